@@ -1,0 +1,35 @@
+"""Durations as people write them: seconds, timedelta, or text such as "15m" and "7d"."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from weir.errors import InvalidInput
+
+Duration = float | int | str | timedelta
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
+
+
+def seconds(value: Duration, *, name: str = "duration") -> float:
+    """The duration in seconds; `InvalidInput` names the argument when it is negative or not understood."""
+    if isinstance(value, timedelta):
+        result = value.total_seconds()
+    elif isinstance(value, bool):
+        raise InvalidInput(
+            f"{name}: expected seconds, a timedelta or text such as '15m', got {value!r}"
+        )
+    elif isinstance(value, int | float):
+        result = float(value)
+    else:
+        match = _TEXT.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            raise InvalidInput(
+                f"{name}: expected seconds, a timedelta or text such as '15m', got {value!r}"
+            )
+        result = float(match.group(1)) * _UNITS[match.group(2)]
+    if not 0 <= result < float("inf"):
+        raise InvalidInput(f"{name}: must be zero or more, got {value!r}")
+    return result

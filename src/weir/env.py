@@ -1,0 +1,144 @@
+"""Clock, randomness, identifiers and threads: the only source of each, passed in, never reached for.
+
+A simulator owns all of them by passing its own `Env`; nothing else in the product may call `time`,
+`random`, `uuid` or start a thread (the linter bans it).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Lock(AbstractContextManager[Any], Protocol):
+    """A mutual-exclusion lock, used in a `with` block."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock; False when it could not be had in time."""
+
+    def release(self) -> None:
+        """Give the lock back."""
+
+
+class Condition(AbstractContextManager[Any], Protocol):
+    """A condition variable with its own lock."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Release the lock and wait to be notified; False on timeout."""
+
+    def notify(self, n: int = 1) -> None:
+        """Wake `n` waiters."""
+
+    def notify_all(self) -> None:
+        """Wake all waiters."""
+
+
+class Thread(Protocol):
+    """A started thread."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+
+    def is_alive(self) -> bool:
+        """True until it has ended."""
+
+
+class Clock(Protocol):
+    """Time as one machine sees it."""
+
+    def boottime(self) -> float:
+        """Seconds on a clock that never goes back and also runs while the machine sleeps (G-7b)."""
+
+    def wall(self) -> float:
+        """Seconds since 1970 by this machine; for people and logs, never for a safety decision (G-3)."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+
+
+class Threads(Protocol):
+    """Threads and what they wait on."""
+
+    def lock(self) -> Lock:
+        """A new lock."""
+
+    def condition(self) -> Condition:
+        """A new condition variable."""
+
+    def start(self, run: Callable[[], None], *, name: str) -> Thread:
+        """Run `run` in a daemon thread of that name."""
+
+    def map(self, run: Callable[[Any], T], items: list[Any], *, workers: int) -> list[T]:
+        """Apply `run` to each item, `workers` at a time; results in order, first error raised."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def boottime(self) -> float:
+        """CLOCK_BOOTTIME where there is one (Linux); it counts suspended time, CLOCK_MONOTONIC does not."""
+        if hasattr(time, "CLOCK_BOOTTIME"):
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return (
+            time.monotonic()
+        )  # macOS: mach_continuous_time is not exposed; see docs/guarantees.md
+
+    def wall(self) -> float:
+        """Seconds since 1970."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
+
+
+class SystemThreads:
+    """Plain threads."""
+
+    def lock(self) -> Lock:
+        """A `threading.Lock`."""
+        return threading.Lock()
+
+    def condition(self) -> Condition:
+        """A `threading.Condition`."""
+        return threading.Condition(threading.Lock())
+
+    def start(self, run: Callable[[], None], *, name: str) -> Thread:
+        """A started daemon thread."""
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def map(self, run: Callable[[Any], T], items: list[Any], *, workers: int) -> list[T]:
+        """A thread pool for the time of the call; in this thread when one worker is enough."""
+        if workers <= 1 or len(items) <= 1:
+            return [run(item) for item in items]
+        with ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="weir-map") as pool:
+            futures: list[Future[T]] = [pool.submit(run, item) for item in items]
+            return [future.result() for future in futures]
+
+
+@dataclass(frozen=True)
+class Env:
+    """What a process brings along: its clock, its randomness, its threads."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    threads: Threads = field(default_factory=SystemThreads)
+    random: random.Random = field(default_factory=random.Random)
+
+    def new_id(self) -> uuid.UUID:
+        """A random UUID out of this environment's randomness."""
+        return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+
+SYSTEM = Env()
+"""The real machine; the default of every public entry point."""

@@ -1,0 +1,178 @@
+"""Every error a caller of weir can meet.
+
+    WeirError
+    |-- FencedError          fenced       a newer writer owns the shard: keep the rows, reopen on purpose
+    |-- WriterClosed         closed       this handle is finished: open a new one
+    |-- UnknownOutcome       unavailable  perhaps written, perhaps not: reopening decides (F-11)
+    |-- StoreError           unavailable  the store failed, after retries
+    |   |-- StoreDenied      invalid      credentials missing, wrong or expired
+    |   `-- StoreUnsuitable  invalid      the store does not keep put-if-absent
+    |-- Backpressure         unavailable  the memory bound was reached and the timeout passed
+    |-- CommitConflict       conflict     somebody else committed first: read again, then retry
+    |-- SnapshotExpired      conflict     what was planned on has been collected: read again
+    |-- SealedShard          invalid      the shard takes no more writes
+    |-- InvalidInput         invalid      correct the call
+    |   `-- SchemaMismatch   invalid      the data does not fit the table's schema
+    |-- WalOnlyMode          invalid      a MemTable call on a WAL-only writer
+    |-- WalStoreMismatch     invalid      the WAL store is not the one recorded for the shard
+    |-- NotAWeirTable        invalid      nothing there that weir made or adopted
+    |-- CheckpointNotFound   data         the checkpoint is gone or never was
+    |-- CorruptEntry         data         an object holds other bytes than it should
+    `-- MissingEntry         data         an object that must exist does not
+
+The kind (second column, `error.kind`) alone says what to do: reopen (fenced, closed), retry the same call
+(unavailable), read again and retry (conflict), correct the call (invalid), stop and look (data).
+A missing object is `data`, never `unavailable`: a retry loop must not spin on a 404.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Kind = Literal["fenced", "closed", "conflict", "unavailable", "invalid", "data", "internal"]
+
+
+class WeirError(Exception):
+    """Base of all errors of weir; `kind` says what a caller can do about it."""
+
+    kind: ClassVar[Kind] = "internal"
+
+
+class FencedError(WeirError):
+    """A newer writer owns the shard; this handle has written its last row.
+
+    `unacknowledged` holds the batches that were accepted but never acknowledged, in order: put them through
+    a new writer if this application should take the shard back. Never reopen in a bare loop: two
+    writers that do so fence each other for ever.
+    """
+
+    kind = "fenced"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        epoch: int,
+        fenced_by: int,
+        unacknowledged: Sequence[pa.RecordBatch] = (),
+    ) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+        self.fenced_by = fenced_by
+        self.unacknowledged = list(unacknowledged)
+
+
+class WriterClosed(WeirError):
+    """The handle was closed or stopped by an earlier error (its cause); open a new writer.
+
+    `unacknowledged` holds the accepted batches that never became durable.
+    """
+
+    kind = "closed"
+
+    def __init__(self, message: str, *, unacknowledged: Sequence[pa.RecordBatch] = ()) -> None:
+        super().__init__(message)
+        self.unacknowledged = list(unacknowledged)
+
+
+class UnknownOutcome(WeirError):
+    """The store gave no answer often enough: the rows may or may not be durable (F-11).
+
+    Reopening the shard decides: replay shows the rows if they landed. Nothing was deleted.
+    """
+
+    kind = "unavailable"
+
+    def __init__(self, message: str, *, unacknowledged: Sequence[pa.RecordBatch] = ()) -> None:
+        super().__init__(message)
+        self.unacknowledged = list(unacknowledged)
+
+
+class StoreError(WeirError):
+    """The store failed and kept failing through the bounded retries; the same call may work later."""
+
+    kind = "unavailable"
+
+
+class StoreDenied(StoreError):
+    """The store refused the credentials; renew or correct them. Never retried."""
+
+    kind = "invalid"
+
+
+class StoreUnsuitable(StoreError):
+    """The store breaks put-if-absent, so no fence would hold there; use another store."""
+
+    kind = "invalid"
+
+
+class Backpressure(WeirError):
+    """The writer's memory bound was reached and did not clear within the timeout; nothing was accepted."""
+
+    kind = "unavailable"
+
+
+class CommitConflict(WeirError):
+    """Somebody else committed first; read the new state and try again."""
+
+    kind = "conflict"
+
+
+class SnapshotExpired(CommitConflict):
+    """Files this read had planned on were collected meanwhile; plan again, or read at a checkpoint (G-12)."""
+
+
+class SealedShard(WeirError):
+    """The shard takes no more writes (it was resharded away); open the table again to find its heirs."""
+
+    kind = "invalid"
+
+
+class InvalidInput(WeirError):
+    """An argument cannot be used; the message names it. Nothing was written."""
+
+    kind = "invalid"
+
+
+class SchemaMismatch(InvalidInput):
+    """Data that does not fit the table's schema without loss; the message names the column. Nothing was written."""
+
+
+class WalOnlyMode(WeirError):
+    """A call that needs the MemTable on a writer opened with `enable_memtable=False` (M-2)."""
+
+    kind = "invalid"
+
+
+class WalStoreMismatch(WeirError):
+    """The WAL store given is not the one the shard recorded, or has lost rows that exist nowhere else (S-1, S-2)."""
+
+    kind = "invalid"
+
+
+class NotAWeirTable(WeirError):
+    """No weir table at that URI; `weir.create` makes one, `weir.enable` adopts a Lance dataset."""
+
+    kind = "invalid"
+
+
+class CheckpointNotFound(WeirError):
+    """The checkpoint does not exist (any more)."""
+
+    kind = "data"
+
+
+class CorruptEntry(WeirError):
+    """An object's bytes are torn, foreign or too large; the message names the object. Stop and look."""
+
+    kind = "data"
+
+
+class MissingEntry(WeirError):
+    """An object that must exist is not there (a hole); the message names it. Stop and look."""
+
+    kind = "data"

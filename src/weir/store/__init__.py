@@ -1,0 +1,1 @@
+"""Object stores: URIs, put-if-absent, compare-and-swap, list, retry, the store's clock. No meaning of bytes."""

@@ -1,0 +1,103 @@
+"""The store as weir sees it: a few verbs with typed answers.
+
+Paths are relative to the store's root, with `/` between parts and none at the ends. Every verb may be
+called from several threads. An implementation answers with a value or raises
+
+    ObjectExists     put_if_absent: something is there. Says nothing about whose it is (F-11)
+    ObjectChanged    put_if_match: the object is not the one that was read
+    ObjectMissing    get, get_range: nothing is there
+    StoreError       the call failed; `LostAnswer` when it may have been applied all the same
+    StoreDenied      the credentials were refused
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from weir.errors import StoreError
+
+Bytes = bytes | bytearray | memoryview
+
+
+class ObjectExists(Exception):
+    """Put-if-absent found an object at that path."""
+
+
+class ObjectChanged(Exception):
+    """Compare-and-swap found another version at that path."""
+
+
+class ObjectMissing(Exception):
+    """There is no object at that path."""
+
+
+class LostAnswer(StoreError):
+    """A write failed in a way that leaves open whether it was applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a listing or a head tells about an object."""
+
+    path: str
+    size: int
+    last_modified: float
+    """Seconds since 1970 by the store's clock."""
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """An object's bytes and what is needed to replace exactly it."""
+
+    data: bytes
+    meta: Meta
+
+
+class Store(Protocol):
+    """One root on one object store."""
+
+    @property
+    def uri(self) -> str:
+        """Where the root is; never holds credentials."""
+
+    def put_if_absent(self, path: str, data: Bytes) -> None:
+        """Create the object, whole or not at all, or raise `ObjectExists`. One request."""
+
+    def put(self, path: str, data: Bytes) -> None:
+        """Create or replace the object. For hints only: nothing that matters is ever overwritten."""
+
+    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
+        """Replace exactly the version with that ETag and return the new one, or raise `ObjectChanged`."""
+
+    def get(self, path: str) -> Blob:
+        """The whole object, or `ObjectMissing`."""
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start` on (fewer at the end of the object), or `ObjectMissing`."""
+
+    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        """The objects in the order asked for, fetched concurrently; None for a missing one."""
+
+    def head(self, path: str) -> Meta | None:
+        """The object's size, time and ETag, or None."""
+
+    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
+        """`head` for several paths, concurrently."""
+
+    def list(self, prefix: str) -> Iterator[Meta]:
+        """Every object below the folder `prefix`, recursively, in no promised order."""
+
+    def list_folder(self, prefix: str) -> tuple[list[str], list[Meta]]:
+        """Names of the folders directly below `prefix` and the objects directly in it."""
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete many objects; a missing one counts as deleted (G-12)."""
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy within this store, server-side where it can, replacing the target."""
+
+    def now(self) -> float:
+        """The store's clock, in seconds since 1970 (G-3)."""
