@@ -1,0 +1,90 @@
+"""Lance as weir uses it: SSTables and the base table, one method per verb.
+
+`weir.lake.pylance_lake` is the real one; the simulator passes a model that keeps to the same contract.
+Rows of an SSTable carry `_tombstone`; rows of the base do not. Keys are passed as a table that
+holds the primary-key columns in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.format.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class SsTableInfo:
+    """What a finished SSTable holds; goes into the shard manifest."""
+
+    rows: int
+    in_memory_bytes: int
+    primary_key_bytes: int | None
+
+
+class SsTableReader(Protocol):
+    """One immutable SSTable, its superseded rows hidden by the deletion vector."""
+
+    rows: int
+
+    def scan(
+        self, columns: Sequence[str] | None = None, *, filter: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The newest row of each key (all rows without a key), tombstones included, `_tombstone` last."""
+
+    def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of those keys that are here, tombstones included; few reads (bloom filter, key index)."""
+
+
+class Base(Protocol):
+    """One version of the base table."""
+
+    version: int
+    schema: TableSchema
+    compacted: Mapping[UUID, int]
+    """Per shard the highest generation already folded into this version."""
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: str | None = None,
+        fragments: Sequence[int] | None = None,
+        limit: int | None = None,
+        batch_size: int | None = None,
+        with_row_address: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Live rows in storage order."""
+
+    def count(self, filter: str | None = None) -> int:
+        """Number of live rows that pass the filter."""
+
+    def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of those keys; through the key's scalar index when there is one."""
+
+    def fragments(self) -> list[tuple[int, int]]:
+        """Id and number of live rows of each fragment."""
+
+
+class Lake(Protocol):
+    """The Lance side of one table."""
+
+    uri: str
+
+    def open_base(self, version: int | None = None) -> Base:
+        """The latest version, or that one."""
+
+    def write_sstable(
+        self, shard: UUID, name: str, batches: Sequence[pa.RecordBatch], schema: TableSchema
+    ) -> SsTableInfo:
+        """Write a complete SSTable directory (data, deletion vector, key index, bloom filter); publish nothing (M-4).
+
+        `batches` are in `schema.wal` shape and put order; the last row of a key wins.
+        """
+
+    def open_sstable(self, shard: UUID, name: str, schema: TableSchema) -> SsTableReader:
+        """Open for reading; rows come out in the shape of `schema`, matched by field id."""
