@@ -1,0 +1,219 @@
+"""Bytes of the shard manifest: a protobuf message, one immutable file per version.
+
+The message is lance's `ShardManifest` with one field of our own: `commit_id`, random per commit
+attempt. It makes the files of two claimants differ who would otherwise write the same bytes, so that
+a lost answer to a put-if-absent is settled by comparing what is there with what was sent (F-9).
+pylance ignores the field and drops it when it writes the next version: nothing depends on finding it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+from uuid import UUID
+
+from google.protobuf.message import DecodeError
+
+from weir.errors import CorruptEntry
+from weir.format import paths
+from weir.format.protobuf import Field, message_classes
+from weir.types import Epoch, Generation, Position, Version
+
+MANIFEST_BYTES_MAX: Final = 64 << 20
+_HINT_BYTES_MAX = 1024
+
+
+class Status(IntEnum):
+    """Whether a shard takes writes. Stored. Never change a value; add one."""
+
+    ACTIVE = 0
+    SEALED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SsTable:
+    """One flushed generation as the manifest lists it; the sizes are optional for other writers."""
+
+    generation: Generation
+    path: str
+    """The folder's name inside the shard's folder."""
+    in_memory_bytes: int | None = None
+    physical_rows: int | None = None
+    primary_key_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardManifest:
+    """One version of a shard's state."""
+
+    version: Version
+    writer_epoch: Epoch
+    replay_after: Position
+    """Replay begins at the position after this one; 0: nothing is flushed."""
+    last_seen: Position
+    """A hint at the tip of the log."""
+    current_generation: Generation
+    """The generation the next SSTable gets."""
+    sstables: tuple[SsTable, ...]
+    shard_spec_id: int
+    shard_id: UUID
+    field_entries: tuple[tuple[str, bytes], ...]
+    status: Status
+    commit_id: bytes = b""
+
+
+# Stored. Never change a number; add one.
+_MESSAGES = message_classes(
+    "weir.shard_manifest",
+    {
+        "Uuid": [Field(1, "uuid", "bytes")],
+        "SsTable": [
+            Field(1, "generation", "uint64"),
+            Field(2, "path", "string"),
+            Field(3, "in_memory_bytes", "uint64"),
+            Field(4, "physical_rows", "uint64"),
+            Field(5, "primary_key_bytes", "uint64"),
+        ],
+        "FieldEntry": [Field(1, "field_id", "string"), Field(2, "value", "bytes")],
+        "ShardManifest": [
+            Field(1, "version", "uint64"),
+            Field(2, "writer_epoch", "uint64"),
+            Field(3, "replay_after", "uint64"),
+            Field(4, "last_seen", "uint64"),
+            Field(6, "current_generation", "uint64"),
+            Field(8, "sstables", "SsTable", repeated=True),
+            Field(10, "shard_spec_id", "uint32"),
+            Field(11, "shard_id", "Uuid"),
+            Field(14, "field_entries", "FieldEntry", repeated=True),
+            Field(15, "status", "int32"),
+            Field(1001, "commit_id", "bytes"),
+        ],
+    },
+)
+_Message = _MESSAGES["ShardManifest"]
+
+
+def encode_manifest(m: ShardManifest) -> bytes:
+    """The manifest's bytes: fields in ascending order, zeros left out, as pylance writes them."""
+    message = _Message()
+    for name, value in (
+        ("version", m.version),
+        ("writer_epoch", m.writer_epoch),
+        ("replay_after", m.replay_after),
+        ("last_seen", m.last_seen),
+        ("current_generation", m.current_generation),
+        ("shard_spec_id", m.shard_spec_id),
+        ("status", int(m.status)),
+        ("commit_id", m.commit_id),
+    ):
+        if value:
+            setattr(message, name, value)
+    message.shard_id.uuid = m.shard_id.bytes
+    for table in m.sstables:
+        entry = message.sstables.add(generation=table.generation, path=table.path)
+        if table.in_memory_bytes is not None:
+            entry.in_memory_bytes = table.in_memory_bytes
+        if table.physical_rows is not None:
+            entry.physical_rows = table.physical_rows
+        if table.primary_key_bytes is not None:
+            entry.primary_key_bytes = table.primary_key_bytes
+    for field_id, value in m.field_entries:
+        message.field_entries.add(field_id=field_id, value=value)
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def decode_manifest(data: bytes, *, path: str) -> ShardManifest:
+    """The manifest in `data`, completely checked; `CorruptEntry` naming `path` otherwise."""
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise _corrupt(path, f"it is larger than {MANIFEST_BYTES_MAX} bytes")
+    message = _Message()
+    try:
+        message.ParseFromString(bytes(data))
+        manifest = _from_message(message)
+    except (DecodeError, ValueError) as error:
+        raise _corrupt(path, str(error)) from error
+    problem = _problem(manifest, path)
+    if problem is not None:
+        raise _corrupt(path, problem)
+    return manifest
+
+
+def _from_message(message: Any) -> ShardManifest:
+    return ShardManifest(
+        version=Version(message.version),
+        writer_epoch=Epoch(message.writer_epoch),
+        replay_after=Position(message.replay_after),
+        last_seen=Position(message.last_seen),
+        current_generation=Generation(message.current_generation),
+        sstables=tuple(_sstable(entry) for entry in message.sstables),
+        shard_spec_id=message.shard_spec_id,
+        shard_id=UUID(bytes=message.shard_id.uuid),
+        field_entries=tuple((e.field_id, e.value) for e in message.field_entries),
+        status=Status(message.status),
+        commit_id=message.commit_id,
+    )
+
+
+def _sstable(entry: Any) -> SsTable:
+    def optional(name: str) -> int | None:
+        return int(getattr(entry, name)) if entry.HasField(name) else None
+
+    return SsTable(
+        generation=Generation(entry.generation),
+        path=entry.path,
+        in_memory_bytes=optional("in_memory_bytes"),
+        physical_rows=optional("physical_rows"),
+        primary_key_bytes=optional("primary_key_bytes"),
+    )
+
+
+def _problem(m: ShardManifest, path: str) -> str | None:
+    """What makes a decoded manifest unusable, or None."""
+    if m.version == 0:
+        return "it has no version"
+    if m.current_generation == 0:
+        return "it has no current generation"
+    parts = path.split("/")
+    named_version = paths.parse_manifest_name(parts[-1])
+    if named_version is not None and named_version != m.version:
+        return f"it holds version {m.version}, not the {named_version} of its name"
+    if len(parts) >= 4 and parts[-4] == paths.SHARDS and parts[-3] != str(m.shard_id):
+        return f"it belongs to shard {m.shard_id}"
+    seen: set[int] = set()
+    for table in m.sstables:
+        if table.path in ("", ".", "..") or any(c in table.path for c in "/\\\0"):
+            return f"SSTable path {table.path!r} is not a folder name"
+        if not 1 <= table.generation < m.current_generation:
+            return (
+                f"SSTable generation {table.generation} is not between 1 and the current"
+                f" generation {m.current_generation}"
+            )
+        if table.generation in seen:
+            return f"SSTable generation {table.generation} is listed twice"
+        seen.add(table.generation)
+    return None
+
+
+def _corrupt(path: str, reason: str) -> CorruptEntry:
+    return CorruptEntry(f"{path} is not a usable shard manifest: {reason}")
+
+
+def encode_hint(version: Version) -> bytes:
+    """The bytes of `version_hint.json`."""
+    return b'{"version":%d}' % version
+
+
+def decode_hint(data: bytes) -> Version | None:
+    """The hinted version, or None for anything else: a hint is never an error."""
+    if len(data) > _HINT_BYTES_MAX:
+        return None
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    version = value.get("version") if isinstance(value, dict) else None
+    if type(version) is not int or not 1 <= version <= paths.U64_MAX:
+        return None
+    return Version(version)

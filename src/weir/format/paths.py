@@ -1,0 +1,226 @@
+"""The name of every object, built and parsed in one place.
+
+Paths are relative to the table's root, with `/` between parts and none at the ends. What a user
+names (shard ids, consumers, applications) is checked or hashed here, so that no name can leave its
+folder. A parse function answers None for a foreign name, never an error: a listing holds whatever
+people put there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final, Literal
+from uuid import UUID
+
+from weir.errors import InvalidInput
+from weir.types import Generation, Position, Version
+
+# Stored. Never change a value; add one.
+SHARDS: Final = "_mem_wal"
+WEIR: Final = "_weir"
+CHECKPOINTS: Final = "_weir/checkpoints"
+CONSUMERS: Final = "_weir/consumers"
+BLOOM_FILTER: Final = "bloom_filter.bin"
+PK_PAGE_DATA: Final = "_pk_index/page_data.lance"
+PK_PAGE_LOOKUP: Final = "_pk_index/page_lookup.lance"
+
+U64_MAX: Final = 2**64 - 1
+
+_BITS = re.compile(r"[01]{64}")
+_DIGITS20 = re.compile(r"[0-9]{20}")
+_CONSUMER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+_SSTABLE = re.compile(r"([0-9a-f]{8})_gen_([1-9][0-9]{0,19})")
+_MANIFEST_SUFFIX = ".binpb"
+_WAL_SUFFIX = ".arrow"
+_CHAIN_SUFFIX = ".json"
+
+
+def _check_u64(n: int, what: str) -> None:
+    if not 0 <= n <= U64_MAX:
+        raise InvalidInput(f"{what} {n} does not fit in 64 bits")
+
+
+def bit_reversed(n: int) -> str:
+    """The 64 binary digits of `n`, least significant first: neighbours land far apart."""
+    _check_u64(n, "number")
+    return format(n, "064b")[::-1]
+
+
+def parse_bit_reversed(name: str) -> int | None:
+    """The number behind a bit-reversed name, or None."""
+    return int(name[::-1], 2) if _BITS.fullmatch(name) else None
+
+
+def parse_shard_id(text: str) -> UUID:
+    """The shard id, or `InvalidInput` for anything but a lower-case hyphenated UUID."""
+    try:
+        shard = UUID(text)
+    except (ValueError, AttributeError, TypeError):
+        shard = None
+    if shard is None or str(shard) != text:
+        raise InvalidInput(
+            f"shard id {text!r} is not a UUID such as 00112233-4455-6677-8899-aabbccddeeff"
+            " (lower case, with hyphens)"
+        )
+    return shard
+
+
+def shard_dir(shard: UUID) -> str:
+    """The folder of one shard."""
+    return f"{SHARDS}/{shard}"
+
+
+def manifest_dir(shard: UUID) -> str:
+    """The folder of a shard's manifest versions."""
+    return f"{SHARDS}/{shard}/manifest"
+
+
+def manifest_path(shard: UUID, version: Version) -> str:
+    """Where one manifest version lives."""
+    return f"{SHARDS}/{shard}/manifest/{bit_reversed(version)}{_MANIFEST_SUFFIX}"
+
+
+def manifest_hint_path(shard: UUID) -> str:
+    """The overwritten, best-effort hint at the latest manifest version."""
+    return f"{SHARDS}/{shard}/manifest/version_hint.json"
+
+
+def parse_manifest_name(file_name: str) -> Version | None:
+    """The version behind a manifest's file name, or None."""
+    n = _parse_suffixed(file_name, _MANIFEST_SUFFIX)
+    return None if n is None else Version(n)
+
+
+def wal_dir(shard: UUID) -> str:
+    """The folder of a shard's WAL entries."""
+    return f"{SHARDS}/{shard}/wal"
+
+
+def wal_path(shard: UUID, position: Position) -> str:
+    """Where the WAL entry of one position lives."""
+    return f"{SHARDS}/{shard}/wal/{bit_reversed(position)}{_WAL_SUFFIX}"
+
+
+def parse_wal_name(file_name: str) -> Position | None:
+    """The position behind a WAL entry's file name, or None."""
+    n = _parse_suffixed(file_name, _WAL_SUFFIX)
+    return None if n is None else Position(n)
+
+
+def _parse_suffixed(file_name: str, suffix: str) -> int | None:
+    # Versions and positions start at 1; 0 means 'none yet' and is never a file.
+    if not file_name.endswith(suffix):
+        return None
+    return parse_bit_reversed(file_name[: -len(suffix)]) or None
+
+
+def sstable_name(generation: Generation, tag8hex: str) -> str:
+    """The folder name of an SSTable; the tag keeps two attempts at one generation apart."""
+    name = f"{tag8hex}_gen_{generation}"
+    if parse_sstable_name(name) is None:
+        raise InvalidInput(
+            f"SSTable name {name!r} is not 8 lower-case hex digits, '_gen_', a generation above 0"
+        )
+    return name
+
+
+def parse_sstable_name(name: str) -> tuple[str, Generation] | None:
+    """(tag, generation) of an SSTable's folder name, or None."""
+    match = _SSTABLE.fullmatch(name)
+    if match is None or int(match[2]) > U64_MAX:
+        return None
+    return match[1], Generation(int(match[2]))
+
+
+def sstable_dir(shard: UUID, name: str) -> str:
+    """The folder of one SSTable, by the name its shard manifest gives."""
+    return f"{SHARDS}/{shard}/{name}"
+
+
+def table_chain() -> str:
+    """The records of the table itself."""
+    return f"{WEIR}/table"
+
+
+def checkpoint_chain(checkpoint: UUID) -> str:
+    """The records of one checkpoint."""
+    return f"{CHECKPOINTS}/{checkpoint}"
+
+
+def consumer_chain(name: str) -> str:
+    """The records of one named consumer of the change feed."""
+    if not _CONSUMER.fullmatch(name):
+        raise InvalidInput(
+            f"consumer name {name!r}: use 1 to 128 letters, digits, '_', '-' or '.',"
+            " beginning with a letter, digit or '_'"
+        )
+    return f"{CONSUMERS}/{name}"
+
+
+def compaction_chain() -> str:
+    """The records of compaction."""
+    return f"{WEIR}/compaction"
+
+
+def clone_chain() -> str:
+    """The records of a clone: where its data came from."""
+    return f"{WEIR}/clone"
+
+
+def reshard_chain() -> str:
+    """The records of resharding."""
+    return f"{WEIR}/reshard"
+
+
+def wal_store_chain(shard: UUID) -> str:
+    """The records that say which WAL store a shard uses (S-1)."""
+    return f"{WEIR}/shards/{shard}/wal_store"
+
+
+def store_id_path(shard: UUID) -> str:
+    """The store id, kept inside the WAL store and compared with the record (S-1)."""
+    return f"{SHARDS}/{shard}/weir_store_id.json"
+
+
+def chain_path(folder: str, seq: int) -> str:
+    """The `seq`-th record of a chain; names sort by number."""
+    _check_u64(seq, "record number")
+    return f"{folder}/{seq:020d}{_CHAIN_SUFFIX}"
+
+
+def parse_chain_name(file_name: str) -> int | None:
+    """The record number behind a chain's file name, or None."""
+    if not file_name.endswith(_CHAIN_SUFFIX):
+        return None
+    return _parse_digits20(file_name[: -len(_CHAIN_SUFFIX)])
+
+
+def marker_path(folder: str, n: int) -> str:
+    """An empty object that says `n`; inverted, so that the highest number is listed first."""
+    _check_u64(n, "marker")
+    return f"{folder}/{U64_MAX - n:020d}"
+
+
+def parse_marker_name(name: str) -> int | None:
+    """The number a marker's file name says, or None."""
+    n = _parse_digits20(name)
+    return None if n is None else U64_MAX - n
+
+
+def _parse_digits20(text: str) -> int | None:
+    if not _DIGITS20.fullmatch(text):
+        return None
+    n = int(text)
+    return n if n <= U64_MAX else None
+
+
+def floor_dir(shard: UUID, kind: Literal["wal", "manifest"]) -> str:
+    """Markers at or below which collection may have deleted (G-6)."""
+    return f"{WEIR}/shards/{shard}/floor/{kind}"
+
+
+def token_dir(shard: UUID, app: str) -> str:
+    """Markers of one application's exactly-once tokens (P-2); hashed: the name is the user's."""
+    digest = hashlib.sha256(app.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{WEIR}/shards/{shard}/tokens/{digest[:32]}"

@@ -1,0 +1,61 @@
+"""Message classes from descriptors built in code, so that no protoc is needed to build weir.
+
+Each set lives in a descriptor pool of its own: another library in the process may register lance's
+real names in the default pool. proto2 rules are used because every field then knows whether it was
+present; on the wire the two are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_SCALARS = {
+    "bytes": 12,
+    "string": 9,
+    "uint32": 13,
+    "uint64": 4,
+    "int32": 5,
+    "int64": 3,
+    "bool": 8,
+}
+_MESSAGE = 11
+_OPTIONAL, _REPEATED = 1, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field: its stored number, its name here, a scalar type or the name of a message."""
+
+    number: int
+    name: str
+    type: str
+    repeated: bool = False
+    packed: bool = False
+
+
+def message_classes(package: str, messages: Mapping[str, Sequence[Field]]) -> dict[str, Any]:
+    """The message classes of one package, by name."""
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package)
+    file.syntax = "proto2"
+    for message_name, fields in messages.items():
+        message = file.message_type.add(name=message_name)
+        for field in fields:
+            entry = message.field.add(name=field.name, number=field.number)
+            entry.label = _REPEATED if field.repeated else _OPTIONAL
+            if field.type in _SCALARS:
+                entry.type = _SCALARS[field.type]
+            else:
+                entry.type = _MESSAGE
+                entry.type_name = f".{package}.{field.type}"
+            if field.packed:
+                entry.options.packed = True
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+        for name in messages
+    }
