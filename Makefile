@@ -1,0 +1,52 @@
+# `make help` lists the targets. Everything runs out of .venv, which `make setup` builds.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+BIN := .venv/bin
+# Read when a recipe runs, after setup has found a Java that Spark accepts.
+JAVA = JAVA_HOME="$$(cat .venv/.weir-java-home)"
+PYTEST_ARGS ?= -n 2 --dist loadgroup
+SEEDS ?= 100
+SEED ?= 1
+
+.PHONY: help setup demo test lint bench soak sim docs mutation cluster clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## create .venv, install all packages, find or install Java; instant when up to date
+	@tools/setup.sh
+
+demo: setup ## the main job from end to end (STORE=local or s3)
+	@$(JAVA) $(BIN)/weir demo $(if $(STORE),--store $(STORE))
+
+# The last line of a passing run is pytest's own. No tests collected (exit 5) is a failure.
+test: lint ## lint, then every test (PYTEST_ARGS)
+	@$(JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup ## ruff, format check, mypy, import direction
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/python tools/tidy.py
+
+bench: setup ## all benchmarks (BENCH_ARGS)
+	@$(JAVA) $(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+soak: setup ## simulated histories with faults (SEEDS=n)
+	@$(BIN)/python -m weir.testing.soak --seeds $(SEEDS)
+
+sim: setup ## one simulated history, printed, the same every time (SEED=n)
+	@$(BIN)/python -m weir.testing.soak --seed $(SEED) --verbose
+
+docs: setup ## build the documentation into site/
+	@$(BIN)/mkdocs build --strict --quiet
+
+mutation: setup ## remove one safety mechanism after the other and see a test fail
+	@$(BIN)/python tools/mutation.py
+
+cluster: setup ## the Spark tests on a master and workers of their own
+	@$(JAVA) $(BIN)/python -m pytest -m cluster
+
+clean: ## remove .venv and everything else that was built
+	@rm -rf .venv build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

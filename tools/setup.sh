@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Makes `.venv` ready to use: Python packages and a Java runtime for Spark. Instant when nothing
+# changed. PYTHON=/path/to/python chooses the interpreter of a new environment.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly STAMP=.venv/.weir-setup
+readonly JAVA_HOME_FILE=.venv/.weir-java-home
+readonly JAVA_MIN=17
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() {
+  say "$*"
+  exit 1
+}
+
+# apt_install PACKAGE...: false when this user or this system cannot.
+apt_install() {
+  local root=()
+  command -v apt-get >/dev/null || return 1
+  if [ "$(id -u)" -ne 0 ]; then
+    sudo -n true 2>/dev/null || return 1
+    root=(sudo -n)
+  fi
+  say "installing $* with apt-get"
+  "${root[@]}" apt-get update -qq >&2 || true # a stale list may still have the package
+  "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "$@" >&2
+}
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:+"$PYTHON"} python3.11 python3.12 python3.13 python3.14 python3 python; do
+    # Run it: version-manager shims exist on PATH for interpreters that are not there.
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+setup_python() {
+  local python version key
+  if ! .venv/bin/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    python=$(find_python) || die "Python 3.11 or newer is needed: install it, or set PYTHON to its path"
+    say "creating .venv with $python"
+    if ! "$python" -c 'import ensurepip' 2>/dev/null; then
+      version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+      apt_install "python$version-venv" ||
+        die "$python cannot create virtual environments: install the package python$version-venv"
+    fi
+    "$python" -m venv --clear .venv
+  fi
+  # cksum is POSIX; the key only has to notice an edit. The folder is part of it: an editable
+  # install, and every script in .venv/bin, names it.
+  key=$({ pwd; .venv/bin/python -V; cat pyproject.toml constraints.txt tools/setup.sh; } | cksum)
+  [ "$(cat "$STAMP" 2>/dev/null)" != "$key" ] || return 0
+  say "installing packages into .venv"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    -c constraints.txt -e '.[dev]' || die "pip failed: see above"
+  printf '%s\n' "$key" >"$STAMP"
+}
+
+# java_home_of JAVA: its home when it runs and is new enough.
+java_home_of() {
+  local settings version home
+  settings=$("$1" -XshowSettings:properties -version 2>&1) || return 1
+  version=$(sed -n 's/^ *java\.specification\.version = //p' <<<"$settings")
+  home=$(sed -n 's/^ *java\.home = //p' <<<"$settings")
+  version=${version#1.}
+  [ "${version%%.*}" -ge "$JAVA_MIN" ] 2>/dev/null && [ -n "$home" ] && printf '%s\n' "$home"
+}
+
+find_java() {
+  local candidate
+  for candidate in ${JAVA_HOME:+"$JAVA_HOME/bin/java"} "$(command -v java || true)" \
+    /usr/lib/jvm/*/bin/java /opt/homebrew/opt/openjdk*/bin/java; do
+    [ -x "$candidate" ] && java_home_of "$candidate" && return
+  done
+  return 1
+}
+
+setup_java() {
+  local home
+  # Remembered, so that a run starts no JVM only to ask for its version.
+  home=$(cat "$JAVA_HOME_FILE" 2>/dev/null || true)
+  [ -z "$home" ] || [ ! -x "$home/bin/java" ] || return 0
+  if ! home=$(find_java); then
+    apt_install "openjdk-$JAVA_MIN-jre-headless" || apt_install default-jre-headless || true
+    home=$(find_java) ||
+      die "Java $JAVA_MIN or newer is needed for Spark: install openjdk-$JAVA_MIN-jre-headless, or set JAVA_HOME"
+  fi
+  printf '%s\n' "$home" >"$JAVA_HOME_FILE"
+}
+
+setup_python
+setup_java
