@@ -1,9 +1,10 @@
 """Bytes of the shard manifest: a protobuf message, one immutable file per version.
 
 The message is lance's `ShardManifest` with one field of our own: `commit_id`, random per commit
-attempt. It makes the files of two claimants differ who would otherwise write the same bytes, so that
-a lost answer to a put-if-absent is settled by comparing what is there with what was sent (F-9).
-pylance ignores the field and drops it when it writes the next version: nothing depends on finding it.
+attempt. It makes the files of two claimants differ who would otherwise write the same bytes, so
+that a lost answer to a put-if-absent is settled by comparing what is there with what was sent
+(F-9). pylance ignores the field and drops it when it writes the next version: nothing may depend on
+finding it.
 """
 
 from __future__ import annotations

@@ -215,9 +215,14 @@ def _parse_digits20(text: str) -> int | None:
     return n if n <= U64_MAX else None
 
 
-def floor_dir(shard: UUID, kind: Literal["wal", "manifest"]) -> str:
-    """Markers at or below which collection may have deleted (G-6)."""
-    return f"{WEIR}/shards/{shard}/floor/{kind}"
+def floors_dir(shard: UUID) -> str:
+    """All floor markers of a shard, so that one listing reads them."""
+    return f"{WEIR}/shards/{shard}/floor"
+
+
+def floor_dir(shard: UUID, kind: Literal["wal", "manifest", "used"]) -> str:
+    """Markers at or below which collection may have deleted (G-6), or positions are used (F-2)."""
+    return f"{floors_dir(shard)}/{kind}"
 
 
 def token_dir(shard: UUID, app: str) -> str:

@@ -1,0 +1,118 @@
+"""How much memory an Arrow IPC stream will ask for, read from its headers before it is decoded.
+
+Plain bodies are used in place. Compressed ones state their expanded length next to the bytes, and
+the Arrow reader allocates what they say; a damaged or hostile length must be refused before that.
+The headers are flatbuffers; the four lookups needed here are done by offset.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+import pyarrow as pa
+
+_U16 = Struct("<H")
+_I32 = Struct("<i")
+_U32 = Struct("<I")
+_I64 = Struct("<q")
+_PAIR = Struct("<qq")
+
+# Numbers of format/Message.fbs. Stored. Never change a value.
+_DICTIONARY_BATCH: Final = 2
+_RECORD_BATCH: Final = 3
+_MESSAGE_HEADER_TYPE, _MESSAGE_HEADER = 1, 2
+_DICTIONARY_DATA = 1
+_BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
+
+
+def decompressed_bytes(data: bytes | memoryview) -> int:
+    """The bytes all compressed buffers of the stream claim to expand to; 0 for a plain stream.
+
+    Raises `ValueError` or a pyarrow error for bytes that are no stream.
+    """
+    total = 0
+    for message in pa.ipc.MessageReader.open_stream(data):
+        metadata = memoryview(message.metadata)
+        try:
+            batch = _compressed_batch(metadata)
+            if batch is not None:
+                total += _expanded(metadata, batch, message.body)
+        except (IndexError, ValueError) as error:
+            raise ValueError(f"damaged message header: {error}") from error
+    return total
+
+
+def _compressed_batch(metadata: memoryview) -> int | None:
+    """Where the batch of a message begins, if its body is compressed."""
+    root = _u32(metadata, 0)
+    kind_at = _field(metadata, root, _MESSAGE_HEADER_TYPE)
+    kind = metadata[kind_at] & 0xFF if kind_at else 0
+    if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+        return None
+    batch: int | None = _target(metadata, root, _MESSAGE_HEADER)
+    if kind == _DICTIONARY_BATCH and batch is not None:
+        batch = _target(metadata, batch, _DICTIONARY_DATA)
+    if batch is None or not _field(metadata, batch, _BATCH_COMPRESSION):
+        return None
+    return batch
+
+
+def _expanded(metadata: memoryview, batch: int, body: pa.Buffer) -> int:
+    buffers = _target(metadata, batch, _BATCH_BUFFERS)
+    if buffers is None:
+        return 0
+    total = 0
+    count = _u32(metadata, buffers)
+    if count * 16 > len(metadata):
+        raise ValueError("more buffers than the header can hold")
+    content = memoryview(body)
+    for i in range(count):
+        offset, length = _unpack2(metadata, buffers + 4 + 16 * i)
+        if length >= 8:
+            total += max(_i64(content, offset), length)
+    return total
+
+
+def _field(buf: memoryview, table: int, index: int) -> int:
+    """Where field `index` of a flatbuffer table is; 0 if absent."""
+    vtable = table - _i32(buf, table)
+    slot = 4 + 2 * index
+    if slot + 2 > _u16(buf, vtable):
+        return 0
+    offset = _u16(buf, vtable + slot)
+    return table + offset if offset else 0
+
+
+def _target(buf: memoryview, table: int, index: int) -> int | None:
+    """What the offset in field `index` points at."""
+    at = _field(buf, table, index)
+    return at + _u32(buf, at) if at else None
+
+
+def _at(buf: memoryview, at: int, size: int) -> int:
+    # struct reads negative offsets from the end; a damaged header must not.
+    if not 0 <= at <= len(buf) - size:
+        raise ValueError("an offset points outside")
+    return at
+
+
+def _u16(buf: memoryview, at: int) -> int:
+    return int(_U16.unpack_from(buf, _at(buf, at, 2))[0])
+
+
+def _i32(buf: memoryview, at: int) -> int:
+    return int(_I32.unpack_from(buf, _at(buf, at, 4))[0])
+
+
+def _u32(buf: memoryview, at: int) -> int:
+    return int(_U32.unpack_from(buf, _at(buf, at, 4))[0])
+
+
+def _i64(buf: memoryview, at: int) -> int:
+    return int(_I64.unpack_from(buf, _at(buf, at, 8))[0])
+
+
+def _unpack2(buf: memoryview, at: int) -> tuple[int, int]:
+    first, second = _PAIR.unpack_from(buf, _at(buf, at, 16))
+    return int(first), int(second)

@@ -1,0 +1,238 @@
+"""A table's schema in the shapes weir needs, and old rows brought into today's shape.
+
+Columns are known by Lance's field id, which survives a rename and is never given to another column;
+the name counts only where data carries no id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from weir.errors import InvalidInput, SchemaMismatch
+
+# Stored. Never change a value; add one.
+FIELD_ID: Final = b"lance:field_id"
+TOMBSTONE: Final = "_tombstone"
+
+TOMBSTONE_FIELD: Final = pa.field(TOMBSTONE, pa.bool_(), nullable=False)
+
+_B = TypeVar("_B", pa.RecordBatch, pa.Table)
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The schema of one version of a base table. Built by `table_schema`, which checks it."""
+
+    arrow: pa.Schema
+    """The base columns, each field with its `lance:field_id`, and the base schema metadata."""
+    primary_key: tuple[str, ...]
+    """Names of the key columns in key order; empty for a keyless table."""
+    max_field_id: int
+    """The highest id ever used by the table, dropped columns included."""
+
+    @cached_property
+    def wal(self) -> pa.Schema:
+        """What a WAL entry and an SSTable hold: non-key columns nullable, then `_tombstone`."""
+        keys = set(self.primary_key)
+        fields = [f if f.name in keys else f.with_nullable(True) for f in self.arrow]  # noqa: FBT003
+        return pa.schema([*fields, TOMBSTONE_FIELD], metadata=self.arrow.metadata)
+
+    @cached_property
+    def plain(self) -> pa.Schema:
+        """What users see: the base schema without field ids."""
+        return pa.schema([_strip_ids(f) for f in self.arrow], metadata=self.arrow.metadata)
+
+    @cached_property
+    def key_schema(self) -> pa.Schema:
+        """The key columns alone, in key order, as users see them."""
+        return pa.schema([self.plain.field(name) for name in self.primary_key])
+
+    @cached_property
+    def field_ids(self) -> dict[str, int]:
+        """The id of each top-level column."""
+        return {f.name: int(f.metadata[FIELD_ID]) for f in self.arrow}
+
+
+def table_schema(
+    arrow_with_ids: pa.Schema, primary_key: Iterable[str], max_field_id: int
+) -> TableSchema:
+    """A checked `TableSchema`; `InvalidInput` naming the column for one that weir cannot hold."""
+    key = tuple(primary_key)
+    names = arrow_with_ids.names
+    for name in names:
+        if name == TOMBSTONE:
+            raise InvalidInput(f"column name {TOMBSTONE!r} is reserved; rename the column")
+        if names.count(name) > 1:
+            raise InvalidInput(f"column {name!r} occurs twice")
+    for name in key:
+        if name not in names:
+            raise InvalidInput(f"primary key column {name!r} is not a column of the table")
+    if len(set(key)) != len(key):
+        raise InvalidInput(f"primary key {key!r} names a column twice")
+    seen: set[int] = set()
+    for field in arrow_with_ids:
+        if field_id(field) is None:
+            raise InvalidInput(f"column {field.name!r} carries no {FIELD_ID.decode()} metadata")
+        for number in _ids(field):
+            if number in seen or number > max_field_id:
+                raise InvalidInput(
+                    f"column {field.name!r}: field id {number} occurs twice or exceeds the"
+                    f" table's highest id {max_field_id}"
+                )
+            seen.add(number)
+    return TableSchema(arrow_with_ids, key, max_field_id)
+
+
+def field_id(field: pa.Field) -> int | None:
+    """The Lance field id a field carries, or None."""
+    raw = field.metadata.get(FIELD_ID) if field.metadata else None
+    return int(raw) if raw is not None and raw.isdigit() else None
+
+
+def _ids(field: pa.Field) -> Iterable[int]:
+    number = field_id(field)
+    if number is not None:
+        yield number
+    for child in _children(field.type):
+        yield from _ids(child)
+
+
+def _children(dtype: pa.DataType) -> list[pa.Field]:
+    """Child fields that have an id of their own in Lance: not the item of a fixed-size list."""
+    if pa.types.is_struct(dtype):
+        return [dtype.field(i) for i in range(dtype.num_fields)]
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        return [dtype.value_field]
+    if pa.types.is_map(dtype):
+        return [dtype.key_field, dtype.item_field]
+    return []
+
+
+def _strip_ids(field: pa.Field) -> pa.Field:
+    metadata = {k: v for k, v in (field.metadata or {}).items() if k != FIELD_ID}
+    dtype = _with_children(field.type, [_strip_ids(c) for c in _children(field.type)])
+    return pa.field(field.name, dtype, field.nullable, metadata or None)
+
+
+def _with_children(dtype: pa.DataType, children: Sequence[pa.Field]) -> pa.DataType:
+    if pa.types.is_struct(dtype):
+        return pa.struct(children)
+    if pa.types.is_list(dtype):
+        return pa.list_(children[0])
+    if pa.types.is_large_list(dtype):
+        return pa.large_list(children[0])
+    if pa.types.is_map(dtype):
+        return pa.map_(children[0], children[1], dtype.keys_sorted)
+    return dtype
+
+
+def align_batch(batch: _B, target: pa.Schema) -> _B:
+    """`batch` in the shape of `target`, or `SchemaMismatch` naming the column.
+
+    Columns are paired by field id where both sides have one, else by name; a missing column is
+    null, an extra one is dropped: what adding, renaming and dropping columns since the rows were
+    written comes to. Equal schemas cost one comparison and return `batch` itself.
+    """
+    source = batch.schema
+    if source.equals(target, check_metadata=True):
+        return batch
+    columns = [
+        _missing(field, field.name, batch.num_rows)
+        if index is None
+        else _align(batch.column(index), source.field(index), field, field.name)
+        for field, index in zip(target, _pair(list(source), list(target)), strict=True)
+    ]
+    return type(batch).from_arrays(columns, schema=target)
+
+
+def _pair(source: Sequence[pa.Field], target: Sequence[pa.Field]) -> list[int | None]:
+    """For each target field the index of its source field."""
+    by_id: dict[int, int] = {}
+    by_name: dict[str, int] = {}
+    for index, field in enumerate(source):
+        number = field_id(field)
+        if number is not None:
+            by_id[number] = index
+        by_name[field.name] = index
+    pairs: list[int | None] = []
+    for field in target:
+        number = field_id(field)
+        found = by_id.get(number) if number is not None else None
+        if found is None:
+            found = by_name.get(field.name)
+            # A name is no proof when both carry ids: the column was dropped and made anew.
+            if found is not None and number is not None and field_id(source[found]) is not None:
+                found = None
+        pairs.append(found)
+    return pairs
+
+
+def _missing(field: pa.Field, path: str, rows: int) -> pa.Array:
+    if not field.nullable and rows:
+        raise SchemaMismatch(f"column {path!r} is missing and may not be null")
+    return pa.nulls(rows, field.type)
+
+
+def _align(
+    column: pa.Array | pa.ChunkedArray, source: pa.Field, target: pa.Field, path: str
+) -> pa.Array | pa.ChunkedArray:
+    if isinstance(column, pa.ChunkedArray):
+        chunks = [_align(chunk, source, target, path) for chunk in column.chunks]
+        return pa.chunked_array(chunks, type=target.type)
+    if not target.nullable and column.null_count:
+        raise SchemaMismatch(f"column {path!r} holds nulls and may not be null")
+    if source.type.equals(target.type, check_metadata=True):
+        return column
+    # What is below a list or struct is paired by id too; every other type must be the same.
+    if pa.types.is_struct(source.type) and pa.types.is_struct(target.type):
+        return _align_struct(column, target.type, path)
+    for is_kind, array_class in (
+        (pa.types.is_list, pa.ListArray),
+        (pa.types.is_large_list, pa.LargeListArray),
+    ):
+        if is_kind(source.type) and is_kind(target.type):
+            return _align_list(column, target.type, path, array_class)
+    if source.type != target.type:
+        raise SchemaMismatch(
+            f"column {path!r} holds {source.type} and the table declares {target.type}"
+        )
+    return column.cast(target.type) if column.type.num_fields else column
+
+
+def _align_struct(column: pa.StructArray, target: pa.DataType, path: str) -> pa.StructArray:
+    source_fields = [column.type.field(i) for i in range(column.type.num_fields)]
+    target_fields = [target.field(i) for i in range(target.num_fields)]
+    mask = column.is_null() if column.null_count else None
+    children = []
+    for field, index in zip(target_fields, _pair(source_fields, target_fields), strict=True):
+        child_path = f"{path}.{field.name}"
+        if index is None:
+            children.append(_missing(field, child_path, len(column)))
+        else:
+            # Below a null struct a child may be null whatever it declares.
+            checked = field if mask is None else field.with_nullable(True)  # noqa: FBT003
+            child = _align(column.field(index), source_fields[index], checked, child_path)
+            children.append(child)
+    if not children:
+        return column.cast(target)
+    return pa.StructArray.from_arrays(children, fields=target_fields, mask=mask)
+
+
+def _align_list(
+    column: pa.Array, target: pa.DataType, path: str, array_class: type[pa.Array]
+) -> pa.Array:
+    if column.offset:
+        column = column.take(pa.array(range(len(column)), pa.int64()))
+    values = _align(
+        column.values,
+        column.type.value_field,
+        target.value_field,
+        f"{path}.{target.value_field.name}",
+    )
+    mask = column.is_null() if column.null_count else None
+    return array_class.from_arrays(column.offsets, values, type=target, mask=mask)

@@ -1,0 +1,263 @@
+"""Bytes of one WAL entry: an Arrow IPC stream whose schema metadata says who wrote it.
+
+The schema metadata is the base table's, exactly, plus `writer_epoch` and `generation`: pylance
+refuses a shard with any other key there. What weir adds (an id that tells one's own entry from
+another's after a lost answer, F-9; exactly-once tokens, P-2) therefore rides in the custom metadata
+of the first record batch, which pylance ignores.
+
+Bytes read from a store are not trusted: an entry is checked completely before any of it is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from weir.errors import CorruptEntry, InvalidInput, SchemaMismatch
+from weir.format.ipc_guard import decompressed_bytes
+from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
+from weir.types import Epoch, Generation, Position
+
+# Stored. Never change a value; add one.
+_EPOCH: Final = b"writer_epoch"
+_GENERATION: Final = b"generation"
+_FENCE: Final = b"fence_sentinel"
+_ENTRY_ID: Final = b"weir_entry_id"
+_TOKENS: Final = b"weir_tokens"
+
+ENTRY_BYTES_MAX: Final = 1 << 30
+_SMALL_BATCH_ROWS = 1000
+_COMBINED_ROWS = 65536
+_U64_MAX = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class WalEntry:
+    """One decoded entry of the log."""
+
+    position: Position
+    epoch: Epoch
+    generation: Generation | None
+    """The MemTable the rows belong to; None on fences and on entries of lax foreign writers."""
+    is_fence: bool
+    batches: tuple[pa.RecordBatch, ...]
+    """The rows, in order; `_tombstone` is always there, last and without nulls."""
+    entry_id: str | None
+    """weir's id of the entry; None if another program wrote it."""
+    tokens: tuple[tuple[str, int], ...]
+    """Exactly-once tokens: (application, version) pairs that became durable with the rows."""
+    size: int
+    """Bytes of the stored object."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows, tombstones included."""
+        return sum(batch.num_rows for batch in self.batches)
+
+
+class EntryEncoder:
+    """Encodes entries of one table schema; remembers the stream schema of the last generation.
+
+    Safe to call from several threads.
+    """
+
+    def __init__(self, schema: TableSchema) -> None:
+        self._wal = schema.wal
+        self._stream: tuple[int, int, pa.Schema] = (-1, -1, schema.wal)
+
+    def encode(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        epoch: Epoch,
+        generation: Generation,
+        entry_id: str,
+        tokens: Sequence[tuple[str, int]] = (),
+    ) -> memoryview:
+        """The entry's bytes. `batches` are in `TableSchema.wal` shape; empty ones are left out.
+
+        Many small batches are written as few: a reader pays per batch.
+        """
+        filled = [batch for batch in batches if batch.num_rows]
+        if not filled:
+            raise InvalidInput("a WAL entry needs at least one row")
+        if len(filled) > 1:
+            filled = _combine(filled)
+        metadata = {_ENTRY_ID: entry_id}
+        if tokens:
+            metadata[_TOKENS] = json.dumps(list(tokens), separators=(",", ":"))
+        sink = pa.BufferOutputStream()
+        try:
+            writer = pa.ipc.new_stream(sink, self._stream_schema(epoch, generation))
+            writer.write_batch(filled[0], custom_metadata=metadata)
+            for batch in filled[1:]:
+                writer.write_batch(batch)
+            writer.close()
+        except pa.ArrowInvalid as error:
+            raise SchemaMismatch(f"rows do not fit the shape of the log: {error}") from error
+        return _view(sink)
+
+    def _stream_schema(self, epoch: Epoch, generation: Generation) -> pa.Schema:
+        stream = self._stream
+        if stream[0] == epoch and stream[1] == generation:
+            return stream[2]
+        metadata = dict(self._wal.metadata or {})
+        metadata[_EPOCH] = b"%d" % epoch
+        metadata[_GENERATION] = b"%d" % generation
+        schema = self._wal.with_metadata(metadata)
+        self._stream = (epoch, generation, schema)
+        return schema
+
+
+def encode_fence(epoch: Epoch, entry_id: str) -> memoryview:
+    """A fence: an entry without columns or rows that takes a position for `epoch` (F-1)."""
+    metadata = {_EPOCH: b"%d" % epoch, _FENCE: b"true", _ENTRY_ID: entry_id}
+    sink = pa.BufferOutputStream()
+    pa.ipc.new_stream(sink, pa.schema([], metadata=metadata)).close()
+    return _view(sink)
+
+
+def _view(sink: pa.BufferOutputStream) -> memoryview:
+    # Arrow's own view has signed bytes, which never compare equal to `bytes` above 127.
+    return memoryview(sink.getvalue()).cast("B").toreadonly()
+
+
+def _combine(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if sum(batch.num_rows for batch in batches) >= _SMALL_BATCH_ROWS * len(batches):
+        return batches
+    combined: list[pa.RecordBatch] = []
+    group: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if group and rows + batch.num_rows > _COMBINED_ROWS:
+            combined.append(pa.concat_batches(group))
+            group, rows = [], 0
+        group.append(batch)
+        rows += batch.num_rows
+    combined.append(pa.concat_batches(group))
+    return combined
+
+
+def decode_entry(
+    data: bytes | memoryview, *, position: Position, path: str, max_bytes: int = ENTRY_BYTES_MAX
+) -> WalEntry:
+    """The entry in `data`, completely checked, or `CorruptEntry` naming `path`.
+
+    The batches refer to `data` and keep it alive. Bytes after the end marker and a missing end
+    marker are accepted, as pylance does.
+    """
+    size = len(data)
+    if size > max_bytes:
+        raise _corrupt(path, position, f"it has {size} bytes, more than the limit of {max_bytes}")
+    try:
+        expanded = decompressed_bytes(data)
+        if expanded > max_bytes:
+            raise _corrupt(path, position, f"it expands to more than {max_bytes} bytes")
+        return _decode(data, position=position, rows_max=8 * (size + expanded))
+    except CorruptEntry:
+        raise
+    except MemoryError as error:
+        raise _corrupt(path, position, f"it asks for too much memory: {error}") from error
+    except (pa.ArrowException, ValueError, TypeError, OSError, RecursionError) as error:
+        # pyarrow maps damage to several classes, some of them plain Python ones (OSError,
+        # NotImplementedError through ArrowException, UnicodeDecodeError through ValueError).
+        raise _corrupt(path, position, str(error)) from error
+
+
+def _decode(data: bytes | memoryview, *, position: Position, rows_max: int) -> WalEntry:
+    reader = pa.ipc.open_stream(data)
+    metadata = dict(reader.schema.metadata or {})
+    epoch = _decimal(metadata.pop(_EPOCH, None), "writer_epoch")
+    raw_generation = metadata.pop(_GENERATION, None)
+    generation = None if raw_generation is None else _decimal(raw_generation, "generation")
+    is_fence = metadata.get(_FENCE) == b"true"
+    names = reader.schema.names
+    if len(set(names)) != len(names):
+        raise ValueError("a column name occurs twice")
+    batches: list[pa.RecordBatch] = []
+    private: Mapping[bytes, bytes] = (
+        {_ENTRY_ID: metadata[_ENTRY_ID]} if (is_fence and _ENTRY_ID in metadata) else {}
+    )
+    rows = 0
+    while True:
+        try:
+            batch, custom = reader.read_next_batch_with_custom_metadata()
+        except StopIteration:
+            break
+        rows += batch.num_rows
+        if batch.num_rows == 0:
+            raise ValueError(f"batch {len(batches)} is empty")
+        if rows > rows_max:
+            raise ValueError(f"it claims {rows} rows, more than its bytes can hold")
+        batch.validate(full=True)
+        if not batches and custom is not None:
+            private = dict(custom)
+        batches.append(_normal(batch, metadata))
+    if is_fence and batches:
+        raise ValueError("a fence holds rows")
+    entry_id, tokens = _private(private)
+    return WalEntry(
+        position=position,
+        epoch=Epoch(epoch),
+        generation=None if generation is None else Generation(generation),
+        is_fence=is_fence,
+        batches=tuple(batches),
+        entry_id=entry_id,
+        tokens=tokens,
+        size=len(data),
+    )
+
+
+def _normal(batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> pa.RecordBatch:
+    """The batch with the base metadata alone and `_tombstone` last, as weir itself writes it."""
+    schema = batch.schema
+    last = len(schema) - 1
+    index = schema.get_field_index(TOMBSTONE)
+    if index == last and schema.field(last).equals(TOMBSTONE_FIELD):
+        if batch.column(last).null_count:
+            raise ValueError(f"{TOMBSTONE} holds nulls")
+        return batch.replace_schema_metadata(metadata or None)
+    columns, fields = list(batch.columns), list(schema)
+    if index < 0:
+        marks = pa.repeat(pa.scalar(value=False), batch.num_rows)
+    else:
+        marks = columns.pop(index)
+        fields.pop(index)
+        if marks.type != pa.bool_() or marks.null_count:
+            raise ValueError(f"{TOMBSTONE} is {marks.type} or holds nulls, not plain bool")
+    return pa.RecordBatch.from_arrays(
+        [*columns, marks], schema=pa.schema([*fields, TOMBSTONE_FIELD], metadata=metadata or None)
+    )
+
+
+def _decimal(raw: bytes | None, name: str) -> int:
+    if raw is None:
+        raise ValueError(f"its schema metadata has no {name}")
+    if not raw.isdigit() or len(raw) > 20 or int(raw) > _U64_MAX:
+        raise ValueError(f"its {name} {raw[:40]!r} is not a 64-bit number")
+    return int(raw)
+
+
+def _private(metadata: Mapping[bytes, bytes]) -> tuple[str | None, tuple[tuple[str, int], ...]]:
+    raw_id = metadata.get(_ENTRY_ID)
+    raw_tokens = metadata.get(_TOKENS)
+    tokens: list[tuple[str, int]] = []
+    if raw_tokens is not None:
+        value: Any = json.loads(raw_tokens)
+        if not isinstance(value, list):
+            raise ValueError("its tokens are not a list")
+        for item in value:
+            match item:
+                case [str(app), int(version)] if type(version) is int:
+                    tokens.append((app, version))
+                case _:
+                    raise ValueError("its tokens are not (application, version) pairs")
+    return None if raw_id is None else raw_id.decode("utf-8"), tuple(tokens)
+
+
+def _corrupt(path: str, position: Position, reason: str) -> CorruptEntry:
+    return CorruptEntry(f"{path} is not a usable WAL entry at position {position}: {reason}")
