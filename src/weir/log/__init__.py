@@ -1,1 +1,1 @@
-"""weir.log"""
+"""One shard's log and manifest: claiming, fencing, appending, tailing. Knows nothing of MemTables."""

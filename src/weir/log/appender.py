@@ -1,0 +1,191 @@
+"""Appends entries to one shard's log: one put in flight, nothing overwritten, fenced for good when fenced.
+
+Keeps
+  F-5  on this path a collision always ends the appender
+  F-9  a lost answer is settled by the entry's own bytes, which carry a random id
+  F-10 the next entry is not attempted before the one before it is known to be durable
+  F-11 what stays unknown is `UnknownOutcome`, not a conflict and not success
+  F-13 a fenced appender acknowledges nothing, then or later, and asks the store nothing more
+  G-7b success also needs a proof of ownership younger than `fence_ttl`
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from weir.errors import (
+    CommitConflict,
+    FencedError,
+    StoreError,
+    UnknownOutcome,
+    WeirError,
+    WriterClosed,
+)
+from weir.format import paths
+from weir.format.schema import TableSchema
+from weir.format.wal_entry import EntryEncoder
+from weir.log.fence import Claim, claim_shard
+from weir.log.manifests import Manifests
+from weir.log.ownership import Ownership
+from weir.log.site import ShardSite
+from weir.store.api import LostAnswer, ObjectExists
+from weir.types import Epoch, Generation, Position
+
+log = logging.getLogger("weir.log")
+
+DEFAULT_FENCE_TTL = 60.0
+
+Token = tuple[str, int]
+"""An exactly-once token: application and its batch number (P-2)."""
+
+
+class HasSite(Protocol):
+    """What `open` needs to know of a shard: `weir.Shard` has it."""
+
+    @property
+    def site(self) -> ShardSite:
+        """Where the shard is."""
+
+    @property
+    def table_schema(self) -> TableSchema:
+        """The table's schema with its field ids."""
+
+
+class WalAppender:
+    """The low-level writer of one shard's log. Safe to share between threads; entries go one at a time."""
+
+    def __init__(
+        self,
+        site: ShardSite,
+        schema: TableSchema,
+        claim: Claim,
+        *,
+        manifests: Manifests,
+        fence_ttl: float = DEFAULT_FENCE_TTL,
+    ) -> None:
+        self.site = site
+        self.manifests = manifests
+        self.claim = claim
+        self.ownership = Ownership(
+            manifests, claim.epoch, proof_began=claim.proof_began, fence_ttl=fence_ttl
+        )
+        self.bytes_written = 0
+        self._encoder = EntryEncoder(schema)
+        self._next = Position(claim.fence + 1)
+        self._generation = Generation(claim.manifest.current_generation)
+        self._lock = site.env.threads.lock()
+        self._end: Callable[[], WeirError] | None = None
+
+    @classmethod
+    def open(cls, shard: HasSite, *, fence_ttl: float = DEFAULT_FENCE_TTL) -> WalAppender:
+        """Claim the shard and fence every older writer; a write. See `claim_shard` for what it raises.
+
+        Rows that older writers left in the log stay there; this appender does not read them.
+        """
+        manifests = Manifests(shard.site)
+        claim = claim_shard(shard.site, manifests)
+        return cls(shard.site, shard.table_schema, claim, manifests=manifests, fence_ttl=fence_ttl)
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch this appender writes in."""
+        return self.claim.epoch
+
+    @property
+    def next_position(self) -> Position:
+        """Where the next entry will go."""
+        return self._next
+
+    @property
+    def fenced(self) -> bool:
+        """True once a newer writer was met."""
+        return self._end is not None and isinstance(self._end(), FencedError)
+
+    def append(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        generation: Generation | None = None,
+        tokens: Sequence[Token] = (),
+    ) -> Position:
+        """Make `batches` (in the table's WAL schema) durable as one entry and return its position.
+
+        On return the rows survive the loss of this process. Raises `FencedError` when a newer writer owns the
+        shard (keep `.unacknowledged`), `StoreError` when the entry was certainly not written (append again
+        is safe), `UnknownOutcome` when nobody can tell (this appender is then finished). One put, plus two
+        reads once per `fence_ttl`.
+        """
+        with self._lock:
+            if self._end is not None:
+                raise self._ended(batches)
+            try:
+                return self._append(batches, generation or self._generation, tokens)
+            except (FencedError, UnknownOutcome, CommitConflict) as error:
+                error.unacknowledged = list(batches)  # type: ignore[union-attr]
+                raise
+
+    def _append(
+        self, batches: Sequence[pa.RecordBatch], generation: Generation, tokens: Sequence[Token]
+    ) -> Position:
+        position = self._next
+        entry = self._encoder.encode(
+            batches,
+            epoch=self.epoch,
+            generation=generation,
+            entry_id=self.site.env.new_id().hex,
+            tokens=tokens,
+        )
+        try:
+            self.site.wal.put_if_absent(paths.wal_path(self.site.shard, position), entry)
+        except ObjectExists:
+            raise self._collided(position) from None
+        except LostAnswer as lost:
+            raise self._finish_unknown(position, lost) from lost
+        try:
+            self.ownership.require()
+        except FencedError as fenced:
+            raise self._finish_fenced(fenced) from None
+        except StoreError as error:
+            # The entry is there, but whether it counts is not known: F-11.
+            raise self._finish_unknown(position, error) from error
+        self._next = Position(position + 1)
+        self._generation = generation
+        self.bytes_written += len(entry)
+        return position
+
+    def _collided(self, position: Position) -> WeirError:
+        """F-5: somebody wrote where we were to write; either we are fenced or the log is not ours alone."""
+        try:
+            self.ownership.prove()
+        except FencedError as fenced:
+            return self._finish_fenced(fenced)
+        text = (
+            f"{self.site}: position {position} was taken although epoch {self.epoch} is still current; "
+            "something writes to this log without claiming it. Open the shard again."
+        )
+        self._end = lambda: WriterClosed(text)
+        return CommitConflict(text)
+
+    def _finish_fenced(self, fenced: FencedError) -> FencedError:
+        text, by = str(fenced), fenced.fenced_by
+        self._end = lambda: FencedError(text, epoch=self.epoch, fenced_by=by)
+        log.warning("wal.fenced shard=%s epoch=%d by=%d", self.site.shard, self.epoch, by)
+        return FencedError(text, epoch=self.epoch, fenced_by=by)
+
+    def _finish_unknown(self, position: Position, cause: WeirError) -> UnknownOutcome:
+        text = (
+            f"{self.site}: it is not known whether the entry at position {position} is durable ({cause}); "
+            "nothing was deleted. Open the shard again: its replay decides."
+        )
+        self._end = lambda: UnknownOutcome(text)
+        return UnknownOutcome(text)
+
+    def _ended(self, batches: Sequence[pa.RecordBatch]) -> WeirError:
+        assert self._end is not None, "F-13: asked why it ended before it ended"
+        error = self._end()
+        error.unacknowledged = list(batches)  # type: ignore[attr-defined]
+        return error

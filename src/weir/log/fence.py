@@ -1,0 +1,144 @@
+"""Opens a shard for writing: probe, claim, fence, validate, then hand over to replay. This is a write.
+
+Keeps
+  F-1  both logs are fenced: the epoch in the manifest and a fence entry in the WAL
+  F-2  no position is ever used twice, whatever the store still holds
+  F-4  the fence is validated after it is written, never only before
+  F-5  a collision at open means 'read the manifest'; only a newer epoch means fenced
+  F-6  replay ends at our fence, not at a second look at the tip
+The tip is probed before the epoch is claimed: the other order lets a slower, older claimant put its fence
+above ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weir.errors import CommitConflict, FencedError, UnknownOutcome
+from weir.format import paths
+from weir.format.manifest import ShardManifest
+from weir.format.wal_entry import encode_fence
+from weir.log.floors import FloorValues
+from weir.log.manifests import Manifests
+from weir.log.site import ShardSite
+from weir.log.tip import find_tip
+from weir.store.api import LostAnswer, ObjectExists
+from weir.types import Epoch, Position
+
+log = logging.getLogger("weir.log")
+
+CLAIM_ATTEMPTS = 32
+FENCE_ATTEMPTS = 10_000
+"""An old writer adds at most one entry per round of ours; only a runaway log gets this far."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A shard that is ours: what to replay, and where the next entry goes."""
+
+    manifest: ShardManifest
+    fence: Position
+    proof_began: float
+    """Boottime at which the manifest read that proved our epoch began (G-7b)."""
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch this claim holds."""
+        return Epoch(self.manifest.writer_epoch)
+
+
+def claim_shard(
+    site: ShardSite,
+    manifests: Manifests | None = None,
+    *,
+    pause: Callable[[str], None] = lambda _step: None,
+) -> Claim:
+    """Become the only writer of the shard; every older writer is fenced when this returns.
+
+    Raises `SealedShard`, `FencedError` (a still newer writer came while we opened), `UnknownOutcome` (the store
+    never answered). About eight requests; `pause` is called with the name of each step taken, for tests.
+    """
+    manifests = manifests or Manifests(site)
+    for _ in range(CLAIM_ATTEMPTS):
+        current, floors = manifests.latest_with_floors()
+        position = _next_position(site, current, floors)
+        pause("probed")
+        try:
+            claimed = manifests.claim(current)
+        except CommitConflict as conflict:
+            log.info("claim.again shard=%s reason=%s", site.shard, conflict)
+            continue
+        pause("claimed")
+        return _fence(site, manifests, claimed, position, floors, pause)
+    raise CommitConflict(
+        f"{site}: lost {CLAIM_ATTEMPTS} races for the epoch; several processes are opening the same shard "
+        "in a loop, stop all but one"
+    )
+
+
+def _next_position(
+    site: ShardSite, manifest: ShardManifest | None, floors: FloorValues
+) -> Position:
+    """F-2: above the tip found, and above everything any record says was used."""
+    known = max(
+        floors.wal,
+        floors.used,
+        manifest.last_seen if manifest else 0,
+        manifest.replay_after if manifest else 0,
+    )
+    return Position(find_tip(site, Position(known)) + 1)
+
+
+def _fence(
+    site: ShardSite,
+    manifests: Manifests,
+    claimed: ShardManifest,
+    position: Position,
+    floors: FloorValues,
+    pause: Callable[[str], None],
+) -> Claim:
+    epoch = Epoch(claimed.writer_epoch)
+    if claimed.replay_after >= position:  # the old writer flushed between our probe and our claim
+        position = _next_position(site, claimed, floors)
+    for _ in range(FENCE_ATTEMPTS):
+        entry = encode_fence(epoch, entry_id=str(site.env.new_id()))
+        try:
+            site.wal.put_if_absent(paths.wal_path(site.shard, position), entry)
+            break
+        except ObjectExists:
+            manifests.require_owner(manifests.require(), epoch)
+            position = Position(position + 1)
+        except LostAnswer as lost:
+            raise UnknownOutcome(
+                f"{site}: the store never answered whether the fence at position {position} was written; "
+                "nothing was deleted, open the shard again"
+            ) from lost
+    else:
+        raise CommitConflict(f"{site}: no free position found after {FENCE_ATTEMPTS} tries")
+    pause("fenced")
+    began = site.env.clock.boottime()
+    current, floors = manifests.latest_with_floors()
+    _validate(site, manifests, current or claimed, floors, epoch, position)
+    log.info("shard.claimed shard=%s epoch=%d fence=%d", site.shard, epoch, position)
+    return Claim(manifest=current or claimed, fence=position, proof_began=began)
+
+
+def _validate(
+    site: ShardSite,
+    manifests: Manifests,
+    current: ShardManifest,
+    floors: FloorValues,
+    epoch: Epoch,
+    position: Position,
+) -> None:
+    """F-4: while we fenced, others may have flushed past us and collected what we would have met."""
+    manifests.require_owner(current, epoch)
+    if position <= max(current.replay_after, floors.wal):
+        raise FencedError(
+            f"{site}: the fence at position {position} came too late, the log is already covered through "
+            f"{current.replay_after} and collected through {floors.wal}; open the shard again",
+            epoch=epoch,
+            fenced_by=current.writer_epoch,
+        )

@@ -1,0 +1,67 @@
+"""Three numbers of a shard that only rise: what may have been collected, and what was certainly used.
+
+Keeps
+  G-6  the manifest floor: versions at or below it may be gone, and committing one of them is no success
+  G-7c the WAL floor: tells a collected prefix of the log from a hole
+  F-2  the used mark: positions a checkpoint refers to, also after the log itself was lost
+  G-8  create-only markers whose maximum counts; they need no conditional overwrite, and no cache is asked
+One listing reads all three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from weir.format import paths
+from weir.log.site import ShardSite
+from weir.store.api import ObjectExists
+
+FloorKind = Literal["wal", "manifest", "used"]
+
+
+@dataclass(frozen=True, slots=True)
+class FloorValues:
+    """The floors as one listing found them; 0 where none was ever raised."""
+
+    wal: int = 0
+    manifest: int = 0
+    used: int = 0
+
+
+class Floors:
+    """The floor markers of one shard."""
+
+    def __init__(self, site: ShardSite) -> None:
+        self._site = site
+
+    def load(self) -> FloorValues:
+        """Read all floors with one listing."""
+        found = {"wal": 0, "manifest": 0, "used": 0}
+        for meta in self._site.store.list(paths.floors_dir(self._site.shard)):
+            kind, _, name = meta.path.rpartition("/")
+            kind = kind.rpartition("/")[2]
+            number = paths.parse_marker_name(name)
+            if number is not None and kind in found:
+                found[kind] = max(found[kind], number)
+        return FloorValues(**found)
+
+    def raise_to(self, kind: FloorKind, number: int) -> None:
+        """Make `number` a lower bound of that floor, durably. Idempotent; never lowers."""
+        try:
+            path = paths.marker_path(paths.floor_dir(self._site.shard, kind), number)
+            self._site.store.put_if_absent(path, b"")
+        except ObjectExists:
+            pass  # somebody raised it to the same number: just as good
+
+    def trim(self, kind: FloorKind) -> None:
+        """Delete all markers below the highest: the maximum, which is all that counts, stays."""
+        folder = paths.floor_dir(self._site.shard, kind)
+        numbers = []
+        for meta in self._site.store.list(folder):
+            number = paths.parse_marker_name(meta.path.rpartition("/")[2])
+            if number is not None:
+                numbers.append(number)
+        below = sorted(numbers)[:-1]
+        if below:
+            self._site.store.delete([paths.marker_path(folder, n) for n in below])

@@ -1,0 +1,238 @@
+"""The shard's manifest: find the latest, commit the next. The one place that writes manifests.
+
+Keeps
+  F-1  an update is made only in the epoch its author owns
+  F-3  `rules.check` runs on every write
+  F-9  each version carries a random commit id, so that a lost answer can be settled by its bytes
+  G-6  a version at or below the floor is no success
+  G-7d the hint, and any walk that ends at or below the floor, is not believed; then the folder is listed
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from weir.errors import CommitConflict, FencedError, SealedShard, StoreError, UnknownOutcome
+from weir.format import paths
+from weir.format.manifest import (
+    ShardManifest,
+    Status,
+    decode_hint,
+    decode_manifest,
+    encode_hint,
+    encode_manifest,
+)
+from weir.log import rules
+from weir.log.floors import Floors, FloorValues
+from weir.log.rules import Evidence
+from weir.log.site import ShardSite
+from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
+from weir.types import Epoch, Generation, Position, Version
+
+log = logging.getLogger("weir.log")
+
+COMMIT_ATTEMPTS = 16
+"""How often an update is rebased on somebody else's version before giving up."""
+
+_PROBE_BATCHES = (2, 4, 8, 16, 32, 64)
+
+
+class Manifests:
+    """Reads and writes the manifest versions of one shard. Safe to share between threads."""
+
+    def __init__(self, site: ShardSite) -> None:
+        self.site = site
+        self.floors = Floors(site)
+        self._known: ShardManifest | None = None
+
+    def load(self, version: Version) -> ShardManifest | None:
+        """That version, or None when there is no such file. One request."""
+        path = paths.manifest_path(self.site.shard, version)
+        try:
+            data = self.site.store.get(path).data
+        except ObjectMissing:
+            return None
+        return decode_manifest(data, path=path)
+
+    def latest(self) -> ShardManifest | None:
+        """The newest version, or None for a shard that has none.
+
+        Two requests when nothing changed since the last call of this object (one probe, one listing of
+        the floors), three or four the first time.
+        """
+        return self.latest_with_floors()[0]
+
+    def latest_with_floors(self) -> tuple[ShardManifest | None, FloorValues]:
+        """The newest version and the floors as they were right after it was found."""
+        found = self._walk(self._known or self._hinted())
+        floors = self.floors.load()
+        if found is None or found.version <= floors.manifest:
+            # G-7d: versions were collected, and perhaps recreated by a zombie, where the walk went.
+            found = self._listed(floors)
+        if found is not None:
+            self._known = found
+        return found, floors
+
+    def require(self) -> ShardManifest:
+        """The newest version of a shard that must exist."""
+        found = self.latest()
+        if found is None:
+            raise CommitConflict(
+                f"{self.site} has no manifest: it was never created, or was removed"
+            )
+        return found
+
+    def create(self, first: ShardManifest) -> ShardManifest:
+        """Write version 1 unless there is one; returns whichever stands. For creators that agree."""
+        rules.check(first, None)
+        try:
+            self.site.store.put_if_absent(
+                paths.manifest_path(self.site.shard, first.version), encode_manifest(first)
+            )
+        except ObjectExists:
+            return self.require()
+        except LostAnswer as lost:
+            raise self._unknown(first.version) from lost
+        self._known = first
+        return first
+
+    def commit(
+        self, following: ShardManifest, current: ShardManifest | None, evidence: Evidence
+    ) -> ShardManifest:
+        """Write `following` right after `current`, or raise `CommitConflict`. Put, floor check, hint."""
+        following = replace(following, commit_id=self.site.env.new_id().bytes)
+        rules.check(following, current, evidence)
+        path = paths.manifest_path(self.site.shard, following.version)
+        try:
+            self.site.store.put_if_absent(path, encode_manifest(following))
+        except ObjectExists:
+            raise CommitConflict(
+                f"{self.site}: manifest {following.version} was written by somebody else; read again"
+            ) from None
+        except LostAnswer as lost:
+            raise self._unknown(following.version) from lost
+        # Read the floor after the put: collection may have passed this version while it was on its way.
+        if following.version <= self.floors.load().manifest:
+            raise CommitConflict(
+                f"{self.site}: manifest {following.version} lies below the collected floor (G-6); read again"
+            )
+        self._known = following
+        self._write_hint(following.version)
+        return following
+
+    def update(
+        self,
+        change: Callable[[ShardManifest], tuple[ShardManifest, Evidence] | None],
+        *,
+        epoch: Epoch,
+    ) -> ShardManifest:
+        """Commit `change(latest)` in `epoch`, rebasing on versions third parties wrote in it.
+
+        `change` sees the latest manifest and returns the next one with its evidence (the version number is
+        filled in), or None for 'nothing to do'. Raises `FencedError` when a newer epoch owns the shard.
+        """
+        for _ in range(COMMIT_ATTEMPTS):
+            current = self.require()
+            self.require_owner(current, epoch)
+            changed = change(current)
+            if changed is None:
+                return current
+            following, evidence = changed
+            following = replace(following, version=Version(current.version + 1), writer_epoch=epoch)
+            try:
+                return self.commit(following, current, evidence)
+            except CommitConflict as conflict:
+                log.info("manifest.rebase shard=%s reason=%s", self.site.shard, conflict)
+        raise CommitConflict(
+            f"{self.site}: gave up after {COMMIT_ATTEMPTS} lost races for the manifest; try again later"
+        )
+
+    def claim(self, current: ShardManifest | None) -> ShardManifest:
+        """Take the next epoch on top of `current`; `CommitConflict` when somebody was faster."""
+        if current is None:
+            first = ShardManifest(
+                version=Version(1),
+                writer_epoch=Epoch(1),
+                replay_after=Position(0),
+                last_seen=Position(0),
+                current_generation=Generation(1),
+                sstables=(),
+                shard_spec_id=0,
+                shard_id=self.site.shard,
+                field_entries=(),
+                status=Status.ACTIVE,
+            )
+            return self.commit(first, None, Evidence())
+        if current.status is Status.SEALED:
+            raise SealedShard(
+                f"{self.site} is sealed and takes no more writes; open the table again to find the shards "
+                "that took over"
+            )
+        claimed = replace(
+            current,
+            version=Version(current.version + 1),
+            writer_epoch=Epoch(current.writer_epoch + 1),
+        )
+        return self.commit(claimed, current, Evidence())
+
+    def require_owner(self, manifest: ShardManifest, epoch: Epoch) -> None:
+        """Raise `FencedError` when the manifest shows a newer epoch than `epoch`."""
+        if manifest.writer_epoch > epoch:
+            raise FencedError(
+                f"{self.site}: epoch {epoch} was fenced by epoch {manifest.writer_epoch}, a newer writer "
+                "owns the shard. This handle is finished; open a new writer to take the shard back.",
+                epoch=epoch,
+                fenced_by=manifest.writer_epoch,
+            )
+
+    def _hinted(self) -> ShardManifest | None:
+        try:
+            hint = decode_hint(self.site.store.get(paths.manifest_hint_path(self.site.shard)).data)
+        except ObjectMissing:
+            hint = None
+        found = self.load(hint) if hint else None
+        return found or self.load(Version(1))
+
+    def _walk(self, start: ShardManifest | None) -> ShardManifest | None:
+        """Follow versions upwards from `start` until a whole batch of probes finds nothing."""
+        if start is None:
+            return None
+        newest = start
+        for size in (1, *_PROBE_BATCHES, *([_PROBE_BATCHES[-1]] * 10_000)):
+            after = newest.version
+            wanted = [
+                paths.manifest_path(self.site.shard, Version(after + i)) for i in range(1, size + 1)
+            ]
+            hits = [
+                (path, data)
+                for path, data in zip(wanted, self.site.store.get_many(wanted), strict=True)
+                if data is not None
+            ]
+            if not hits:
+                return newest
+            path, data = hits[-1]
+            newest = decode_manifest(data, path=path)
+        raise StoreError(f"{self.site}: more manifest versions than can be; is something looping?")
+
+    def _listed(self, floors: FloorValues) -> ShardManifest | None:
+        """The highest version in the folder; versions at or below the floor do not count (G-6)."""
+        versions: list[Version] = []
+        for meta in self.site.store.list(paths.manifest_dir(self.site.shard)):
+            version = paths.parse_manifest_name(meta.path.rpartition("/")[2])
+            if version is not None and version > floors.manifest:
+                versions.append(version)
+        return self._walk(self.load(max(versions))) if versions else None
+
+    def _write_hint(self, version: Version) -> None:
+        try:
+            self.site.store.put(paths.manifest_hint_path(self.site.shard), encode_hint(version))
+        except StoreError as error:
+            log.info("manifest.hint.skipped shard=%s reason=%s", self.site.shard, error)
+
+    def _unknown(self, version: Version) -> UnknownOutcome:
+        return UnknownOutcome(
+            f"{self.site}: the store never answered whether manifest {version} was written; "
+            "nothing was deleted, open the shard again and its replay decides"
+        )

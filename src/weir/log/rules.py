@@ -1,0 +1,111 @@
+"""Predicates over (next, current) manifest, run on every manifest write; none can be skipped by a call site.
+
+Keeps
+  F-3  versions rise by one; R and L never fall; R stays at or below L
+  W-1  R moves only as far as the writer can prove covered
+  W-2  and then exactly that far
+  W-5  generations are published in order, none twice
+  M-4  an SSTable and the R that rests on it come in one version
+A broken predicate is a bug of ours or a damaged store: it raises before anything reaches the store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weir.errors import WeirError
+from weir.format.manifest import ShardManifest, Status
+from weir.types import Position
+
+
+class RuleBroken(WeirError):
+    """A manifest that must never be written was about to be; this is a bug in weir, please report it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the author of a manifest knows beyond the manifest itself."""
+
+    covered: Position | None = None
+    """Every entry up to here is a fence or has all its rows in published generations or the base (W-1).
+    None: the author makes no claim, so R must stay."""
+    restoring: bool = False
+    """A rollback to a checkpoint: names older generations again, and covers the log it discards."""
+
+
+def check(
+    following: ShardManifest, current: ShardManifest | None, evidence: Evidence = Evidence()
+) -> None:
+    """Raise `RuleBroken` naming the rule unless `following` may be written after `current`."""
+    _check_alone(following)
+    if current is None:
+        _require(following.version == 1, "F-3", "the first version is 1", following)
+        return
+    _require(following.version == current.version + 1, "F-3", "versions rise by one", following)
+    _require(following.shard_id == current.shard_id, "F-3", "the shard id stays", following)
+    _require(following.replay_after >= current.replay_after, "F-3", "R never falls", following)
+    _require(following.last_seen >= current.last_seen, "F-3", "L never falls", following)
+    step = following.writer_epoch - current.writer_epoch
+    _require(step in (0, 1), "F-1", "the epoch stays or rises by one", following)
+    _require(
+        following.current_generation >= current.current_generation,
+        "W-5",
+        "generations never fall",
+        following,
+    )
+    if current.status is Status.SEALED:
+        _require(
+            following.status is Status.SEALED, "C-11", "a sealed shard stays sealed", following
+        )
+    _check_replay_point(following, current, evidence)
+    if not evidence.restoring:
+        _check_new_generations(following, current)
+
+
+def _check_alone(manifest: ShardManifest) -> None:
+    _require(manifest.replay_after <= manifest.last_seen, "F-3", "R stays at or below L", manifest)
+    numbers = [table.generation for table in manifest.sstables]
+    _require(numbers == sorted(set(numbers)), "W-5", "generations ascend, none twice", manifest)
+    _require(
+        all(n < manifest.current_generation for n in numbers),
+        "W-5",
+        "published generations are below the next one",
+        manifest,
+    )
+
+
+def _check_replay_point(
+    following: ShardManifest, current: ShardManifest, evidence: Evidence
+) -> None:
+    covered = evidence.covered
+    if covered is None:
+        _require(
+            following.replay_after == current.replay_after,
+            "W-1",
+            "R moves only with proof of what is covered",
+            following,
+        )
+    else:
+        expected = max(covered, current.replay_after)
+        _require(
+            following.replay_after == expected,
+            "W-2",
+            f"R is exactly what is covered ({expected})",
+            following,
+        )
+
+
+def _check_new_generations(following: ShardManifest, current: ShardManifest) -> None:
+    known = {table.generation for table in current.sstables}
+    fresh = [t.generation for t in following.sstables if t.generation not in known]
+    expected = list(range(current.current_generation, current.current_generation + len(fresh)))
+    _require(fresh == expected, "W-5", f"the next generation is {expected[:1]}", following)
+
+
+def _require(holds: bool, rule: str, text: str, manifest: ShardManifest) -> None:
+    if not holds:
+        raise RuleBroken(
+            f"{rule}: {text}; refused to write manifest {manifest.version} of shard {manifest.shard_id} "
+            f"(epoch {manifest.writer_epoch}, R {manifest.replay_after}, L {manifest.last_seen}, "
+            f"next generation {manifest.current_generation}). Nothing was written."
+        )

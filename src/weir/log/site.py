@@ -1,0 +1,22 @@
+"""Where one shard lives: its table's store, the store of its log, and the environment to reach both with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from weir.env import Env
+from weir.store.api import Store
+
+
+@dataclass(frozen=True)
+class ShardSite:
+    """One shard's place. `wal` is `store` unless the table keeps its log on a second store (S)."""
+
+    store: Store
+    wal: Store
+    shard: UUID
+    env: Env
+
+    def __str__(self) -> str:
+        return f"shard {self.shard} of {self.store.uri}"

@@ -1,0 +1,52 @@
+"""Finds the tip: the last position used in a shard's log, with few requests.
+
+Above R the log has no holes (G-9), so existence is monotonic: doubling finds a missing position, bisection
+the border. The common case, nothing new, is one round trip.
+"""
+
+from __future__ import annotations
+
+from weir.format import paths
+from weir.log.site import ShardSite
+from weir.types import Position
+
+_STEPS_PER_ROUND = 6
+
+
+def find_tip(site: ShardSite, after: Position) -> Position:
+    """The highest position used, given that everything up to `after` is, and nothing above it is missing.
+
+    O(log n) requests in O(log n / 6) round trips.
+    """
+    low = int(after)
+    reach = 1
+    while True:
+        offsets = [reach << i for i in range(_STEPS_PER_ROUND if reach > 1 else 2)]
+        found = _exists(site, [low + offset for offset in offsets])
+        if not all(found):
+            first_missing = found.index(False)
+            high = low + offsets[first_missing]
+            return Position(
+                _bisect(site, low + (offsets[first_missing - 1] if first_missing else 0), high)
+            )
+        low += offsets[-1]
+        reach = offsets[-1] * 2
+
+
+def _bisect(site: ShardSite, present: int, missing: int) -> int:
+    """Narrow down, four probes a round."""
+    while missing - present > 1:
+        step = max(1, (missing - present) // 5)
+        probes = [p for p in range(present + step, missing, step)][:4]
+        for probe, exists in zip(probes, _exists(site, probes), strict=True):
+            if exists:
+                present = probe
+            else:
+                missing = probe
+                break
+    return present
+
+
+def _exists(site: ShardSite, positions: list[int]) -> list[bool]:
+    wanted = [paths.wal_path(site.shard, Position(p)) for p in positions]
+    return [meta is not None for meta in site.wal.head_many(wanted)]
