@@ -1,1 +1,4 @@
-"""Object stores: URIs, put-if-absent, compare-and-swap, list, retry, the store's clock. No meaning of bytes."""
+"""Object stores: URIs, put-if-absent, compare-and-swap, list, retry, the store's clock.
+
+Bytes have no meaning here.
+"""

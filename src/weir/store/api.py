@@ -1,7 +1,7 @@
 """The store as weir sees it: a few verbs with typed answers.
 
-Paths are relative to the store's root, with `/` between parts and none at the ends. Every verb may be
-called from several threads. An implementation answers with a value or raises
+Paths are relative to the store's root, with `/` between parts and none at the ends. Every verb may
+be called from several threads. An implementation answers with a value or raises
 
     ObjectExists     put_if_absent: something is there. Says nothing about whose it is (F-11)
     ObjectChanged    put_if_match: the object is not the one that was read
@@ -56,6 +56,10 @@ class Blob:
     meta: Meta
 
 
+Folder = tuple[list[str], list[Meta]]
+"""Names of folders, and objects."""
+
+
 class Store(Protocol):
     """One root on one object store."""
 
@@ -63,14 +67,18 @@ class Store(Protocol):
     def uri(self) -> str:
         """Where the root is; never holds credentials."""
 
+    @property
+    def supports_cas(self) -> bool:
+        """True when `put_if_match` works here; local files do not offer it."""
+
     def put_if_absent(self, path: str, data: Bytes) -> None:
         """Create the object, whole or not at all, or raise `ObjectExists`. One request."""
 
     def put(self, path: str, data: Bytes) -> None:
-        """Create or replace the object. For hints only: nothing that matters is ever overwritten."""
+        """Create or replace the object. For hints only: what matters is never overwritten."""
 
     def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
-        """Replace exactly the version with that ETag and return the new one, or raise `ObjectChanged`."""
+        """Replace exactly the version with that ETag and return the new one, or `ObjectChanged`."""
 
     def get(self, path: str) -> Blob:
         """The whole object, or `ObjectMissing`."""
@@ -90,7 +98,7 @@ class Store(Protocol):
     def list(self, prefix: str) -> Iterator[Meta]:
         """Every object below the folder `prefix`, recursively, in no promised order."""
 
-    def list_folder(self, prefix: str) -> tuple[list[str], list[Meta]]:
+    def list_folder(self, prefix: str) -> Folder:
         """Names of the folders directly below `prefix` and the objects directly in it."""
 
     def delete(self, paths: Sequence[str]) -> None:

@@ -1,0 +1,311 @@
+"""Objects as files of a local folder; a hard link is the put-if-absent, so each appears whole.
+
+Written against the system calls because the hot path asks for it: a put-if-absent of 1.5 kB takes
+about 40 us here and 65 us through obstore, a get 8 us against 45 us (ext4, two cores). The layout
+is obstore's, temporary names included, so that pylance works in the same folders and neither lists the
+other's half-written files.
+
+With `fsync` an object, and the folders that lead to it, have reached the disk before a write
+returns; expect milliseconds per write instead of tens of microseconds. Without it a write survives the death
+of the process, not the loss of power.
+"""
+
+# Paths stay text: pathlib would cost more than the system calls themselves.
+# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH116, PTH120
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import stat
+from collections.abc import Iterator, Sequence
+
+from weir.env import SYSTEM, Env
+from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
+from weir.store.api import Blob, Bytes, Folder, LostAnswer, Meta, ObjectExists, ObjectMissing
+from weir.store.paths import TEMPORARY, check, check_folder
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_CLOEXEC
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FOLDER_RACES = 8
+"""Times a put makes its folder again after a concurrent delete has removed it as empty."""
+
+
+class LocalStore:
+    """A folder of the local file system; safe for many threads and processes."""
+
+    supports_cas = False
+
+    def __init__(self, root: str, *, fsync: bool = False, env: Env = SYSTEM) -> None:
+        self._root = root.rstrip("/") or "/"
+        self._base = self._root.rstrip("/") + "/"
+        self._fsync = fsync
+        # Different stores, processes and hosts start elsewhere; O_EXCL settles what is left.
+        self._numbers = itertools.count(env.random.getrandbits(48))
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self._root!r}, fsync={self._fsync})"
+
+    @property
+    def uri(self) -> str:
+        """The folder's absolute path."""
+        return self._root
+
+    def put_if_absent(self, path: str, data: Bytes) -> None:
+        """Write a temporary file beside the target, then link it there: the atomic step."""
+        target = self._base + check(path)
+        temporary = self._write_temporary(target, data)
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            if self._fsync:  # an earlier attempt of ours may have linked it and failed to sync
+                self._sync_folders(target, path)
+            raise ObjectExists(path) from None
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK, errno.ENOSYS):
+                raise StoreUnsuitable(
+                    f"{self._root}: this file system has no hard links, so put-if-absent cannot be "
+                    "kept there; use a folder on another file system"
+                ) from error
+            raise self._failed(error, path) from error
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        if self._fsync:
+            self._sync_folders(target, path)
+
+    def put(self, path: str, data: Bytes) -> None:
+        """Write a temporary file beside the target and rename it over it."""
+        target = self._base + check(path)
+        temporary = self._write_temporary(target, data)
+        try:
+            os.replace(temporary, target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise self._failed(error, path) from error
+        if self._fsync:
+            self._sync_folders(target, path)
+
+    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
+        """Not offered by files; `weir.store.chain` does compare-and-swap with put-if-absent."""
+        raise StoreError(
+            f"{self._root}: local files have no compare-and-swap by ETag (asked for {path!r}); "
+            "use weir.store.chain"
+        )
+
+    def get(self, path: str) -> Blob:
+        """Open, stat, read: the bytes and the metadata are of the same file."""
+        try:
+            file = os.open(self._base + check(path), _READ)
+            try:
+                status = os.fstat(file)
+                data = _read(file, status.st_size)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise self._failed(error, path) from error
+        return Blob(data, _meta(path, status))
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """One positioned read."""
+        try:
+            file = os.open(self._base + check(path), _READ)
+            try:
+                return _read_at(file, start, length)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise self._failed(error, path) from error
+
+    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        """One after the other: a read is faster than a hand-over to another thread."""
+        found: list[bytes | None] = []
+        for path in paths:
+            try:
+                found.append(self.get(path).data)
+            except ObjectMissing:
+                found.append(None)
+        return found
+
+    def head(self, path: str) -> Meta | None:
+        """One stat."""
+        try:
+            status = os.stat(self._base + check(path))
+        except OSError as error:
+            if error.errno in _MISSING:
+                return None
+            raise self._failed(error, path) from error
+        return _meta(path, status) if stat.S_ISREG(status.st_mode) else None
+
+    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
+        """One stat each."""
+        return [self.head(path) for path in paths]
+
+    def list(self, prefix: str) -> Iterator[Meta]:
+        """Walk the folder; what vanishes meanwhile is left out."""
+        pending = [check_folder(prefix)]
+        while pending:
+            folders, objects = self._scan(pending.pop())
+            yield from objects
+            pending.extend(folders)
+
+    def list_folder(self, prefix: str) -> Folder:
+        """One folder."""
+        folders, objects = self._scan(check_folder(prefix))
+        return [folder.rpartition("/")[2] for folder in folders], objects
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Unlink each, and folders that become empty: other stores have no empty folders either."""
+        for path in paths:
+            try:
+                os.unlink(self._base + check(path))
+            except OSError as error:
+                if error.errno not in _MISSING:
+                    raise self._failed(error, path) from error
+        folder_of = {path.rpartition("/")[0] for path in paths}
+        for folder in sorted(folder_of, key=len, reverse=True):
+            self._drop_empty(folder)
+
+    def copy(self, source: str, target: str) -> None:
+        """Read and write; the target appears whole."""
+        self.put(target, self.get(source).data)
+
+    def now(self) -> float:
+        """The time the file system stamps on a file made now: a server's on a network mount."""
+        temporary = self._write_temporary(self._base + "clock", b"")
+        try:
+            return os.stat(temporary).st_mtime
+        except OSError as error:
+            raise self._failed(error, "clock") from error
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+    def _write_temporary(self, target: str, data: Bytes) -> str:
+        """A whole new file beside `target`, synced if asked for; its name is never listed."""
+        for _ in range(_FOLDER_RACES):
+            temporary = f"{target}#{next(self._numbers)}"
+            try:
+                file = os.open(temporary, _CREATE, 0o666)
+            except FileExistsError:
+                continue
+            except FileNotFoundError:
+                self._make_folder(os.path.dirname(target), target)
+                continue
+            except OSError as error:
+                raise self._failed(error, target) from error
+            try:
+                try:
+                    _write(file, data)
+                    if self._fsync:
+                        os.fsync(file)
+                finally:
+                    os.close(file)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise self._failed(error, target) from error
+            return temporary
+        raise StoreError(f"{target}: its folder is removed as fast as it is made; try again")
+
+    def _make_folder(self, folder: str, target: str) -> None:
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise self._failed(error, target) from error
+
+    def _sync_folders(self, target: str, path: str) -> None:
+        """Make the name durable: its folder, and each folder above up to the root's parent."""
+        folder = os.path.dirname(target)
+        top = os.path.dirname(self._root)
+        try:
+            while True:
+                file = os.open(folder, _READ)
+                try:
+                    os.fsync(file)
+                finally:
+                    os.close(file)
+                if folder in (top, "/"):
+                    return
+                folder = os.path.dirname(folder)
+        except OSError as error:
+            # There, but perhaps not after a power loss: neither success nor failure (F-11).
+            raise LostAnswer(f"{self._root}: {path} was written but not synced: {error}") from error
+
+    def _scan(self, folder: str) -> Folder:
+        folders, objects = _empty()
+        lead = folder + "/" if folder else ""
+        try:
+            with os.scandir(self._base + folder) as entries:
+                for entry in entries:
+                    if TEMPORARY.search(entry.name):
+                        continue
+                    try:
+                        if entry.is_dir():
+                            folders.append(lead + entry.name)
+                        else:
+                            objects.append(_meta(lead + entry.name, entry.stat()))
+                    except FileNotFoundError:
+                        continue  # deleted between the scan and the stat
+        except OSError as error:
+            if error.errno in _MISSING:
+                return [], []
+            raise self._failed(error, folder) from error
+        return folders, objects
+
+    def _drop_empty(self, folder: str) -> None:
+        while folder:
+            try:
+                os.rmdir(self._base + folder)
+            except OSError:
+                return  # not empty, or somebody else's doing
+            folder = folder.rpartition("/")[0]
+
+    def _failed(self, error: OSError, path: str) -> Exception:
+        """The one place that turns an `OSError` into an error of weir."""
+        where = path if path.startswith("/") else self._base + path
+        if error.errno in _MISSING:
+            return ObjectMissing(path)
+        if error.errno in _DENIED:
+            return StoreDenied(
+                f"{where}: {error.strerror}; give this user access to the folder or choose another"
+            )
+        if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP):
+            return InvalidInput(f"{where}: {error.strerror}; choose another folder")
+        return StoreError(f"{where}: {error.strerror}; nothing was written")
+
+
+def _empty() -> Folder:
+    return [], []
+
+
+def _meta(path: str, status: os.stat_result) -> Meta:
+    etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    return Meta(path, status.st_size, status.st_mtime, etag)
+
+
+def _write(file: int, data: Bytes) -> None:
+    written = os.write(file, data)
+    if written < len(data):  # signals and full disks: short writes are rare, but allowed
+        rest = memoryview(data)
+        while written < len(rest):
+            written += os.write(file, rest[written:])
+
+
+def _read(file: int, size: int) -> bytes:
+    data = os.read(file, size)
+    return data if len(data) == size else data + _read_at(file, len(data), size - len(data))
+
+
+def _read_at(file: int, start: int, length: int) -> bytes:
+    parts = []
+    while length > 0 and (part := os.pread(file, length, start)):
+        parts.append(part)
+        start += len(part)
+        length -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,146 @@
+"""Objects in this process's memory, under a name: `memory://name`. For tests and trials.
+
+pylance cannot see them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from weir.env import SYSTEM, Env, Lock
+from weir.store.api import Blob, Bytes, Folder, Meta, ObjectChanged, ObjectExists, ObjectMissing
+from weir.store.paths import check, check_folder
+
+
+@dataclass
+class _Shelf:
+    """All objects of one name, shared by every `MemoryStore` that opens it."""
+
+    blobs: dict[str, Blob] = field(default_factory=dict)
+    versions: Iterator[int] = field(default_factory=itertools.count)
+    # Held for dictionary operations only, never across a call out: no scheduler need know it.
+    lock: Lock = field(default_factory=SYSTEM.threads.lock)
+
+
+_SHELVES: dict[str, _Shelf] = {}
+
+
+class MemoryStore:
+    """A folder of a named in-memory store; without a name it is private."""
+
+    supports_cas = True
+
+    def __init__(self, name: str = "", prefix: str = "", *, env: Env = SYSTEM) -> None:
+        self._shelf = _SHELVES.setdefault(name, _Shelf()) if name else _Shelf()
+        self._name = name
+        self._lead = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        self._env = env
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self.uri!r})"
+
+    @property
+    def uri(self) -> str:
+        """`memory://name/prefix`."""
+        return f"memory://{self._name}/{self._lead}".rstrip("/")
+
+    def put_if_absent(self, path: str, data: Bytes) -> None:
+        """Create under the lock."""
+        with self._shelf.lock:
+            if self._lead + path in self._shelf.blobs:
+                raise ObjectExists(path)
+            self._set(path, data)
+
+    def put(self, path: str, data: Bytes) -> None:
+        """Create or replace."""
+        with self._shelf.lock:
+            self._set(path, data)
+
+    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
+        """Replace under the lock if the ETag still fits."""
+        with self._shelf.lock:
+            blob = self._shelf.blobs.get(self._lead + check(path))
+            if blob is None or blob.meta.etag != etag:
+                raise ObjectChanged(path)
+            return self._set(path, data)
+
+    def get(self, path: str) -> Blob:
+        """The stored bytes themselves; they are immutable."""
+        try:
+            return self._shelf.blobs[self._lead + check(path)]
+        except KeyError:
+            raise ObjectMissing(path) from None
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """A slice."""
+        return self.get(path).data[start : start + max(length, 0)]
+
+    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        """One lookup each."""
+        found = [self._shelf.blobs.get(self._lead + check(path)) for path in paths]
+        return [None if blob is None else blob.data for blob in found]
+
+    def head(self, path: str) -> Meta | None:
+        """One lookup."""
+        blob = self._shelf.blobs.get(self._lead + check(path))
+        return None if blob is None else blob.meta
+
+    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
+        """One lookup each."""
+        return [self.head(path) for path in paths]
+
+    def list(self, prefix: str) -> Iterator[Meta]:
+        """A snapshot of the names below the folder, sorted."""
+        folder = check_folder(prefix)
+        lead = self._lead + (folder + "/" if folder else "")
+        with self._shelf.lock:
+            found = [
+                (path, blob) for path, blob in self._shelf.blobs.items() if path.startswith(lead)
+            ]
+        return iter([blob.meta for _, blob in sorted(found, key=lambda item: item[0])])
+
+    def list_folder(self, prefix: str) -> Folder:
+        """The names below the folder, grouped by their next part."""
+        folder = check_folder(prefix)
+        skip = len(folder) + 1 if folder else 0
+        folders: dict[str, None] = {}
+        names, objects = _empty()
+        for meta in self.list(prefix):
+            name, slash, _ = meta.path[skip:].partition("/")
+            if slash:
+                folders[name] = None
+            else:
+                objects.append(meta)
+        names.extend(folders)
+        return names, objects
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Forget each."""
+        with self._shelf.lock:
+            for path in paths:
+                self._shelf.blobs.pop(self._lead + check(path), None)
+
+    def copy(self, source: str, target: str) -> None:
+        """The same bytes under another name."""
+        self.put(target, self.get(source).data)
+
+    def now(self) -> float:
+        """The clock that stamps the objects: this process's."""
+        return self._env.clock.wall()
+
+    def _set(self, path: str, data: Bytes) -> str:
+        etag = str(next(self._shelf.versions))
+        meta = Meta(check(path), len(data), self._env.clock.wall(), etag)
+        self._shelf.blobs[self._lead + path] = Blob(bytes(data), meta)
+        return etag
+
+
+def _empty() -> Folder:
+    return [], []
+
+
+def forget(name: str) -> None:
+    """Drop a named store and all it holds; stores that are open keep theirs."""
+    _SHELVES.pop(name, None)

@@ -1,0 +1,323 @@
+"""S3, Google Cloud Storage and Azure through obstore; the only module that imports it.
+
+The client's own retries are off: a put-if-absent repeated behind our back would meet its own first
+attempt and report a collision that never was (F-9). `weir.store.retry` repeats, knowing what was
+ambiguous.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import obstore
+from obstore import exceptions
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from weir.env import SYSTEM, Env
+from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
+from weir.store.api import (
+    Blob,
+    Bytes,
+    Folder,
+    LostAnswer,
+    Meta,
+    ObjectChanged,
+    ObjectExists,
+    ObjectMissing,
+)
+from weir.store.paths import check, check_folder
+
+T = TypeVar("T")
+
+_CONCURRENCY = 16
+"""Requests in flight for get_many and head_many."""
+_TIMEOUTS = {"timeout": "60s", "connect_timeout": "5s"}
+"""A whole request, body included, and its connection; `storage_options` may say otherwise."""
+_CONDITIONAL = {"conditional_put", "aws_conditional_put"}
+_LIST_PAGE = 1000
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "specified bucket does not exist")
+_NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "MissingCredentials")
+_NEVER_SENT = ("ConnectionRefused", "dns error", "kind: Connect")
+
+_KINDS: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "abfss": AzureStore}
+
+
+class ObjStore:
+    """One prefix of one bucket."""
+
+    supports_cas = True
+
+    def __init__(self, uri: str, config: Mapping[str, str], *, env: Env = SYSTEM) -> None:
+        self._uri = uri.rstrip("/")
+        self._scheme = uri.partition("://")[0]
+        self._env = env
+        options: dict[str, Any] = {
+            key: value for key, value in config.items() if _belongs(key, self._scheme)
+        }
+        if self._scheme == "s3" and not options.keys() & _CONDITIONAL:
+            options["conditional_put"] = "etag"
+        client = {key: value for key, value in _TIMEOUTS.items() if key not in options}
+        try:
+            self._store = _KINDS[self._scheme].from_url(
+                self._uri, config=options, client_options=client, retry_config={"max_retries": 0}
+            )
+        except (exceptions.BaseError, ValueError) as error:
+            raise self._unusable(error) from None
+
+    def __repr__(self) -> str:
+        return f"ObjStore({self._uri!r})"
+
+    @property
+    def uri(self) -> str:
+        """The root's URI."""
+        return self._uri
+
+    def put_if_absent(self, path: str, data: Bytes) -> None:
+        """One PUT with `If-None-Match: *`."""
+        check(path)
+        self._run(
+            path,
+            lambda: obstore.put(self._store, path, data, mode="create", use_multipart=False),
+            write=True,
+        )
+
+    def put(self, path: str, data: Bytes) -> None:
+        """One PUT; several for a large object."""
+        check(path)
+        self._run(path, lambda: obstore.put(self._store, path, data), write=True)
+
+    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
+        """One PUT with `If-Match`."""
+        check(path)
+        try:
+            result = self._run(
+                path,
+                lambda: obstore.put(
+                    self._store, path, data, mode={"e_tag": etag}, use_multipart=False
+                ),
+                write=True,
+            )
+        except (ObjectExists, ObjectMissing):
+            raise ObjectChanged(path) from None
+        return result["e_tag"]
+
+    def get(self, path: str) -> Blob:
+        """One GET."""
+        check(path)
+
+        def fetch() -> Blob:
+            result = obstore.get(self._store, path)
+            data = result.bytes().to_bytes()
+            return Blob(data, _meta(path, result.meta))
+
+        return self._run(path, fetch)
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """One ranged GET; a HEAD more when the range begins at or after the object's end."""
+        check(path)
+        if length > 0:
+            with contextlib.suppress(_OutOfRange):
+                return self._run(
+                    path,
+                    lambda: obstore.get_range(
+                        self._store, path, start=start, length=length
+                    ).to_bytes(),
+                )
+        meta = self.head(path)
+        if meta is None:
+            raise ObjectMissing(path)
+        if length <= 0 or start >= meta.size:
+            return b""
+        raise StoreError(f"{self._uri}/{path}: the store refused bytes {start} to {start + length}")
+
+    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        """One GET each, some at a time."""
+        return self._env.threads.map(self._try_get, list(paths), workers=_CONCURRENCY)
+
+    def head(self, path: str) -> Meta | None:
+        """One HEAD."""
+        check(path)
+        try:
+            return self._run(path, lambda: _meta(path, obstore.head(self._store, path)))
+        except ObjectMissing:
+            return None
+
+    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
+        """One HEAD each, some at a time."""
+        return self._env.threads.map(self.head, list(paths), workers=_CONCURRENCY)
+
+    def list(self, prefix: str) -> Iterator[Meta]:
+        """One LIST per thousand objects."""
+        folder = check_folder(prefix)
+        pages = iter(obstore.list(self._store, folder or None, chunk_size=_LIST_PAGE))
+        while page := self._run(folder, lambda: next(pages, None)):
+            yield from [_meta(item["path"], item) for item in page]
+
+    def list_folder(self, prefix: str) -> Folder:
+        """One LIST with a delimiter per thousand entries."""
+        folder = check_folder(prefix)
+        result = self._run(folder, lambda: obstore.list_with_delimiter(self._store, folder or None))
+        folders = [name.rstrip("/").rpartition("/")[2] for name in result["common_prefixes"]]
+        return folders, [_meta(item["path"], item) for item in result["objects"]]
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """One bulk request per thousand objects on S3, one each elsewhere."""
+        if not paths:
+            return
+        for path in paths:
+            check(path)
+        try:
+            self._run(paths[0], lambda: obstore.delete(self._store, list(paths)), write=True)
+        except ObjectMissing:
+            # Some stores stop a bulk delete at the first missing object: go on one by one (G-12).
+            for path in paths:
+                with contextlib.suppress(ObjectMissing):
+                    self._run(path, lambda path=path: obstore.delete(self._store, path), write=True)  # type: ignore[misc]
+
+    def copy(self, source: str, target: str) -> None:
+        """One server-side copy."""
+        check(source), check(target)
+        self._run(source, lambda: obstore.copy(self._store, source, target), write=True)
+
+    def now(self) -> float:
+        """The time the store stamps on an object written now: a PUT, a HEAD and a DELETE.
+
+        No response time reaches us through obstore, and an offset between two clocks must not be
+        remembered (G-3). Most stores stamp whole seconds.
+        """
+        path = f"_weir/clock/{self._env.new_id()}"
+        self.put(path, b"now")
+        try:
+            meta = self.head(path)
+        finally:
+            with contextlib.suppress(StoreError):
+                self.delete([path])
+        if meta is None:
+            raise StoreError(f"{self._uri}: an object just written was not found; try again")
+        return meta.last_modified
+
+    def _try_get(self, path: str) -> bytes | None:
+        try:
+            return self.get(path).data
+        except ObjectMissing:
+            return None
+
+    def _run(self, path: str, call: Callable[[], T], *, write: bool = False) -> T:
+        try:
+            return call()
+        except (exceptions.BaseError, OSError, ValueError) as error:
+            # Without the cause: a response's body may quote parts of the credentials.
+            raise translate(error, uri=self._uri, path=path, write=write) from None
+
+    def _unusable(self, error: Exception) -> Exception:
+        # A value may be a secret: of the library's words only what quotes nothing is repeated.
+        words = _headline(error)
+        detail = "" if '"' in words or "'" in words or "/" in words else f" ({words})"
+        return InvalidInput(f"{self._uri}: the storage_options do not fit this store{detail}")
+
+
+def check_option(key: str) -> None:
+    """Raise `InvalidInput` for a storage option that no kind of store knows."""
+    if not any(_knows(scheme, key) for scheme in ("s3", "gs", "az")):
+        raise InvalidInput(f"storage_options: {key!r} is unknown; remove or correct it")
+
+
+def _belongs(key: str, scheme: str) -> bool:
+    """False for an option of another kind of store: one table may lie on two (S-1)."""
+    if _knows(scheme, key):
+        return True
+    check_option(key)
+    return False
+
+
+@functools.cache
+def _knows(scheme: str, key: str) -> bool:
+    """Ask obstore, which knows every spelling, by building a store that is never used."""
+    try:
+        _KINDS[scheme]("probe", config={key: "true"})
+    except exceptions.UnknownConfigurationKeyError:
+        return False
+    except (exceptions.BaseError, ValueError):
+        return True  # the key is known, the value or a missing companion is not
+    return True
+
+
+class _OutOfRange(StoreError):
+    """416: the range starts after the object's end."""
+
+
+def translate(error: Exception, *, uri: str, path: str = "", write: bool = False) -> Exception:
+    """What an exception of obstore means to weir; the one place that knows.
+
+    A 409 is 'again' on S3 and a 412 is 'exists', though obstore gives both one name; Azure says 409
+    for 'exists' (F-11). A failed write is a `LostAnswer` unless the answer rules out that it was
+    applied.
+    """
+    text = str(error)
+    found = _STATUS.search(text)
+    status = int(found.group(1)) if found else None
+    where = f"{uri}/{path}" if path else uri
+    if any(mark in text for mark in _NO_BUCKET):
+        bucket = uri.partition("://")[2].partition("/")[0]
+        return InvalidInput(f"{uri}: there is no bucket {bucket!r}; create it or correct the URI")
+    if isinstance(error, FileNotFoundError | exceptions.NotFoundError):
+        return ObjectMissing(path)
+    if isinstance(error, exceptions.AlreadyExistsError):
+        if status == 409 and uri.startswith("s3:"):
+            return StoreError(f"{where}: a concurrent request was in the way (409); try again")
+        return ObjectExists(path)
+    if isinstance(error, exceptions.PreconditionError):
+        return ObjectChanged(path)
+    denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
+    if denied or status in (401, 403):
+        code = _CODE.search(text)
+        reason = f" ({code.group(1)})" if code else ""
+        return StoreDenied(
+            f"{where}: access denied{reason}; check the credentials in storage_options or in the "
+            "environment"
+        )
+    if any(mark in text for mark in _NO_CREDENTIALS):
+        return StoreDenied(
+            f"{uri}: no credentials found; pass them in storage_options or in the environment"
+        )
+    if isinstance(error, exceptions.NotSupportedError | NotImplementedError):
+        return StoreUnsuitable(f"{where}: the store does not offer this operation")
+    if isinstance(
+        error, exceptions.InvalidPathError | exceptions.UnknownConfigurationKeyError | ValueError
+    ):
+        return InvalidInput(f"{where}: {_headline(error)}")
+    if "builder error" in text:
+        return InvalidInput(
+            f"{uri}: no request could be made for this endpoint; a plain http:// endpoint needs "
+            "allow_http='true' in storage_options"
+        )
+    return _failed(text, status, where, write=write)
+
+
+def _failed(text: str, status: int | None, where: str, *, write: bool) -> StoreError:
+    """GenericError, JoinError, NotModifiedError, OSError: told apart by their status."""
+    if status == 416:
+        return _OutOfRange(f"{where}: no such range")
+    code = _CODE.search(text)
+    said = f"status {status}" if status else "no answer"
+    what = f"{where}: the store failed with {said}" + (f" ({code.group(1)})" if code else "")
+    refused = status is not None and 400 <= status < 500 and status != 408
+    if write and not refused and not any(mark in text for mark in _NEVER_SENT):
+        return LostAnswer(what + "; the write may have been applied all the same")
+    return StoreError(what + "; the same call may work later")
+
+
+def _headline(error: Exception) -> str:
+    """The first line of obstore's message, without query strings."""
+    line = str(error).partition("\n")[0]
+    return re.sub(r"\?\S*", "", line)[:200]
+
+
+def _meta(path: str, raw: Any) -> Meta:
+    return Meta(path, raw["size"], raw["last_modified"].timestamp(), raw["e_tag"])

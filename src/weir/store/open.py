@@ -1,0 +1,135 @@
+"""From a URI and `storage_options` to a store, and to what pylance needs for the same place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from weir.env import SYSTEM, Env
+from weir.errors import InvalidInput
+from weir.store.api import Store
+from weir.store.local import LocalStore
+from weir.store.memory import MemoryStore
+from weir.store.objects import ObjStore, check_option
+
+SCHEMES = ("file", "memory", "s3", "gs", "az", "abfss")
+
+FSYNC = "weir_fsync"
+"""Local files: 'true' syncs file and folders on every write; `weir.store.local` has the cost."""
+
+_LANCE_ONLY = {
+    "client_max_retries",
+    "client_retry_timeout",
+    "download_retry_count",
+    "expires_at_millis",
+    "refresh_offset_millis",
+}
+"""Options of Lance that obstore does not know: passed on to pylance, of no effect here."""
+
+_TO_OBSTORE = {"google_storage_token": "bearer_token"}
+_TO_LANCE = {
+    "aws_allow_http": "allow_http",
+    "bearer_token": "google_storage_token",
+    "google_bearer_token": "google_storage_token",
+}
+
+
+def normalize(uri: str) -> str:
+    """The spelling weir keeps: an absolute path, or `scheme://bucket/prefix` without a last slash.
+
+    Raises `InvalidInput` for an unknown scheme, a missing bucket, or credentials in the URI.
+    """
+    if not uri or "\x00" in uri:
+        raise InvalidInput(
+            "the URI is empty or holds a NUL; give a path or an s3://, gs://, az:// URI"
+        )
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return os.path.abspath(os.path.expanduser(uri))  # noqa: PTH100, PTH111 (keep symlinks)
+    scheme = scheme.lower()
+    if scheme not in SCHEMES:
+        known = ", ".join(name + "://" for name in SCHEMES)
+        raise InvalidInput(f"unknown scheme {scheme!r}; weir knows local paths and {known}")
+    if scheme == "file":
+        host, _, path = rest.partition("/")
+        if host not in ("", "localhost"):
+            raise InvalidInput(
+                f"file:// URIs name no host, but {host!r} was given; write file:///path"
+            )
+        return os.path.abspath("/" + unquote(path))  # noqa: PTH100 (keep symlinks)
+    parts = urlsplit(f"{scheme}://{rest}")
+    if parts.password is not None or (parts.username is not None and scheme != "abfss"):
+        raise InvalidInput(
+            f"{scheme}:// URI holds credentials; pass them in storage_options instead"
+        )
+    if parts.query or parts.fragment:
+        raise InvalidInput(
+            f"{scheme}:// URI holds a query or fragment; use storage_options for settings"
+        )
+    if not parts.netloc:
+        raise InvalidInput(f"{uri!r} names no bucket; write {scheme}://bucket/prefix")
+    return f"{scheme}://{parts.netloc}/{parts.path.strip('/')}".rstrip("/")
+
+
+def open_store(
+    uri: str, storage_options: Mapping[str, str] | None = None, *, env: Env = SYSTEM
+) -> Store:
+    """The store at that URI. Contacts nothing: a wrong bucket or key shows at the first call.
+
+    `storage_options` takes obstore's and Lance's spellings; options of other kinds of store are left
+    out (one set may serve a table and its WAL store). What is missing comes from the environment
+    (AWS_*, GOOGLE_*, AZURE_*). Raises `InvalidInput` naming an unknown option or scheme.
+    """
+    return open_bare(uri, storage_options, env=env)
+
+
+def open_bare(
+    uri: str, storage_options: Mapping[str, str] | None = None, *, env: Env = SYSTEM
+) -> Store:
+    """Like `open_store`, without the retries around it."""
+    place = normalize(uri)
+    options = _texts(storage_options)
+    scheme = place.partition("://")[0] if "://" in place else "file"
+    fsync = _flag(options.pop(FSYNC, "false"), FSYNC)
+    if scheme in ("file", "memory"):
+        for key in options:
+            if key not in _LANCE_ONLY:
+                check_option(key)
+        if scheme == "file":
+            return LocalStore(place, fsync=fsync, env=env)
+        name, _, prefix = place.partition("://")[2].partition("/")
+        return MemoryStore(name, prefix, env=env)
+    config = {
+        _TO_OBSTORE.get(key, key): value for key, value in options.items() if key not in _LANCE_ONLY
+    }
+    return ObjStore(place, config, env=env)
+
+
+def lance_options(uri: str, storage_options: Mapping[str, str] | None) -> dict[str, str] | None:
+    """What pylance needs for the same place, or None when it needs nothing. Never print it."""
+    place = normalize(uri)
+    options = {
+        _TO_LANCE.get(key, key): value
+        for key, value in _texts(storage_options).items()
+        if not key.startswith("weir_")
+    }
+    return options if options and "://" in place else None
+
+
+def _texts(storage_options: Mapping[str, str] | None) -> dict[str, str]:
+    """Keys in lower case, values as text; obstore and Lance both read them so."""
+    texts: dict[str, str] = {}
+    given: Mapping[Any, Any] = storage_options or {}
+    for key, value in given.items():
+        if not isinstance(key, str) or not isinstance(value, str | bool | int):
+            raise InvalidInput(f"storage_options: {key!r} must be text, and so must its value")
+        texts[key.lower()] = str(value).lower() if isinstance(value, bool) else str(value)
+    return texts
+
+
+def _flag(value: str, name: str) -> bool:
+    if value.lower() not in ("true", "false", "1", "0"):
+        raise InvalidInput(f"storage_options: {name!r} must be 'true' or 'false'")
+    return value.lower() in ("true", "1")
