@@ -1,0 +1,89 @@
+"""Fixtures of the whole suite. Servers start at first use, one per xdist worker."""
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.seaweed import SeaweedServer
+from tests.support.stores import StoreKind, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Read by the JVM and by Spark's workers, hence not settings of the session.
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+BUCKET = "weir-test"
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by the servers its fixtures need."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        call = getattr(item, "callspec", None)
+        if "s3" in fixtures or (call and call.params.get("store_kind") == "s3"):
+            item.add_marker(pytest.mark.s3)
+        if "spark" in fixtures:
+            item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("spark") or item.get_closest_marker("cluster"):
+            # One JVM at a time: two of them do not fit a small machine.
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[SeaweedServer]:
+    """A real S3 server with an empty bucket `weir-test`."""
+    with SeaweedServer() as server:
+        server.make_bucket(BUCKET)
+        yield server
+
+
+@pytest.fixture(params=["local", "s3"])
+def store_kind(request: pytest.FixtureRequest, tmp_path: Path) -> StoreKind:
+    """Each kind of store in turn, as (uri_factory, storage_options).
+
+    `@pytest.mark.parametrize("store_kind", ["local"], indirect=True)` chooses.
+    """
+    if request.param == "local":
+        return StoreKind(numbered(str(tmp_path)), {})
+    # Asked for here and not in the signature, so that local tests start no server.
+    server: SeaweedServer = request.getfixturevalue("s3")
+    return StoreKind(numbered(f"s3://{BUCKET}/{uuid.uuid4().hex}"), server.storage_options())
+
+
+@pytest.fixture
+def table_uri(store_kind: StoreKind) -> str:
+    """Where a new table may go; reach it with `store_kind.storage_options`."""
+    return store_kind.uri_factory()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """A local Spark session, small and quiet."""
+    from pyspark.sql import SparkSession
+
+    scratch = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("weir-tests")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={scratch}")
+        .config("spark.local.dir", str(scratch))
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

@@ -1,0 +1,1 @@
+"""Helpers of the suite that are no tests themselves."""

@@ -1,0 +1,18 @@
+"""Places a test may put a table."""
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class StoreKind(NamedTuple):
+    """One kind of store: where new tables go, and how to reach them."""
+
+    uri_factory: Callable[[], str]
+    storage_options: dict[str, str]
+
+
+def numbered(root: str) -> Callable[[], str]:
+    """URIs under `root`, a new one at every call."""
+    numbers = itertools.count(1)
+    return lambda: f"{root}/table-{next(numbers)}"

@@ -1,0 +1,85 @@
+"""The house rules hold, and each of them is able to fail."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tools import tidy
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def messages(module: str, text: str) -> str:
+    return "\n".join(message for _, message in tidy.check_source(module, text))
+
+
+def test_the_project_keeps_its_own_rules() -> None:
+    assert tidy.check_tree(ROOT / "src") == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("weir", "from weir.table.table import Table"),
+        ("weir.config", "from weir.errors import InvalidInput"),
+        ("weir.store.retry", "from weir.store.api import Store"),
+        ("weir.store.objects", "import obstore"),
+        ("weir.lake.datasets", "from lance import dataset"),
+        ("weir.log.fence", "from weir import errors, store"),
+        ("weir.upkeep.clone", "import weir.table.snapshot"),
+        ("weir.spark.source", "from pyspark.sql.datasource import DataSource"),
+        ("weir.spark.jobs", "from weir.upkeep.tasks import Plan"),
+        ("weir.cli.main", "import typer\nimport weir\nfrom weir import Table"),
+        ("weir.testing.contract", "import lance\nfrom weir.upkeep import collect"),
+        ("weir.__main__", "from weir.cli import main"),
+        ("pyspark_weir", "import pyspark\nfrom weir.spark import register"),
+    ],
+)
+def test_imports_down_the_layers_pass(module: str, line: str) -> None:
+    assert messages(module, line) == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "message"),
+    [
+        ("weir.errors", "from weir.store.api import Store", "direction"),
+        ("weir.store.api", "from weir.format import paths", "direction"),
+        ("weir.format.paths", "import weir.store", "direction"),
+        ("weir.log.tailer", "from weir import lake", "direction"),
+        ("weir.lake.datasets", "from weir.log.fence import claim", "direction"),
+        ("weir.shard.writer", "def f():\n    import weir.table.scan", "direction"),
+        ("weir.shard.writer", "from weir import Table", "direction"),
+        ("weir.spark.jobs", "from weir.cli import main", "direction"),
+        ("weir.cli.demo", "import weir.testing.seaweed", "direction"),
+        ("weir.testing.soak", "from weir.spark import compact", "direction"),
+        ("weir.shard.flush", "import obstore.store", "imports obstore"),
+        ("weir.shard.flush", "from lance.fragment import write_fragments", "imports lance"),
+        ("weir.upkeep.tasks", "import pyspark", "imports pyspark"),
+        ("weir.table.table", "import typer", "imports typer"),
+        ("weir", "import obstore", "imports obstore"),
+        ("weir.store.retry", "from .api import Store", "relative"),
+        ("weir.helpers", "", "in no layer"),
+        ("weir.env", "def", "does not parse"),
+    ],
+)
+def test_imports_against_the_layers_are_found(module: str, line: str, message: str) -> None:
+    assert message in messages(module, line)
+
+
+def test_long_modules_and_functions_are_found() -> None:
+    assert messages("weir.env", "x = 1\n" * tidy.MODULE_LINES_MAX) == ""
+    assert "module of" in messages("weir.env", "x = 1\n" * (tidy.MODULE_LINES_MAX + 1))
+    body = "    x = 1\n"
+    assert messages("weir.env", "def f():\n" + body * (tidy.FUNCTION_LINES_MAX - 1)) == ""
+    assert "f: 71 lines" in messages("weir.env", "def f():\n" + body * tidy.FUNCTION_LINES_MAX)
+
+
+@pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX"])
+def test_leftover_notes_are_found(word: str) -> None:
+    assert word in messages("weir.env", f"x = 1  # {word}: later")
+
+
+def test_every_import_is_seen_wherever_it_stands() -> None:
+    text = "import a\nif x:\n    import b.c\nclass K:\n    def f(self):\n        from d import e\n"
+    assert [name for _, name in tidy.imports(ast.parse(text))] == ["a", "b.c", "d.e"]

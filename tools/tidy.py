@@ -1,0 +1,152 @@
+"""House rules no off-the-shelf linter knows: who imports whom, how long things may grow.
+
+`python tools/tidy.py` prints one line per finding and exits with 1 if there is any.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"types", "errors", "config", "env", "durations"}),
+    frozenset({"store", "format"}),
+    frozenset({"log", "lake"}),
+    frozenset({"shard"}),
+    frozenset({"table"}),
+    frozenset({"upkeep"}),
+    frozenset({"spark", "cli", "bench"}),
+)
+"""A unit imports units of lower layers, itself, and in layer 0 its neighbours."""
+
+LAYER_OF = {unit: level for level, units in enumerate(LAYERS) for unit in units}
+TOP = len(LAYERS) - 1
+FACADE = ""  # weir/__init__.py: re-exports anything, and is itself for the top layer only
+TESTING = "testing"  # sees every layer but the top, and no part of the product sees it
+
+ONLY_IN = {
+    "obstore": frozenset({"store", "bench", TESTING}),
+    "lance": frozenset({"lake", "bench", TESTING}),
+    "pyspark": frozenset({"spark", "pyspark_weir"}),
+    "typer": frozenset({"cli"}),
+}
+"""Foreign packages and the units that may import them."""
+
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+LEFTOVER = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
+
+
+def unit_of(module: str) -> str:
+    """The unit a module belongs to: `weir.store.retry` is part of `store`."""
+    package, _, rest = module.partition(".")
+    if package != "weir":
+        return package
+    unit = rest.partition(".")[0]
+    return "cli" if unit == "__main__" else unit
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything imported, wherever in the module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            # `from weir import store` names the unit only in its second half.
+            for alias in node.names:
+                yield node.lineno, f"{node.module or ''}.{alias.name}"
+            if node.level:
+                yield node.lineno, "a relative name"
+
+
+def may_import(importer: str, imported: str) -> bool:
+    """Whether unit `importer` of weir may import unit `imported` of weir."""
+    if importer in (FACADE, imported):
+        return True
+    if importer == TESTING:
+        return imported not in LAYERS[TOP]
+    if imported == TESTING:
+        return False
+    if imported not in LAYER_OF:  # a name the facade exports
+        return LAYER_OF[importer] == TOP
+    here, there = LAYER_OF[importer], LAYER_OF[imported]
+    return there < here or here == there == 0
+
+
+def check_imports(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Directions between the layers, and the homes of foreign packages."""
+    unit = unit_of(module)
+    if module.startswith("weir.") and unit not in LAYER_OF and unit != TESTING:
+        yield 1, f"unit {unit!r} is in no layer: add it to tools/tidy.py"
+        return
+    for line, name in imports(tree):
+        package = name.partition(".")[0]
+        if package == "a relative name":
+            yield line, "relative import: write the whole name"
+        elif unit not in ONLY_IN.get(package, {unit}):
+            homes = ", ".join(sorted(ONLY_IN[package]))
+            yield line, f"{unit or 'weir'} imports {package}, which only {homes} may"
+        elif package == "weir" and module.startswith("weir"):
+            imported = unit_of(name)
+            if not may_import(unit, imported):
+                yield line, f"{unit} imports {imported or 'weir'}: against the direction of layers"
+
+
+def check_lengths(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Modules and functions that outgrew a reader."""
+    lines = text.count("\n")
+    if lines > MODULE_LINES_MAX:
+        yield 1, f"module of {lines} lines, at most {MODULE_LINES_MAX}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield node.lineno, f"{node.name}: {lines} lines, at most {FUNCTION_LINES_MAX}"
+
+
+def check_leftovers(text: str) -> Iterator[tuple[int, str]]:
+    """Notes to oneself."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := LEFTOVER.search(line):
+            yield number, f"leftover {found.group()}: do it or write an issue"
+
+
+def check_source(module: str, text: str) -> list[tuple[int, str]]:
+    """All findings in one module, as line and message."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        return [(error.lineno or 1, f"does not parse: {error.msg}")]
+    found = [*check_imports(module, tree), *check_lengths(text, tree), *check_leftovers(text)]
+    # `from weir.store import a, b` is one finding.
+    return sorted(set(found))
+
+
+def check_tree(source: Path) -> list[str]:
+    """All findings under `source`, the folder that holds the packages."""
+    findings = []
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        if parts[0] not in ("weir", "pyspark_weir") or path.stem.endswith("_pb2"):
+            continue
+        module = ".".join(parts).removesuffix(".__init__")
+        findings += [
+            f"{path}:{line}: {message}"
+            for line, message in check_source(module, path.read_text(encoding="utf-8"))
+        ]
+    return findings
+
+
+def main() -> int:
+    """Check src/ and say what was found."""
+    findings = check_tree(Path(__file__).resolve().parent.parent / "src")
+    for finding in findings:
+        print(finding)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
