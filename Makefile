@@ -40,7 +40,7 @@ sim: setup ## one simulated history, printed, the same every time (SEED=n)
 	@$(BIN)/python -m weir.testing.soak --seed $(SEED) --verbose
 
 docs: setup ## build the documentation into site/
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 mutation: setup ## remove one safety mechanism after the other and see a test fail
 	@$(BIN)/python tools/mutation.py
