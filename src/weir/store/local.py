@@ -2,12 +2,12 @@
 
 Written against the system calls because the hot path asks for it: a put-if-absent of 1.5 kB takes
 about 40 us here and 65 us through obstore, a get 8 us against 45 us (ext4, two cores). The layout
-is obstore's, temporary names included, so that pylance works in the same folders and neither lists the
-other's half-written files.
+is obstore's, temporary names included, so that pylance works in the same folders and neither lists
+the other's half-written files.
 
 With `fsync` an object, and the folders that lead to it, have reached the disk before a write
-returns; expect milliseconds per write instead of tens of microseconds. Without it a write survives the death
-of the process, not the loss of power.
+returns; expect milliseconds per write instead of tens of microseconds. Without it a write survives
+the death of the process, not the loss of power.
 """
 
 # Paths stay text: pathlib would cost more than the system calls themselves.

@@ -38,6 +38,7 @@ _CONCURRENCY = 16
 _TIMEOUTS = {"timeout": "60s", "connect_timeout": "5s"}
 """A whole request, body included, and its connection; `storage_options` may say otherwise."""
 _CONDITIONAL = {"conditional_put", "aws_conditional_put"}
+_ACCOUNT = {"account_name", "azure_account_name", "azure_storage_account_name"}
 _LIST_PAGE = 1000
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
@@ -60,12 +61,22 @@ class ObjStore:
         options: dict[str, Any] = {
             key: value for key, value in config.items() if _belongs(key, self._scheme)
         }
+        bucket, _, prefix = self._uri.partition("://")[2].partition("/")
+        if self._scheme == "abfss":  # abfss://container@account.dfs.core.windows.net/prefix
+            bucket, _, host = bucket.partition("@")
+            if host and not options.keys() & _ACCOUNT:
+                options["account_name"] = host.partition(".")[0]
         if self._scheme == "s3" and not options.keys() & _CONDITIONAL:
             options["conditional_put"] = "etag"
         client = {key: value for key, value in _TIMEOUTS.items() if key not in options}
         try:
-            self._store = _KINDS[self._scheme].from_url(
-                self._uri, config=options, client_options=client, retry_config={"max_retries": 0}
+            # Not from_url: it panics on client options such as allow_http in the config (0.12.1).
+            self._store = _KINDS[self._scheme](
+                bucket,
+                prefix=prefix or None,
+                config=options,
+                client_options=client,
+                retry_config={"max_retries": 0},
             )
         except (exceptions.BaseError, ValueError) as error:
             raise self._unusable(error) from None

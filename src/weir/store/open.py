@@ -13,6 +13,7 @@ from weir.store.api import Store
 from weir.store.local import LocalStore
 from weir.store.memory import MemoryStore
 from weir.store.objects import ObjStore, check_option
+from weir.store.retry import RetryingStore
 
 SCHEMES = ("file", "memory", "s3", "gs", "az", "abfss")
 
@@ -78,11 +79,11 @@ def open_store(
 ) -> Store:
     """The store at that URI. Contacts nothing: a wrong bucket or key shows at the first call.
 
-    `storage_options` takes obstore's and Lance's spellings; options of other kinds of store are left
-    out (one set may serve a table and its WAL store). What is missing comes from the environment
-    (AWS_*, GOOGLE_*, AZURE_*). Raises `InvalidInput` naming an unknown option or scheme.
+    `storage_options` takes obstore's and Lance's spellings; options of other kinds of store are
+    left out (one set may serve a table and its WAL store). What is missing comes from the
+    environment (AWS_*, GOOGLE_*, AZURE_*). Raises `InvalidInput` naming an unknown option or scheme.
     """
-    return open_bare(uri, storage_options, env=env)
+    return RetryingStore(open_bare(uri, storage_options, env=env), env)
 
 
 def open_bare(

@@ -1,0 +1,96 @@
+"""Compare-and-swap on any store: numbered records, each written with put-if-absent after the last.
+
+Who wants to change a value reads the latest record and appends the next number; of two who started
+from the same record one gets `ObjectExists` and starts over. Numbers begin at 1.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from weir.errors import InvalidInput, StoreError
+from weir.store.api import ObjectMissing, Store
+
+_NAME = re.compile(r"(\d{20})\.json")
+_RACES = 8
+"""Times `latest` lists again when what it listed was pruned before it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRecord:
+    """One record, and when the store wrote it."""
+
+    seq: int
+    data: bytes
+    last_modified: float
+
+
+class Chain:
+    """The records in one folder; different appenders write different bytes (`RetryingStore`)."""
+
+    def __init__(self, store: Store, directory: str) -> None:
+        self._store = store
+        self._directory = directory.rstrip("/")
+
+    def latest(self) -> ChainRecord | None:
+        """The record with the highest number, or None: one list, one get."""
+        for _ in range(_RACES):
+            seqs = self._seqs()
+            if not seqs:
+                return None
+            try:
+                return self._load(seqs[-1])
+            except ObjectMissing:
+                continue  # pruned meanwhile, so there is a newer one
+        raise StoreError(
+            f"{self._store.uri}/{self._directory}: records vanish as fast as they are listed"
+        )
+
+    def append(self, data: bytes, after: int) -> int:
+        """Write record `after + 1` and return its number; `ObjectExists` when it is taken. One put.
+
+        `after` is the number of the latest record as the caller knows it, 0 when there is none. A
+        record that others have pruned can be written again: callers that prune keep enough of them.
+        """
+        if after < 0:
+            raise InvalidInput(f"after must not be negative, but is {after}")
+        self._store.put_if_absent(self._path(after + 1), data)
+        return after + 1
+
+    def all(self) -> list[ChainRecord]:
+        """Every record that is still there, ascending: one list, one get each."""
+        records = []
+        for seq in self._seqs():
+            try:
+                records.append(self._load(seq))
+            except ObjectMissing:
+                continue
+        return records
+
+    def prune(self, keep: int) -> int:
+        """Delete all but the latest `keep` records (at least 1) and return how many went.
+
+        Keep more than the appends that can happen while an appender sleeps between reading and
+        writing, or it writes below the latest and is told it won.
+        """
+        if keep < 1:
+            raise InvalidInput(
+                f"keep must be at least 1, not {keep}: the latest record stays (G-9)"
+            )
+        old = self._seqs()[:-keep]
+        if old:
+            self._store.delete([self._path(seq) for seq in old])
+        return len(old)
+
+    def _seqs(self) -> list[int]:
+        _, objects = self._store.list_folder(self._directory)
+        names = (_NAME.fullmatch(meta.path.rpartition("/")[2]) for meta in objects)
+        return sorted(int(name.group(1)) for name in names if name)
+
+    def _load(self, seq: int) -> ChainRecord:
+        blob = self._store.get(self._path(seq))
+        return ChainRecord(seq, blob.data, blob.meta.last_modified)
+
+    def _path(self, seq: int) -> str:
+        return f"{self._directory}/{seq:020d}.json"

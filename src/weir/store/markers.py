@@ -1,0 +1,55 @@
+"""A number that only rises, kept as create-only markers whose maximum counts (G-8).
+
+A marker's name counts down from 2**64-1, so that the highest number comes first in a listing.
+Nothing is overwritten and nothing cached: two who raise at once both succeed, the higher one counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from weir.errors import InvalidInput
+from weir.store.api import ObjectExists, Store
+
+_TOP = 2**64 - 1
+_NAME = re.compile(r"\d{20}")
+
+
+class Markers:
+    """The markers in one folder."""
+
+    def __init__(self, store: Store, directory: str) -> None:
+        self._store = store
+        self._directory = directory.rstrip("/")
+
+    def highest(self) -> int | None:
+        """The highest number ever raised to, or None: one list, every time."""
+        numbers = self._numbers()
+        return numbers[0] if numbers else None
+
+    def raise_to(self, n: int) -> None:
+        """Make `n` count if it is the highest; otherwise change nothing. One put."""
+        if not 0 <= n <= _TOP:
+            raise InvalidInput(f"a marker is a number from 0 to 2**64-1, not {n}")
+        # An existing marker is as good as ours, whoever made it.
+        with contextlib.suppress(ObjectExists):
+            self._store.put_if_absent(self._path(n), b"")
+
+    def trim(self) -> int:
+        """Delete all but the highest two and return how many went; the maximum never changes.
+
+        The second stays so that a listing that runs meanwhile still finds one.
+        """
+        old = self._numbers()[2:]
+        if old:
+            self._store.delete([self._path(n) for n in old])
+        return len(old)
+
+    def _numbers(self) -> list[int]:
+        _, objects = self._store.list_folder(self._directory)
+        names = (meta.path.rpartition("/")[2] for meta in objects)
+        return sorted((_TOP - int(name) for name in names if _NAME.fullmatch(name)), reverse=True)
+
+    def _path(self, n: int) -> str:
+        return f"{self._directory}/{_TOP - n:020d}"

@@ -1,0 +1,254 @@
+"""Bounded retries around a store, and the settling of answers that were lost on the way (F-9).
+
+Reads, lists, deletes, plain puts and copies are repeated as they are. A put-if-absent is repeated
+with the same bytes; when a repetition finds an object, that object is read and compared: ours means
+the first attempt was applied. Callers make their bytes unique (a writer id, an epoch), or equal
+bytes of somebody else would be taken for theirs. What stays unknown leaves as `LostAnswer` (F-11).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from weir.env import Env
+from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
+from weir.store.api import (
+    Blob,
+    Bytes,
+    Folder,
+    LostAnswer,
+    Meta,
+    ObjectChanged,
+    ObjectExists,
+    ObjectMissing,
+    Store,
+)
+
+T = TypeVar("T")
+
+_log = logging.getLogger("weir.store")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, how long. A sleep is drawn evenly from 0 to a doubling bound (full jitter)."""
+
+    attempts: int = 6
+    """Tries per call, the first included."""
+    first_delay: float = 0.1
+    """Bound of the first sleep in seconds; doubles each time."""
+    longest_delay: float = 5.0
+    """Where the doubling ends."""
+    deadline: float = 60.0
+    """No further attempt begins after so many seconds; keep it below the credentials' lifetime."""
+
+    def __post_init__(self) -> None:
+        """Refuse a policy that could never try, or would wait backwards."""
+        if self.attempts < 1:
+            raise InvalidInput(f"attempts must be at least 1, not {self.attempts}")
+        if min(self.first_delay, self.longest_delay, self.deadline) < 0:
+            raise InvalidInput("delays and the deadline must not be negative")
+
+
+DEFAULT = RetryPolicy()
+
+
+class RetryingStore:
+    """Any store, with retries. `requests` counts calls to the inner store by verb, all attempts."""
+
+    def __init__(self, inner: Store, env: Env, policy: RetryPolicy = DEFAULT) -> None:
+        self.inner = inner
+        self.requests: Counter[str] = Counter()
+        self._env = env
+        self._policy = policy
+
+    def __repr__(self) -> str:
+        return f"RetryingStore({self.inner!r})"
+
+    @property
+    def uri(self) -> str:
+        """The inner store's."""
+        return self.inner.uri
+
+    @property
+    def supports_cas(self) -> bool:
+        """The inner store's."""
+        return self.inner.supports_cas
+
+    def put_if_absent(self, path: str, data: Bytes) -> None:
+        """Create, settling lost answers; `LostAnswer` when it stays unknown after the retries.
+
+        A collision at the first attempt is passed on at once: nothing of ours can be there.
+        """
+        # The first attempt stands alone so that the common case costs one call and no closure.
+        self.requests["put_if_absent"] += 1
+        try:
+            self.inner.put_if_absent(path, data)
+        except (StoreDenied, StoreUnsuitable):
+            raise
+        except StoreError as error:
+            self._settle(path, data, error)
+
+    def put(self, path: str, data: Bytes) -> None:
+        """Repeated: the last write wins, and it is ours either way."""
+        self._repeat("put", lambda: self.inner.put(path, data))
+
+    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
+        """Repeated; `ObjectChanged` after a lost answer is settled by comparing the bytes."""
+        lost = False
+
+        def attempt() -> str | None:
+            nonlocal lost
+            try:
+                return self.inner.put_if_match(path, data, etag)
+            except ObjectChanged:
+                if lost and (blob := self._find(path)) and blob.data == bytes(data):
+                    return blob.meta.etag
+                raise
+            except LostAnswer:
+                lost = True
+                raise
+
+        return self._repeat("put_if_match", attempt)
+
+    def get(self, path: str) -> Blob:
+        """Repeated, but never for a missing object."""
+        self.requests["get"] += 1
+        try:
+            return self.inner.get(path)
+        except (StoreDenied, StoreUnsuitable):
+            raise
+        except StoreError as error:
+            return self._again("get", lambda: self.inner.get(path), error)
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """Repeated."""
+        return self._repeat("get_range", lambda: self.inner.get_range(path, start, length))
+
+    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Repeated as a whole."""
+        return self._repeat("get_many", lambda: self.inner.get_many(paths))
+
+    def head(self, path: str) -> Meta | None:
+        """Repeated."""
+        return self._repeat("head", lambda: self.inner.head(path))
+
+    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
+        """Repeated as a whole."""
+        return self._repeat("head_many", lambda: self.inner.head_many(paths))
+
+    def list(self, prefix: str) -> Iterator[Meta]:
+        """Repeated from the start after a failure; what was given out is not given again."""
+        seen: set[str] = set()
+        failed: StoreError | None = None
+        attempts = iter(self._pauses())
+        while True:
+            self.requests["list"] += 1
+            try:
+                for meta in self.inner.list(prefix):
+                    if failed is None or meta.path not in seen:
+                        seen.add(meta.path)
+                        yield meta
+                return
+            except (StoreDenied, StoreUnsuitable):
+                raise
+            except StoreError as error:
+                failed = error
+            if next(attempts, None) is None:
+                raise failed
+
+    def list_folder(self, prefix: str) -> Folder:
+        """Repeated."""
+        return self._repeat("list_folder", lambda: self.inner.list_folder(prefix))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Repeated: a missing object counts as deleted (G-12)."""
+        self._repeat("delete", lambda: self.inner.delete(paths))
+
+    def copy(self, source: str, target: str) -> None:
+        """Repeated."""
+        self._repeat("copy", lambda: self.inner.copy(source, target))
+
+    def now(self) -> float:
+        """Repeated."""
+        return self._repeat("now", self.inner.now)
+
+    def _repeat(self, verb: str, call: Callable[[], T]) -> T:
+        self.requests[verb] += 1
+        try:
+            return call()
+        except (StoreDenied, StoreUnsuitable):
+            raise
+        except StoreError as error:
+            return self._again(verb, call, error)
+
+    def _again(self, verb: str, call: Callable[[], T], last: StoreError) -> T:
+        for _ in self._pauses():
+            self.requests[verb] += 1
+            try:
+                return call()
+            except (StoreDenied, StoreUnsuitable):
+                raise
+            except StoreError as error:
+                last = error
+        raise last
+
+    def _settle(self, path: str, data: Bytes, last: StoreError) -> None:
+        """Repeat a put-if-absent whose first attempt failed, until its outcome is known."""
+        lost = last if isinstance(last, LostAnswer) else None
+        for attempt in self._pauses():
+            self.requests["put_if_absent"] += 1
+            try:
+                self.inner.put_if_absent(path, data)
+            except ObjectExists:
+                try:
+                    mine = self._is_mine(path, data)
+                except StoreError as error:
+                    # Something is there, and reading it failed: whose it is stays unknown.
+                    raise LostAnswer(
+                        f"{self.uri}/{path}: {error}; whose object it is, is unknown"
+                    ) from error
+                if not mine:
+                    raise
+                _log.info("store.put.settled path=%s attempts=%d", path, attempt)
+                return
+            except (StoreDenied, StoreUnsuitable) as error:
+                # This attempt was refused; what became of an earlier one is still unknown.
+                if lost:
+                    raise lost from error
+                raise
+            except StoreError as error:
+                last = error
+                lost = error if isinstance(error, LostAnswer) else lost
+            else:
+                _log.info("store.put.settled path=%s attempts=%d", path, attempt)
+                return
+        raise lost or last
+
+    def _is_mine(self, path: str, data: Bytes) -> bool:
+        blob = self._find(path)
+        return blob is not None and blob.data == bytes(data)
+
+    def _find(self, path: str) -> Blob | None:
+        try:
+            return self.get(path)
+        except ObjectMissing:
+            return None
+
+    def _pauses(self) -> Iterator[int]:
+        """Sleep, then yield the number of the attempt to make, as long as the policy allows."""
+        policy = self._policy
+        clock = self._env.clock
+        end = clock.boottime() + policy.deadline
+        bound = policy.first_delay
+        for attempt in range(2, policy.attempts + 1):
+            pause = self._env.random.uniform(0, bound)
+            if clock.boottime() + pause > end:
+                return
+            clock.sleep(pause)
+            yield attempt
+            bound = min(bound * 2, policy.longest_delay)
