@@ -1,0 +1,96 @@
+"""Primary keys as values that compare: one column as it is, several as one order-preserving binary.
+
+Composite encoding, column by column in key order: 00 for null, else 01 and the value. Signed
+integers are 8 bytes big-endian with the sign bit flipped, unsigned ones 8 bytes big-endian, bool
+one byte, text and binary their bytes with 00 written as 00ff and closed by 0000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.errors import InvalidInput
+from weir.format.columns import (
+    Bytes1D,
+    fixed_binary,
+    fixed_values,
+    join_bytes,
+    plain_array,
+)
+
+_SIGN = np.uint64(1 << 63)
+
+
+def is_key_type(dtype: pa.DataType) -> bool:
+    """Whether pylance takes the type as (part of) a primary key."""
+    types = pa.types
+    return bool(
+        types.is_integer(dtype)
+        or types.is_boolean(dtype)
+        or types.is_string(dtype)
+        or types.is_large_string(dtype)
+        or types.is_binary(dtype)
+        or types.is_large_binary(dtype)
+    )
+
+
+def check_key_type(field: pa.Field) -> None:
+    """Raise `InvalidInput` for a column that cannot be part of a primary key."""
+    if not is_key_type(field.type):
+        raise InvalidInput(
+            f"primary key column {field.name!r} is {field.type}; a key is made of integers, bool,"
+            " utf8 or binary columns"
+        )
+
+
+def pk_values(batch: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> pa.Array:
+    """The key of each row: the key column itself, or the encoded composite."""
+    columns = [batch.column(name) for name in primary_key]
+    if len(columns) == 1:
+        column = columns[0]
+        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return encode_composite_keys(columns)
+
+
+def encode_composite_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.BinaryArray:
+    """One binary per row, equal and ordered as the tuples of `columns` are."""
+    if not columns:
+        raise InvalidInput("a key needs at least one column")
+    parts: list[pa.Array | bytes] = []
+    for column in columns:
+        array = plain_array(column)
+        value = _value_parts(array)
+        if array.null_count:
+            null = pa.scalar(b"\0", pa.binary())
+            value = [pc.if_else(array.is_null(), null, join_bytes(value))]
+        parts.extend(value)
+    return join_bytes(parts)
+
+
+def _value_parts(array: pa.Array) -> list[pa.Array | bytes]:
+    """The parts of a value that is not null."""
+    dtype = array.type
+    if not is_key_type(dtype):
+        raise InvalidInput(f"{dtype} cannot be part of a primary key")
+    if pa.types.is_boolean(dtype):
+        flags = fixed_values(array.cast(pa.uint8()), np.uint8)
+        return [_with_lead(flags.reshape(-1, 1))]
+    if pa.types.is_integer(dtype):
+        numbers = fixed_values(array, dtype.to_pandas_dtype())
+        if pa.types.is_signed_integer(dtype):
+            words = numbers.astype(np.int64).view(np.uint64) ^ _SIGN
+        else:
+            words = numbers.astype(np.uint64)
+        return [_with_lead(words.astype(">u8").view(np.uint8).reshape(-1, 8))]
+    raw = array.cast(pa.binary())
+    return [b"\1", pc.replace_substring(raw, b"\0", b"\0\xff"), b"\0\0"]
+
+
+def _with_lead(rows: Bytes1D) -> pa.Array:
+    out = np.ones((rows.shape[0], rows.shape[1] + 1), np.uint8)
+    out[:, 1:] = rows
+    return fixed_binary(out)

@@ -1,0 +1,91 @@
+"""SipHash-1-3 with key (0, 0) over many rows of bytes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.format.columns import VarBytes
+
+_MASK = (1 << 64) - 1
+_INIT = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+_FEW_ROWS = 4
+
+_U64 = npt.NDArray[np.uint64]
+_State = list[Any]
+
+
+def siphash13(rows: VarBytes) -> _U64:
+    """The 64-bit hash of each row: all rows a word at a time, the longest first."""
+    count = len(rows.lengths)
+    order = np.argsort(-rows.lengths, kind="stable")
+    starts, lengths = rows.starts[order], rows.lengths[order]
+    # Eight zero bytes behind the data let the last, partial word be read whole and masked.
+    data = np.concatenate([rows.data, np.zeros(8, np.uint8)])
+    words: _U64 = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+    state = [np.full(count, init, np.uint64) for init in _INIT]
+    whole = lengths >> 3
+    steps = np.searchsorted(-whole, -np.arange(int(whole[0]) if count else 0), side="left")
+    for step, active in enumerate(steps):
+        if active <= _FEW_ROWS:
+            for row in range(active):
+                rest = words[starts[row] + 8 * step : starts[row] + 8 * int(whole[row]) : 8]
+                _compress_one_row(state, row, rest.tolist())
+            break
+        part = [v[:active] for v in state]
+        _compress(part, words[starts[:active] + 8 * step], _rotate_array)
+        for v, new in zip(state, part, strict=True):
+            v[:active] = new
+    tail_bits = ((lengths & 7) * 8).astype(np.uint64)
+    last = words[starts + 8 * whole] & ((np.uint64(1) << tail_bits) - np.uint64(1))
+    last |= lengths.astype(np.uint64) << np.uint64(56)
+    _compress(state, last, _rotate_array)
+    state[2] = state[2] ^ np.uint64(0xFF)
+    for _ in range(3):
+        _round(state, _rotate_array)
+    out = np.empty(count, np.uint64)
+    out[order] = state[0] ^ state[1] ^ state[2] ^ state[3]
+    return out
+
+
+def _compress(state: _State, word: Any, rotate: Callable[[Any, int], Any]) -> None:
+    state[3] = state[3] ^ word
+    _round(state, rotate)
+    state[0] = state[0] ^ word
+
+
+def _round(state: _State, rotate: Callable[[Any, int], Any]) -> None:
+    v0, v1, v2, v3 = state
+    v0 = v0 + v1
+    v1 = rotate(v1, 13) ^ v0
+    v0 = rotate(v0, 32)
+    v2 = v2 + v3
+    v3 = rotate(v3, 16) ^ v2
+    v0 = v0 + v3
+    v3 = rotate(v3, 21) ^ v0
+    v2 = v2 + v1
+    v1 = rotate(v1, 17) ^ v2
+    v2 = rotate(v2, 32)
+    state[:] = v0, v1, v2, v3
+
+
+def _rotate_array(v: _U64, bits: int) -> _U64:
+    return (v << np.uint64(bits)) | (v >> np.uint64(64 - bits))
+
+
+def _rotate_int(v: int, bits: int) -> int:
+    v &= _MASK
+    return (v << bits | v >> (64 - bits)) & _MASK
+
+
+def _compress_one_row(state: _State, row: int, words: list[int]) -> None:
+    """The rest of a few very long rows; plain integers beat arrays of length 1."""
+    one: _State = [int(v[row]) for v in state]
+    for word in words:
+        _compress(one, word, _rotate_int)
+        one[:] = [v & _MASK for v in one]
+    for v, new in zip(state, one, strict=True):
+        v[row] = new
