@@ -25,7 +25,7 @@ test: lint ## lint, then every test (PYTEST_ARGS)
 	@$(JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: setup ## ruff, format check, mypy, import direction
-	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/python tools/tidy.py
