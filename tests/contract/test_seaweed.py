@@ -1,5 +1,6 @@
 """The S3 server of the suite keeps the conditions that fencing rests on."""
 
+import contextlib
 import json
 import os
 import socket
@@ -100,8 +101,10 @@ def test_the_server_dies_with_its_owner(owner: subprocess.Popen[str]) -> None:
     host, port = endpoint.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
         owner.kill()
-        # An idle connection ends when the server does: nothing to poll for.
-        assert connection.recv(1) == b""
+        # An idle connection ends when the server does: nothing to poll for. It is reset instead
+        # where the server had no time to accept it.
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads the server's environment")
