@@ -1,0 +1,203 @@
+"""What weir reads out of the base table's manifest: field ids and the MemWAL index entry.
+
+pylance's own call leaves out the compaction progress, so the message is parsed here. It is read in
+the same bytes as the version it belongs to: progress and data are one commit (L-4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from google.protobuf.message import DecodeError
+
+from weir.errors import CorruptEntry
+from weir.format.lance_file import manifest_offset, parse_version_name, section
+from weir.format.protobuf import Field, message_classes
+from weir.types import Generation, Version
+
+MEM_WAL_INDEX: Final = "__lance_mem_wal"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseField:
+    """One field of the base schema, nested ones after their parent."""
+
+    id: int
+    parent_id: int
+    """-1 at the top."""
+    name: str
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingField:
+    """How one shard value is made from columns."""
+
+    field_id: str
+    source_ids: tuple[int, ...]
+    transform: str | None
+    expression: str | None
+    result_type: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingSpec:
+    """One way the table's rows are spread over shards."""
+
+    spec_id: int
+    fields: tuple[ShardingField, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemWalDetails:
+    """The MemWAL index entry of one base table version."""
+
+    num_shards: int
+    """Bucket count; 1 unsharded; 0 manual or by identity."""
+    sharding_specs: tuple[ShardingSpec, ...]
+    maintained_indexes: tuple[str, ...]
+    maintain_all: bool
+    compacted: Mapping[UUID, Generation]
+    """Per shard the last generation that is part of the base table."""
+    writer_defaults: Mapping[str, str]
+    index_catchup: Mapping[str, Mapping[UUID, Generation]]
+    """Per index and shard the last compacted generation the index covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseManifest:
+    """What weir needs of one base table version."""
+
+    version: Version
+    fields: tuple[BaseField, ...]
+    max_field_id: int
+    """The highest id of the schema and of any data file, dropped columns included; -1: none."""
+    mem_wal: MemWalDetails | None
+
+
+# Stored by Lance. Never change a number.
+_MESSAGES = message_classes(
+    "weir.base_manifest",
+    {
+        "Uuid": [Field(1, "uuid", "bytes")],
+        "Pair": [Field(1, "key", "string"), Field(2, "value", "string")],
+        "LanceField": [
+            Field(2, "name", "string"),
+            Field(3, "id", "int32"),
+            Field(4, "parent_id", "int32"),
+            Field(6, "nullable", "bool"),
+        ],
+        "DataFile": [Field(2, "fields", "int32", repeated=True, packed=True)],
+        "Fragment": [Field(2, "files", "DataFile", repeated=True)],
+        "Manifest": [
+            Field(1, "fields", "LanceField", repeated=True),
+            Field(2, "fragments", "Fragment", repeated=True),
+            Field(3, "version", "uint64"),
+            Field(6, "index_section", "uint64"),
+        ],
+        "Any": [Field(1, "type_url", "string"), Field(2, "value", "bytes")],
+        "IndexMetadata": [Field(3, "name", "string"), Field(6, "details", "Any")],
+        "IndexSection": [Field(1, "indices", "IndexMetadata", repeated=True)],
+        "ShardingField": [
+            Field(1, "field_id", "string"),
+            Field(2, "source_ids", "int32", repeated=True, packed=True),
+            Field(3, "transform", "string"),
+            Field(4, "expression", "string"),
+            Field(5, "result_type", "string"),
+            Field(6, "parameters", "Pair", repeated=True),
+        ],
+        "ShardingSpec": [
+            Field(1, "spec_id", "uint32"),
+            Field(2, "fields", "ShardingField", repeated=True),
+        ],
+        "Compacted": [Field(1, "shard_id", "Uuid"), Field(2, "generation", "uint64")],
+        "Catchup": [
+            Field(1, "index_name", "string"),
+            Field(2, "compacted", "Compacted", repeated=True),
+        ],
+        "MemWalIndexDetails": [
+            Field(2, "num_shards", "uint32"),
+            Field(7, "sharding_specs", "ShardingSpec", repeated=True),
+            Field(8, "maintained_indexes", "string", repeated=True),
+            Field(9, "compacted", "Compacted", repeated=True),
+            Field(10, "index_catchup", "Catchup", repeated=True),
+            Field(11, "writer_defaults", "Pair", repeated=True),
+            Field(12, "maintain_all", "bool"),
+        ],
+    },
+)
+
+
+def parse_base_manifest(raw: bytes, *, path: str) -> BaseManifest:
+    """The manifest in `raw`, or `CorruptEntry` naming `path`."""
+    raw = bytes(raw)
+    try:
+        return _parse(raw, path)
+    except (DecodeError, ValueError) as error:
+        raise CorruptEntry(f"{path} is not a usable Lance manifest: {error}") from error
+
+
+def parse_mem_wal_details(value: bytes, *, path: str) -> MemWalDetails:
+    """The value of the MemWAL index entry, or `CorruptEntry` naming `path`."""
+    try:
+        return _details(_MESSAGES["MemWalIndexDetails"].FromString(bytes(value)))
+    except (DecodeError, ValueError) as error:
+        raise CorruptEntry(f"{path} holds a damaged MemWAL index entry: {error}") from error
+
+
+def _parse(raw: bytes, path: str) -> BaseManifest:
+    offset = manifest_offset(raw, path=path)
+    message = _MESSAGES["Manifest"].FromString(section(raw, offset, path=path))
+    named = parse_version_name(path.rsplit("/", 1)[-1])
+    if message.version == 0 or (named is not None and named != message.version):
+        raise ValueError(f"it holds version {message.version}, not the one of its name")
+    fields = tuple(BaseField(f.id, f.parent_id, f.name, f.nullable) for f in message.fields)
+    max_field_id = max((f.id for f in fields), default=-1)
+    for fragment in message.fragments:
+        for file in fragment.files:
+            max_field_id = max(max_field_id, max(file.fields, default=-1))
+    mem_wal = None
+    if message.HasField("index_section"):
+        indices = section(raw, message.index_section, path=path)
+        for index in _MESSAGES["IndexSection"].FromString(indices).indices:
+            if index.name == MEM_WAL_INDEX:
+                mem_wal = parse_mem_wal_details(index.details.value, path=path)
+    return BaseManifest(Version(message.version), fields, max_field_id, mem_wal)
+
+
+def _details(message: Any) -> MemWalDetails:
+    return MemWalDetails(
+        num_shards=message.num_shards,
+        sharding_specs=tuple(
+            ShardingSpec(spec.spec_id, tuple(_sharding_field(f) for f in spec.fields))
+            for spec in message.sharding_specs
+        ),
+        maintained_indexes=tuple(message.maintained_indexes),
+        maintain_all=message.maintain_all,
+        compacted=_progress(message.compacted),
+        writer_defaults={pair.key: pair.value for pair in message.writer_defaults},
+        index_catchup={c.index_name: _progress(c.compacted) for c in message.index_catchup},
+    )
+
+
+def _sharding_field(message: Any) -> ShardingField:
+    return ShardingField(
+        field_id=message.field_id,
+        source_ids=tuple(message.source_ids),
+        transform=message.transform if message.HasField("transform") else None,
+        expression=message.expression if message.HasField("expression") else None,
+        result_type=message.result_type,
+        parameters={pair.key: pair.value for pair in message.parameters},
+    )
+
+
+def _progress(entries: Any) -> dict[UUID, Generation]:
+    progress: dict[UUID, Generation] = {}
+    for entry in entries:
+        shard = UUID(bytes=entry.shard_id.uuid)
+        progress[shard] = max(progress.get(shard, Generation(0)), Generation(entry.generation))
+    return progress

@@ -1,0 +1,53 @@
+"""The JSON of weir's own records (under `_weir/`): compact, sorted, small.
+
+Sorted keys make equal records equal bytes, so that a lost answer is settled by comparison (F-9).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from weir.errors import CorruptEntry, InvalidInput
+
+RECORD_BYTES_MAX: Final = 64 << 20
+
+
+def dumps(record: Mapping[str, Any]) -> bytes:
+    """The record's bytes; `InvalidInput` for what JSON cannot hold, NaN included."""
+    try:
+        text = json.dumps(
+            dict(record),
+            sort_keys=True,
+            separators=(",", ":"),
+            ensure_ascii=False,
+            allow_nan=False,
+        )
+        return text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"a record holds what JSON cannot: {error}") from error
+
+
+def loads(data: bytes | memoryview, path: str) -> dict[str, Any]:
+    """The record in `data`, or `CorruptEntry` naming `path`."""
+    if len(data) > RECORD_BYTES_MAX:
+        raise CorruptEntry(f"{path} has {len(data)} bytes, more than a record may have")
+    try:
+        value = json.loads(bytes(data), parse_constant=_refuse, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        raise CorruptEntry(f"{path} is not a weir record: {error}") from error
+    if not isinstance(value, dict):
+        raise CorruptEntry(f"{path} is not a weir record: it holds no JSON object")
+    return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return value
