@@ -1,8 +1,8 @@
 """An SSTable written by plain `write_dataset`, given the field ids and deletions it must have.
 
-pylance numbers the fields of a new dataset from 0; an SSTable must carry the base table's ids, since
-readers pair columns by id. The version-1 manifest is rewritten before the SSTable is published; that
-also sets
+pylance numbers the fields of a new dataset from 0; an SSTable must carry the base table's ids,
+since readers pair columns by id. The version-1 manifest is rewritten before the SSTable is
+published; that also sets the deletion vector, which hides all but the last row of a key (L-2).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Message classes from descriptors built in code, so that no protoc is needed to build weir.
 
 Each set lives in a descriptor pool of its own: another library in the process may register lance's
-real names in the default pool. proto2 rules are used because every field then knows whether it was
-present; on the wire the two are the same.
+real names in the default pool. Every single field is `optional`, so that it knows whether it was
+present; on the wire that is the same.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Field:
 def message_classes(package: str, messages: Mapping[str, Sequence[Field]]) -> dict[str, Any]:
     """The message classes of one package, by name."""
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package)
-    file.syntax = "proto2"
+    file.syntax = "proto3"  # its parser refuses a string that is not UTF-8; proto2's does not
     for message_name, fields in messages.items():
         message = file.message_type.add(name=message_name)
         for field in fields:
@@ -48,6 +48,10 @@ def message_classes(package: str, messages: Mapping[str, Sequence[Field]]) -> di
             entry.label = _REPEATED if field.repeated else _OPTIONAL
             if field.type in _SCALARS:
                 entry.type = _SCALARS[field.type]
+                if not field.repeated:
+                    entry.proto3_optional = True
+                    entry.oneof_index = len(message.oneof_decl)
+                    message.oneof_decl.add(name=f"_{field.name}")
             else:
                 entry.type = _MESSAGE
                 entry.type_name = f".{package}.{field.type}"
