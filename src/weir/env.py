@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -71,8 +71,8 @@ class Threads(Protocol):
     def lock(self) -> Lock:
         """A new lock."""
 
-    def condition(self) -> Condition:
-        """A new condition variable."""
+    def condition(self, lock: Lock | None = None) -> Condition:
+        """A new condition variable, on `lock` if given."""
 
     def start(self, run: Callable[[], None], *, name: str) -> Thread:
         """Run `run` in a daemon thread of that name."""
@@ -108,9 +108,9 @@ class SystemThreads:
         """A `threading.Lock`."""
         return threading.Lock()
 
-    def condition(self) -> Condition:
+    def condition(self, lock: Lock | None = None) -> Condition:
         """A `threading.Condition`."""
-        return threading.Condition(threading.Lock())
+        return threading.Condition(cast("threading.Lock", lock) if lock else threading.Lock())
 
     def start(self, run: Callable[[], None], *, name: str) -> Thread:
         """A started daemon thread."""

@@ -1,0 +1,296 @@
+"""Turns what a caller hands over into rows of the log, or refuses it with the column named.
+
+Keeps
+  M-7  a bad put fails alone, here, before it can reach the entry of its neighbours
+A value is accepted only if the table's type can hold it exactly; nothing is rounded, wrapped or parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.errors import InvalidInput, SchemaMismatch
+from weir.format.schema import TOMBSTONE, TableSchema, align_batch
+
+Column = Callable[[pa.RecordBatch], pa.Array]
+
+_FALSE = pa.array([False])
+
+
+class Intake:
+    """Shapes rows for one table schema. Safe to share between threads.
+
+    Remembers how the last input schema maps to the table's: the common case, many batches of one shape,
+    costs one schema comparison and no copy.
+    """
+
+    def __init__(self, schema: TableSchema) -> None:
+        self._schema = schema
+        self._required = [
+            (i, f.name)
+            for i, f in enumerate(schema.arrow)
+            if not f.nullable or f.name in schema.primary_key
+        ]
+        self._key_count = len(schema.primary_key)
+        self._plan: tuple[pa.Schema, list[Column]] | None = None
+
+    def rows(self, data: Any) -> list[pa.RecordBatch]:
+        """The rows of `data` as batches of the WAL schema, empty ones left out.
+
+        `data` is a RecordBatch, Table, RecordBatchReader, pandas or polars DataFrame, list of dicts, or anything
+        with `__arrow_c_stream__`. A boolean column `_tombstone` may mark rows that are deletes. Raises `SchemaMismatch`
+        or `InvalidInput`; nothing is written.
+        """
+        shaped = []
+        for batch in self._batches(data):
+            if batch.num_rows:
+                shaped.append(self._shape(batch))
+        return shaped
+
+    def tombstones(self, keys: Any) -> list[pa.RecordBatch]:
+        """Delete markers for `keys`: values of a one-column key, tuples, dicts, or anything `rows` takes."""
+        schema = self._schema
+        if not schema.primary_key:
+            raise InvalidInput("delete needs a primary key; this table is append-only")
+        table = key_table(keys, schema)
+        shaped = []
+        for batch in table.to_batches():
+            if not batch.num_rows:
+                continue
+            columns = [
+                batch.column(schema.primary_key.index(f.name))
+                if f.name in schema.primary_key
+                else pa.nulls(batch.num_rows, f.type)
+                for f in schema.arrow
+            ]
+            columns.append(pa.repeat(True, batch.num_rows))
+            shaped.append(self._checked(pa.RecordBatch.from_arrays(columns, schema=schema.wal)))
+        return shaped
+
+    def stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch that came out of the log, in today's shape: matched by field id, null where it was not there."""
+        return align_batch(batch, self._schema.wal)
+
+    def _batches(self, data: Any) -> Sequence[pa.RecordBatch]:
+        if isinstance(data, pa.RecordBatch):
+            return (data,)
+        if isinstance(data, pa.Table):
+            return data.to_batches()  # type: ignore[no-any-return]
+        if isinstance(data, Mapping):
+            data = [data]
+        if isinstance(data, list | tuple):
+            return self._from_dicts(data)
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.table(data).to_batches()  # type: ignore[no-any-return]
+        if hasattr(data, "__arrow_c_array__"):
+            return (pa.record_batch(data),)
+        if type(data).__module__.partition(".")[0] == "pandas":
+            return pa.Table.from_pandas(data, preserve_index=False).to_batches()  # type: ignore[no-any-return]
+        raise InvalidInput(
+            f"cannot read rows from {type(data).__name__}; pass a RecordBatch, Table, RecordBatchReader, "
+            "DataFrame, or a list of dicts"
+        )
+
+    def _from_dicts(self, rows: Sequence[Any]) -> Sequence[pa.RecordBatch]:
+        names = {*self._schema.arrow.names, TOMBSTONE}
+        for row in rows:
+            if not isinstance(row, Mapping):
+                raise InvalidInput(f"expected a dict for each row, got {type(row).__name__}")
+            if not row.keys() <= names:
+                extra = sorted(str(name) for name in row.keys() - names)
+                raise SchemaMismatch(f"the table has no column {extra[0]!r}")
+        present = [f for f in self._schema.plain if any(f.name in row for row in rows)]
+        columns = []
+        for field in present:
+            try:
+                columns.append(pa.array([row.get(field.name) for row in rows], field.type))
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
+                raise SchemaMismatch(f"column {field.name!r} ({field.type}): {error}") from error
+        fields = [f.with_nullable(True) for f in present]
+        if any(TOMBSTONE in row for row in rows):
+            columns.append(pa.array([bool(row.get(TOMBSTONE)) for row in rows]))
+            fields.append(pa.field(TOMBSTONE, pa.bool_()))
+        if not rows:
+            return ()
+        return (pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)),)
+
+    def _shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        plan = self._plan
+        if plan is None or not plan[0].equals(batch.schema):
+            plan = (batch.schema, self._make_plan(batch.schema))
+            self._plan = plan
+        columns = [column(batch) for column in plan[1]]
+        return self._checked(pa.RecordBatch.from_arrays(columns, schema=self._schema.wal))
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for index, name in self._required:
+            if batch.column(index).null_count:
+                self._refuse_null(batch, index, name)
+        return batch
+
+    def _refuse_null(self, batch: pa.RecordBatch, index: int, name: str) -> None:
+        if name in self._schema.primary_key:
+            raise InvalidInput(f"key column {name!r} holds a null; every row needs its key")
+        # Only deletes may leave a non-null column empty: they carry nothing but their key.
+        live = pc.invert(batch.column(batch.num_columns - 1))
+        if pc.any(pc.and_(batch.column(index).is_null(), live)).as_py():
+            raise SchemaMismatch(f"column {name!r} is declared not null and holds a null")
+
+    def _make_plan(self, source: pa.Schema) -> list[Column]:
+        names = source.names
+        for name in names:
+            if names.count(name) > 1:
+                raise SchemaMismatch(f"column {name!r} occurs twice in the data")
+            if name != TOMBSTONE and name not in self._schema.arrow.names:
+                raise SchemaMismatch(f"the table has no column {name!r}")
+        plan = [self._column(names, source, field) for field in self._schema.wal]
+        return plan
+
+    def _column(self, names: list[str], source: pa.Schema, target: pa.Field) -> Column:
+        if target.name not in names:
+            return self._absent(target)
+        index = names.index(target.name)
+        have = source.field(index).type
+        if target.name == TOMBSTONE:
+            if not pa.types.is_boolean(have):
+                raise SchemaMismatch(f"column {TOMBSTONE!r} must be boolean, got {have}")
+            return lambda batch: pc.fill_null(batch.column(index), False)
+        if have.equals(target.type):
+            return lambda batch: batch.column(index)
+        if not _castable(have, target.type):
+            raise SchemaMismatch(f"column {target.name!r}: {have} cannot become {target.type}")
+        return lambda batch: _cast(batch.column(index), target)
+
+    def _absent(self, target: pa.Field) -> Column:
+        if target.name == TOMBSTONE:
+            return lambda batch: _FALSE if batch.num_rows == 1 else pa.repeat(False, batch.num_rows)
+        if target.name in self._schema.primary_key:
+            raise InvalidInput(f"key column {target.name!r} is missing from the data")
+        if not self._schema.arrow.field(target.name).nullable:
+            raise SchemaMismatch(f"column {target.name!r} is declared not null and is missing")
+        return lambda batch: pa.nulls(batch.num_rows, target.type)
+
+
+def key_table(keys: Any, schema: TableSchema) -> pa.Table:
+    """Keys in any accepted form as a table of the key columns, in key order; `InvalidInput` otherwise."""
+    names = schema.primary_key
+    if isinstance(keys, str | bytes | int | float | bool):
+        keys = [keys]
+    if isinstance(keys, pa.Array | pa.ChunkedArray):
+        keys = pa.table({names[0]: keys})
+    elif isinstance(keys, list | tuple | set | range):
+        keys = _keys_from_values(list(keys), schema)
+    elif isinstance(keys, pa.RecordBatch):
+        keys = pa.Table.from_batches([keys])
+    elif not isinstance(keys, pa.Table):
+        if not hasattr(keys, "__arrow_c_stream__"):
+            raise InvalidInput(f"cannot read keys from {type(keys).__name__}")
+        keys = pa.table(keys)
+    columns = []
+    for field in schema.key_schema:
+        if field.name not in keys.column_names:
+            raise InvalidInput(f"key column {field.name!r} is missing; the key is {list(names)}")
+        column = keys.column(field.name)
+        if not column.type.equals(field.type):
+            if not _castable(column.type, field.type):
+                raise SchemaMismatch(
+                    f"key {field.name!r}: {column.type} cannot become {field.type}"
+                )
+            column = _cast(column, field)
+        if column.null_count:
+            raise InvalidInput(f"key column {field.name!r} holds a null")
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=schema.key_schema)
+
+
+def _keys_from_values(keys: list[Any], schema: TableSchema) -> pa.Table:
+    fields = list(schema.key_schema)
+    rows = []
+    for key in keys:
+        if isinstance(key, Mapping):
+            row = [key.get(f.name) for f in fields]
+        elif len(fields) == 1 and not isinstance(key, tuple | list):
+            row = [key]
+        else:
+            row = list(key) if isinstance(key, tuple | list) else [key]
+        if len(row) != len(fields):
+            raise InvalidInput(
+                f"expected {len(fields)} key values {[f.name for f in fields]}, got {key!r}"
+            )
+        rows.append(row)
+    columns = []
+    for i, field in enumerate(fields):
+        try:
+            columns.append(pa.array([row[i] for row in rows], field.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
+            raise SchemaMismatch(f"key {field.name!r} ({field.type}): {error}") from error
+    return pa.Table.from_arrays(columns, names=[f.name for f in fields])
+
+
+def _family(dtype: pa.DataType) -> str:
+    """Types between which a checked cast can be exact."""
+    checks = (
+        ("number", pa.types.is_integer),
+        ("number", pa.types.is_floating),
+        ("number", pa.types.is_decimal),
+        ("text", lambda t: pa.types.is_string(t) or pa.types.is_large_string(t)),
+        ("text", pa.types.is_string_view),
+        ("bytes", lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t)),
+        ("bytes", lambda t: pa.types.is_binary_view(t) or pa.types.is_fixed_size_binary(t)),
+        ("instant", pa.types.is_timestamp),
+        ("date", pa.types.is_date),
+        ("time", pa.types.is_time),
+        ("span", pa.types.is_duration),
+        ("truth", pa.types.is_boolean),
+        ("list", lambda t: pa.types.is_list(t) or pa.types.is_large_list(t)),
+        ("list", pa.types.is_fixed_size_list),
+        ("struct", pa.types.is_struct),
+        ("map", pa.types.is_map),
+    )
+    return next((name for name, is_type in checks if is_type(dtype)), str(dtype))
+
+
+def _castable(have: pa.DataType, want: pa.DataType) -> bool:
+    if pa.types.is_null(have):
+        return True
+    if pa.types.is_dictionary(have):
+        have = have.value_type
+    if pa.types.is_dictionary(want):
+        want = want.value_type
+    if _family(have) != _family(want):
+        return False
+    if pa.types.is_timestamp(have):
+        return (have.tz is None) == (want.tz is None)
+    if _family(have) == "list":
+        return _castable(have.value_type, want.value_type)
+    if pa.types.is_struct(have):
+        names = {want.field(i).name for i in range(want.num_fields)}
+        return all(
+            have.field(i).name in names
+            and _castable(have.field(i).type, want.field(have.field(i).name).type)
+            for i in range(have.num_fields)
+        )
+    return True
+
+
+def _cast(column: pa.Array, target: pa.Field) -> pa.Array:
+    try:
+        result = column.cast(target.type, safe=True)
+        # Arrow checks overflow and truncation, but rounds between floating point widths.
+        if pa.types.is_floating(column.type) and not result.cast(column.type).equals(column):
+            if not _equal_but_nan(column, result.cast(column.type)):
+                raise SchemaMismatch(
+                    f"column {target.name!r}: a value of {column.type} is not exact as {target.type}"
+                )
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatch(f"column {target.name!r}: {error}") from error
+    return result
+
+
+def _equal_but_nan(left: pa.Array, right: pa.Array) -> bool:
+    same = pc.or_(pc.equal(left, right), pc.and_(pc.is_nan(left), pc.is_nan(right)))
+    return bool(pc.all(pc.fill_null(same, True)).as_py() is not False)

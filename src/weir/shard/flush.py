@@ -1,0 +1,272 @@
+"""Frozen MemTables to SSTables, in order, in the background; then one manifest commit each.
+
+Keeps
+  M-4  the SSTable is complete before a single manifest version names it and moves R
+  W-2  every manifest written here carries the largest R the log allows
+  W-3  closing the gap needs neither a row nor an SSTable
+  W-4  nothing is published whose rows are not durable in the log
+  W-5  generations are published in order
+  P-2  tokens of the rows are recorded before R passes them
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weir.env import Env, Thread
+from weir.errors import StoreDenied, StoreError, WeirError
+from weir.format import paths
+from weir.format.manifest import ShardManifest, SsTable
+from weir.format.schema import TableSchema
+from weir.lake.api import Lake
+from weir.log.appender import WalAppender
+from weir.log.rules import Evidence
+from weir.shard.group import GroupCommit
+from weir.shard.memtable import MemTable
+from weir.shard.stats import Counters
+from weir.shard.tokens import Tokens
+from weir.types import Generation, Position
+
+log = logging.getLogger("weir.shard")
+
+FLUSH_ROUNDS = 8
+RETRY_DELAY_MAX = 5.0
+
+
+class MemTables:
+    """The active MemTable, those being flushed, and the thread that flushes them.
+
+    Guarded by the group commit's lock, like all of the writer's state.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        schema: TableSchema,
+        lake: Lake,
+        appender: WalAppender,
+        counters: Counters,
+        generation: Generation,
+    ) -> None:
+        self._env = env
+        self._schema = schema
+        self._lake = lake
+        self._appender = appender
+        self._counters = counters
+        self._tokens = Tokens(appender.site)
+        self.active = MemTable(generation, schema)
+        self.frozen: deque[MemTable] = deque()
+        self.manifest: ShardManifest = appender.claim.manifest
+        self.durable: Position = appender.claim.fence
+        """The last position whose rows, if any, have been booked in their MemTable. Not the appender's own
+        counter: that one runs ahead for the moment between a put's answer and its booking, and an R
+        taken then would pass rows no SSTable holds (W-1)."""
+        self._thread: Thread | None = None
+        self._stopping = False
+
+    def attach(self, group: GroupCommit) -> None:
+        """Share the writer's lock and its end."""
+        self._group = group
+        self._changed = self._env.threads.condition(group.lock)
+
+    # -- called with the lock held ---------------------------------------------------------------
+
+    def by_generation(self, generation: Generation) -> MemTable:
+        """The unflushed MemTable of that generation."""
+        if generation == self.active.generation:
+            return self.active
+        return next(table for table in self.frozen if table.generation == generation)
+
+    def freeze(self) -> None:
+        """Close the active MemTable; its rows go to the next SSTable."""
+        self.frozen.append(self.active)
+        self.active = MemTable(Generation(self.active.generation + 1), self._schema)
+        if self._thread is None and not self._stopping:
+            self._thread = self._env.threads.start(
+                self._run, name=f"weir-flush-{self._appender.site.shard}"
+            )
+        self._changed.notify_all()
+
+    def landed(
+        self,
+        generation: Generation,
+        position: Position,
+        *,
+        puts: int,
+        tokens: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        """That many puts of the generation became durable at `position`."""
+        table = self.by_generation(generation)
+        table.landed(position, tokens)
+        table.waiting -= puts
+        self.durable = position
+        if table.waiting == 0 and self.frozen:
+            self._changed.notify_all()
+
+    def unflushed_bytes(self) -> int:
+        """Bytes of rows that no SSTable holds yet."""
+        return self.active.nbytes + sum(table.nbytes for table in self.frozen)
+
+    # -- called without it -----------------------------------------------------------------------
+
+    def wait_flushed(self, through: Generation) -> None:
+        """Return when every generation up to `through` is published, or raise what ended the writer."""
+        with self._group.lock:
+            while self.frozen and self.frozen[0].generation <= through:
+                if self._group.failure is not None:
+                    raise self._group.ended()
+                self._changed.wait()
+            if self._group.failure is not None:
+                raise self._group.ended()
+
+    def close_gap(self) -> None:
+        """Move R to everything covered; costs nothing when it is there already (W-2, W-3)."""
+        with self._group.lock:
+            covered = self._covered()
+            behind = covered > self.manifest.replay_after
+        if behind:
+            self._publish(None)
+
+    def stop(self) -> None:
+        """Let the thread end after what it is doing."""
+        with self._group.lock:
+            self._stopping = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def retire_active(self) -> MemTable:
+        """Replay only: close the active MemTable, to be flushed by the caller before anything else."""
+        closed = self.active
+        assert closed.rows, "W-5: an empty generation cannot be published"
+        self.active = MemTable(Generation(closed.generation + 1), self._schema)
+        self.frozen.append(closed)
+        return closed
+
+    def flush_now(self, table: MemTable) -> None:
+        """Flush one frozen MemTable in this thread; for generations that replay found closed."""
+        self._flush(table)
+
+    def _run(self) -> None:
+        while True:
+            with self._group.lock:
+                while not self._ready():
+                    if self._stopping or self._group.failure is not None:
+                        return
+                    self._changed.wait()
+                table = self.frozen[0]
+            try:
+                self._flush(table)
+            except Exception as error:  # noqa: BLE001  whatever it was, nobody else would hear of it
+                self._group.fail(error if isinstance(error, WeirError) else _internal(error))
+                with self._group.lock:
+                    self._changed.notify_all()
+                return
+
+    def _ready(self) -> bool:
+        # W-4: the last row of the MemTable must be durable in the log first.
+        return bool(self.frozen) and self.frozen[0].waiting == 0 and self._group.failure is None
+
+    def _flush(self, table: MemTable) -> None:
+        began = self._env.clock.boottime()
+        entry: SsTable | None = None
+        delay = 0.1
+        for attempt in range(1, FLUSH_ROUNDS + 1):
+            try:
+                if entry is None:
+                    entry = self._write(table)
+                for app, version in table.tokens.items():
+                    self._tokens.record(app, version)
+                self._publish(table, entry)
+                break
+            except StoreDenied:
+                raise
+            except StoreError as error:
+                self._counters.flush_failures += 1
+                if attempt == FLUSH_ROUNDS:
+                    raise
+                log.warning(
+                    "flush.retry shard=%s generation=%d attempt=%d reason=%s",
+                    self._appender.site.shard,
+                    table.generation,
+                    attempt,
+                    error,
+                )
+                self._env.clock.sleep(delay)
+                delay = min(RETRY_DELAY_MAX, delay * 2)
+        took = self._env.clock.boottime() - began
+        self._counters.flushes += 1
+        self._counters.flushed_rows += table.rows
+        self._counters.flush_seconds += took
+        log.info(
+            "flush.published shard=%s generation=%d rows=%d seconds=%.3f",
+            self._appender.site.shard,
+            table.generation,
+            table.rows,
+            took,
+        )
+
+    def _write(self, table: MemTable) -> SsTable:
+        tag = f"{self._env.random.getrandbits(32):08x}"
+        name = paths.sstable_name(table.generation, tag)
+        info = self._lake.write_sstable(
+            self._appender.site.shard, name, table.batches, self._schema
+        )
+        return SsTable(
+            generation=table.generation,
+            path=name,
+            in_memory_bytes=info.in_memory_bytes,
+            physical_rows=info.rows,
+            primary_key_bytes=info.primary_key_bytes,
+        )
+
+    def _publish(self, table: MemTable | None, entry: SsTable | None = None) -> None:
+        """One manifest commit: the SSTable if any, and the R it allows."""
+        began = self._env.clock.boottime()
+
+        def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+            with self._group.lock:
+                covered = self._covered(published=table)
+            reached = Position(max(covered, current.replay_after))
+            following = replace(
+                current,
+                replay_after=reached,
+                last_seen=Position(max(current.last_seen, reached)),
+            )
+            if entry is not None:
+                following = replace(
+                    following,
+                    sstables=(*current.sstables, entry),
+                    current_generation=Generation(entry.generation + 1),
+                )
+            return following, Evidence(covered=covered)
+
+        committed = self._appender.manifests.update(change, epoch=self._appender.epoch)
+        self._appender.ownership.proven(began)
+        with self._group.lock:
+            # Readers switch from the MemTable to the SSTable in one step (M-1).
+            self.manifest = committed
+            if table is not None:
+                assert self.frozen[0] is table, "W-5: published out of order"
+                self.frozen.popleft()
+                self._group.release(table.nbytes)
+            self._changed.notify_all()
+
+    def _covered(self, published: MemTable | None = None) -> Position:
+        """The last position before the first entry whose rows would be nowhere else (W-1). Lock held."""
+        for table in (*self.frozen, self.active):
+            if table is published:
+                continue
+            if table.first_position is not None:
+                return Position(table.first_position - 1)
+        return self.durable
+
+
+def _internal(error: Exception) -> WeirError:
+    wrapped = WeirError(f"a flush failed: {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

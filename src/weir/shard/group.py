@@ -1,0 +1,397 @@
+"""Group commit: the first waiting put leads and writes one entry for all who wait.
+
+No timer and no hand-over to a background thread on the durable path: whoever waits and finds nobody leading
+writes the entry itself, for itself and everyone queued behind; while that entry is in flight the next group
+forms. Only rows that nobody waits for are written by a background thread, the pump.
+
+Keeps
+  F-10 one put in flight per shard: leading is exclusive, also during retries
+  F-13 when the writer ends, every waiting and later caller is told, with what was not acknowledged
+  M-3  rows leave the queue only when their entry is durable
+  M-6  the rows held are bounded; over the bound, putters wait
+  M-7  an ack is done exactly when the entry that holds its rows is durable
+
+One lock guards everything here. No store call is made while it is held.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from weir.config import WriterConfig
+from weir.env import Env, Lock, Thread
+from weir.errors import (
+    Backpressure,
+    FencedError,
+    StoreDenied,
+    StoreError,
+    UnknownOutcome,
+    WeirError,
+    WriterClosed,
+)
+from weir.shard.ack import Ack, DoneCallback
+from weir.shard.stats import Counters
+from weir.types import Generation, Position
+
+log = logging.getLogger("weir.shard")
+
+APPEND_ROUNDS = 8
+"""Rounds of the store's own retries an entry gets before the writer gives up on the store."""
+RETRY_DELAY_MAX = 5.0
+
+Append = Callable[[Sequence[pa.RecordBatch], Generation, Sequence[tuple[str, int]]], Position]
+
+
+class GroupCommit:
+    """The queue between putters and one shard's log."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: WriterConfig,
+        append: Append,
+        *,
+        name: str,
+        counters: Counters,
+        on_durable: Callable[[list[Ack], Position], None],
+    ) -> None:
+        """`append` writes one entry; `on_durable` is called under the lock with each group that landed."""
+        self.lock: Lock = env.threads.lock()
+        self._env = env
+        self._config = config
+        self._append = append
+        self._name = name
+        self._counters = counters
+        self._on_durable = on_durable
+        self._queue: deque[Ack] = deque()
+        self._gated: deque[Ack] = deque()
+        self._leading = False
+        self._room = env.threads.condition(self.lock)
+        self._pump_wake = env.threads.condition(self.lock)
+        self._pump_started = False
+        self._pump: Thread | None = None
+        self._stopping = False
+        self._last_warning = -1e9
+        self.held_bytes = 0
+        self.queued_bytes = 0
+        self.failure: WeirError | None = None
+        self.left: list[pa.RecordBatch] = []
+        """Accepted rows that never became durable, in order; filled when the writer fails."""
+
+    # -- putting ---------------------------------------------------------------------------------
+
+    def enqueue(
+        self, ack: Ack, tag: Callable[[Ack], Generation], timeout: float | None = None
+    ) -> None:
+        """Accept the rows of `ack`, waiting for room first; `tag` names their generation, under the lock."""
+        with self.lock:
+            if self.failure is not None or self._stopping:
+                raise self.ended(ack.batches)
+            if self._is_full(ack.nbytes):
+                self._wait_for_room(ack, timeout)
+            ack.generation = tag(ack)
+            ack.enqueued_at = self._env.clock.boottime()
+            self._queue.append(ack)
+            self.held_bytes += ack.nbytes
+            self.queued_bytes += ack.nbytes
+
+    def nudge(self) -> None:
+        """Rows were queued that nobody waits for: let the pump see to them."""
+        with self.lock:
+            if not self._pump_started and not self._stopping:
+                self._pump_started = True
+                self._pump = self._env.threads.start(self._run_pump, name=f"weir-wal-{self._name}")
+            elif not self._leading:
+                self._pump_wake.notify()
+
+    def wait(self, ack: Ack, timeout: float | None = None) -> None:
+        """Return when `ack` is done, leading as often as it takes; `TimeoutError` after `timeout` seconds."""
+        deadline = None if timeout is None else self._env.clock.boottime() + timeout
+        while True:
+            with self.lock:
+                if ack.done:
+                    return
+                lead = not self._leading
+                if lead:
+                    group = self._take()
+                else:
+                    gate = self._gate_for(ack)
+            if lead:
+                self._lead(group)
+                continue
+            if deadline is None:
+                gate.acquire()
+            elif not gate.acquire(timeout=max(0.0, deadline - self._env.clock.boottime())):
+                if self._stop_waiting(ack):
+                    return
+                raise TimeoutError(
+                    f"{self._name}: not durable after {timeout} s; the put goes on, wait again to learn more"
+                )
+
+    def last(self) -> Ack | None:
+        """The newest row's ack that is not done yet, for callers that want everything durable."""
+        with self.lock:
+            return self._queue[-1] if self._queue else None
+
+    def add_callback(self, ack: Ack, callback: DoneCallback) -> bool:
+        """Register `callback`; False when the ack is done already."""
+        with self.lock:
+            if not ack.done:
+                ack._callbacks.append(callback)
+            return not ack.done
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def release(self, nbytes: int) -> None:
+        """Rows left memory; wake putters that wait for room. Call with the lock held."""
+        self.held_bytes -= nbytes
+        self._room.notify_all()
+
+    def stop(self) -> None:
+        """Refuse new rows and let the pump end."""
+        with self.lock:
+            self._stopping = True
+            self._pump_wake.notify_all()
+            self._room.notify_all()
+            pump = self._pump
+        if pump is not None:
+            pump.join()
+
+    def fail(self, error: WeirError) -> None:
+        """End the writer: every waiting and later caller gets `error`, or its like, with its rows (F-13)."""
+        with self.lock:
+            callbacks = self._fail(error)
+        for ack in callbacks:
+            _run_callbacks(ack)
+
+    def ended(self, batches: Sequence[pa.RecordBatch] = ()) -> WeirError:
+        """What a later call is told: the same error again, with all that was left plus its own rows."""
+        rest = [*self.left, *batches]
+        if self.failure is None:
+            return WriterClosed(
+                f"{self._name}: the writer is closed; open a new one", unacknowledged=rest
+            )
+        return _retold(self.failure, rest)
+
+    # -- leading ---------------------------------------------------------------------------------
+
+    def _take(self) -> list[Ack]:
+        """Claim the lead and the longest prefix of the queue that fits one entry. Lock held."""
+        self._leading = True
+        group: list[Ack] = []
+        nbytes = 0
+        for ack in self._queue:
+            if group and (
+                ack.generation != group[0].generation
+                or nbytes + ack.nbytes > self._config.max_wal_buffer_size
+                or ack.tokens
+                or group[0].tokens
+            ):
+                break
+            group.append(ack)
+            nbytes += ack.nbytes
+        return group
+
+    def _lead(self, group: list[Ack]) -> None:
+        """Write one entry for the group; the rows stay queued until it is durable (M-3)."""
+        finished: list[Ack] = []
+        try:
+            if group:
+                position = self._write(group)
+                with self.lock:
+                    finished = self._complete(group, position)
+        except Exception as error:  # noqa: BLE001  rows nobody can encode must end the writer, not loop
+            with self.lock:
+                finished = self._fail(error if isinstance(error, WeirError) else _internal(error))
+        finally:
+            with self.lock:
+                self._leading = False
+                self._promote()
+        for ack in finished:
+            _run_callbacks(ack)
+
+    def _write(self, group: list[Ack]) -> Position:
+        batches = [batch for ack in group for batch in ack.batches]
+        tokens = [token for ack in group for token in ack.tokens]
+        generation = group[0].generation
+        assert generation is not None, "M-4: queued rows without a generation"
+        delay = 0.05
+        for attempt in range(1, APPEND_ROUNDS + 1):
+            began = self._env.clock.boottime()
+            try:
+                position = self._append(batches, generation, tokens)
+            except (StoreDenied, UnknownOutcome):
+                raise
+            except StoreError as error:
+                self._counters.append_failures += 1
+                if attempt == APPEND_ROUNDS:
+                    raise
+                log.warning(
+                    "wal.append.retry %s attempt=%d rows=%d reason=%s",
+                    self._name,
+                    attempt,
+                    sum(ack.rows for ack in group),
+                    error,
+                )
+                self._env.clock.sleep(delay * (0.5 + self._env.random.random()))
+                delay = min(RETRY_DELAY_MAX, delay * 2)
+            else:
+                self._counters.appended(group, self._env.clock.boottime() - began)
+                return position
+        raise AssertionError("unreachable: the last round raises")
+
+    def _complete(self, group: list[Ack], position: Position) -> list[Ack]:
+        """The group is durable: take it off the queue and let its waiters go. Lock held."""
+        for _ in group:
+            self._queue.popleft()
+        for ack in group:
+            self.queued_bytes -= ack.nbytes
+            ack.position = position
+            ack.done = True
+            self._open_gate(ack)
+        self._on_durable(group, position)
+        return [ack for ack in group if ack._callbacks]
+
+    def _promote(self) -> None:
+        """Somebody who waits leads next; if nobody does, the pump. Lock held."""
+        while self._queue and self._gated:
+            if self._open_gate(self._gated.popleft()):
+                return
+        self._gated.clear()
+        if self._queue and self._pump_started:
+            self._pump_wake.notify()
+
+    def _fail(self, error: WeirError) -> list[Ack]:
+        if self.failure is not None:
+            return []
+        self.failure = error
+        failed = list(self._queue)
+        self._queue.clear()
+        self.queued_bytes = 0
+        self.left = [batch for ack in failed for batch in ack.batches]
+        for ack in failed:
+            ack._error = _retold(error, ack.batches)
+            ack.done = True
+            self._open_gate(ack)
+        self._room.notify_all()
+        self._pump_wake.notify_all()
+        log.error("writer.ended %s rows_left=%d reason=%s", self._name, len(self.left), error)
+        return failed
+
+    def _stop_waiting(self, ack: Ack) -> bool:
+        """A waiter gave up; True if its ack is done after all. The lead it may have been given passes on."""
+        with self.lock:
+            if ack.done:
+                return True
+            ack._gate = None
+            if not self._leading:
+                self._promote()
+        self.nudge()
+        return False
+
+    def _open_gate(self, ack: Ack) -> bool:
+        """Wake whoever waits for `ack`; False when nobody does. Lock held."""
+        gate, ack._gate = ack._gate, None
+        if gate is not None:
+            gate.release()
+        return gate is not None
+
+    def _gate_for(self, ack: Ack) -> Lock:
+        """A lock that is released when `ack` is done or its waiter should lead. Lock held."""
+        if ack._gate is None:
+            ack._gate = self._env.threads.lock()
+            ack._gate.acquire()
+            self._gated.append(ack)
+        return ack._gate
+
+    # -- room and pump ---------------------------------------------------------------------------
+
+    def _is_full(self, nbytes: int) -> bool:
+        # A put larger than the whole bound is let in alone rather than refused for ever.
+        held = self.held_bytes
+        return held > 0 and held + nbytes > self._config.max_unflushed_memtable_bytes
+
+    def _wait_for_room(self, ack: Ack, timeout: float | None) -> None:
+        clock = self._env.clock
+        began = clock.boottime()
+        self._counters.backpressure_waits += 1
+        if began - self._last_warning >= float(self._config.backpressure_log_interval):  # type: ignore[arg-type]
+            self._last_warning = began
+            log.warning(
+                "writer.backpressure %s held_bytes=%d limit=%d waits=%d",
+                self._name,
+                self.held_bytes,
+                self._config.max_unflushed_memtable_bytes,
+                self._counters.backpressure_waits,
+            )
+        while self._is_full(ack.nbytes):
+            if self._pump_started and not self._leading:
+                self._pump_wake.notify()
+            left = None if timeout is None else began + timeout - clock.boottime()
+            if left is not None and left <= 0:
+                self._counters.backpressure_seconds += clock.boottime() - began
+                raise Backpressure(
+                    f"{self._name}: {self.held_bytes} bytes are held, the bound is "
+                    f"{self._config.max_unflushed_memtable_bytes}; nothing of this put was accepted, try again"
+                )
+            self._room.wait(left)
+            if self.failure is not None or self._stopping:
+                raise self.ended(ack.batches)
+        self._counters.backpressure_seconds += clock.boottime() - began
+
+    def _run_pump(self) -> None:
+        while True:
+            with self.lock:
+                while not self._pump_should_lead():
+                    if self._stopping or self.failure is not None:
+                        return
+                    self._pump_wake.wait(self._pump_patience())
+                group = self._take()
+            self._lead(group)
+
+    def _pump_should_lead(self) -> bool:
+        if self._leading or not self._queue or self.failure is not None:
+            return False
+        if self._config.durable_write or self._stopping:
+            return True
+        waited = self._env.clock.boottime() - self._queue[0].enqueued_at
+        return (
+            self.queued_bytes >= self._config.max_wal_buffer_size
+            or waited >= self._config.flush_interval_s
+            or self._is_full(1)
+        )
+
+    def _pump_patience(self) -> float | None:
+        if self._config.durable_write or not self._queue or self._leading:
+            return None
+        waited = self._env.clock.boottime() - self._queue[0].enqueued_at
+        return max(0.001, self._config.flush_interval_s - waited)
+
+
+def _internal(error: Exception) -> WeirError:
+    wrapped = WeirError(f"an entry could not be written: {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _run_callbacks(ack: Ack) -> None:
+    for callback in ack._callbacks:
+        callback(ack)
+    ack._callbacks.clear()
+
+
+def _retold(error: WeirError, batches: Sequence[pa.RecordBatch]) -> WeirError:
+    """The error as told to one caller, with that caller's rows."""
+    if isinstance(error, FencedError):
+        return FencedError(
+            str(error), epoch=error.epoch, fenced_by=error.fenced_by, unacknowledged=batches
+        )
+    if isinstance(error, UnknownOutcome):
+        return UnknownOutcome(str(error), unacknowledged=batches)
+    closed = WriterClosed(f"the writer stopped: {error}", unacknowledged=batches)
+    closed.__cause__ = error
+    return closed

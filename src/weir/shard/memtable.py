@@ -1,0 +1,54 @@
+"""Rows of one generation in memory, in put order, until they are an SSTable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from weir.config import WriterConfig
+from weir.format.schema import TableSchema
+from weir.shard.levels import MemLevel
+from weir.types import Generation, Position
+
+
+class MemTable:
+    """One generation. Changed only under the writer's lock; its level is read without it."""
+
+    def __init__(self, generation: Generation, schema: TableSchema) -> None:
+        self.generation = generation
+        self.level = MemLevel((), schema)
+        self.rows = 0
+        self.nbytes = 0
+        self.waiting = 0
+        """Puts whose entry is not durable yet; the flush waits until there are none (W-4)."""
+        self.first_position: Position | None = None
+        """Position of the first entry that feeds this generation, once durable."""
+        self.tokens: dict[str, int] = {}
+        """Exactly-once tokens that came with the rows; recorded for good before R passes them (P-2)."""
+
+    def append(self, batches: Sequence[pa.RecordBatch], *, rows: int, nbytes: int) -> None:
+        """Take rows in; they are visible to reads from here on (M-1)."""
+        self.level.append(batches)
+        self.rows += rows
+        self.nbytes += nbytes
+
+    def landed(self, position: Position, tokens: Sequence[tuple[str, int]] = ()) -> None:
+        """An entry with rows of this generation is durable at `position`."""
+        if self.first_position is None:
+            self.first_position = position
+        for app, version in tokens:
+            self.tokens[app] = max(version, self.tokens.get(app, version))
+
+    @property
+    def batches(self) -> list[pa.RecordBatch]:
+        """The rows in put order, WAL shape."""
+        return self.level.batches
+
+    def is_due(self, config: WriterConfig) -> bool:
+        """True when it should be frozen."""
+        return (
+            self.nbytes >= config.max_memtable_size
+            or self.rows >= config.max_memtable_rows
+            or len(self.batches) >= config.max_memtable_batches
+        )

@@ -1,0 +1,450 @@
+"""`ShardWriter`: the one high-level way to write to a shard. A facade; each promise lives in its module.
+
+Opening is a write: probe, claim, fence, validate, replay, in that order (F-1 to F-8). Puts go through the group
+commit (group.py) to the log; in MemTable mode rows also go to the MemTable and from there to SSTables
+(flush.py). A WAL-only writer has only the log (M-2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from weir.config import WriterConfig
+from weir.errors import Backpressure, FencedError, WalOnlyMode
+from weir.format.schema import TableSchema
+from weir.lake.api import Lake
+from weir.log.appender import WalAppender
+from weir.log.fence import claim_shard
+from weir.log.intake import Intake, key_table
+from weir.log.manifests import Manifests
+from weir.log.site import ShardSite
+from weir.shard.ack import Ack
+from weir.shard.flush import MemTables
+from weir.shard.group import GroupCommit
+from weir.shard.levels import Level
+from weir.shard.merge import merge_lookup, merge_scan
+from weir.shard.replay import Progress, replay_entries
+from weir.shard.stats import Counters, MemtableStats, WalStats, WriterStats
+from weir.shard.tags import GenerationTags, last_tag
+from weir.shard.tokens import Tokens
+from weir.types import Epoch, Generation, Position
+
+log = logging.getLogger("weir.shard")
+
+Belongs = Callable[[pa.RecordBatch], pa.Array]
+
+
+class ShardWriter:
+    """Writes to one shard it owns. Safe to share between threads: concurrent puts share WAL entries."""
+
+    def __init__(
+        self,
+        appender: WalAppender,
+        *,
+        schema: TableSchema,
+        lake: Lake,
+        config: WriterConfig,
+        belongs: Belongs | None = None,
+    ) -> None:
+        """Use `ShardWriter.open` or `Shard.writer`: a writer must have claimed and replayed first."""
+        self._appender = appender
+        self._schema = schema
+        self._lake = lake
+        self._belongs = belongs
+        self.config = config
+        self._intake = Intake(schema)
+        self._counters = Counters()
+        self._closed = False
+        self._group = GroupCommit(
+            appender.site.env,
+            config,
+            self._append,
+            name=str(appender.site),
+            counters=self._counters,
+            on_durable=self._on_durable,
+        )
+        self._memtables: MemTables | None = None
+        self._tags: GenerationTags | None = None
+        self._seen_tokens: dict[str, int] = {}
+
+    @classmethod
+    def open(
+        cls,
+        site: ShardSite,
+        *,
+        schema: TableSchema,
+        lake: Lake,
+        config: WriterConfig | None = None,
+        belongs: Belongs | None = None,
+        progress: Progress | None = None,
+    ) -> ShardWriter:
+        """Claim the shard, fence every older writer, replay what they left, and serve.
+
+        Raises `SealedShard`, `FencedError` (a newer writer came while this one opened), `MissingEntry` or `CorruptEntry`
+        (the log is damaged), `UnknownOutcome`, `StoreError`. About eight requests, plus one get for each entry
+        replayed (concurrent). `progress(done, total)` is called for each replayed entry.
+        """
+        config = config or WriterConfig()
+        manifests = Manifests(site)
+        claim = claim_shard(site, manifests)
+        appender = WalAppender(
+            site, schema, claim, manifests=manifests, fence_ttl=config.fence_ttl_s
+        )
+        writer = cls(appender, schema=schema, lake=lake, config=config, belongs=belongs)
+        began = site.env.clock.boottime()
+        if config.enable_memtable:
+            writer._start_memtables(progress)
+        else:
+            generation = last_tag(site, manifests, claim)
+            writer._tags = GenerationTags(generation, config)
+        writer._counters.replay_seconds = site.env.clock.boottime() - began
+        return writer
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def put(self, data: Any, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
+        """Upsert the rows (append, on a table without a key); returns when durable, or buffered.
+
+        `data` is anything Arrow-shaped, a DataFrame, or a list of dicts. With `durable_write` it returns when
+        the rows survive the loss of this process; with `wait=False`, or `durable_write=False`, it returns at once
+        with an `Ack`. Rows are visible to this writer's own reads when it returns (M-1). Raises `SchemaMismatch` or
+        `InvalidInput` with nothing written; `Backpressure` when `timeout` passes before there is room;
+        `FencedError`, `UnknownOutcome` or `WriterClosed` with the rows not acknowledged. Share of one put-request
+        to the store; a put of no rows costs none.
+        """
+        ack = self._enqueue(self._intake.rows(data), timeout)
+        self._settle(ack, wait, timeout)
+        return ack
+
+    def delete(self, keys: Any, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
+        """Delete the rows with those keys (values, tuples, dicts or an Arrow table); like a put otherwise."""
+        ack = self._enqueue(self._intake.tombstones(keys), timeout)
+        self._settle(ack, wait, timeout)
+        return ack
+
+    def put_once(self, data: Any, *, app: str, version: int, timeout: float | None = None) -> bool:
+        """Put `data` as one entry unless batch `version` of `app`, or a later one, is in already (P-2).
+
+        Returns False when it was. Rows and token become durable together, in one conditional write.
+        """
+        if version <= self.last_version(app):
+            return False
+        ack = self._enqueue(self._intake.rows(data), timeout, tokens=((app, version),))
+        ack.wait(timeout)
+        if ack.rows:
+            # Recorded beside the log as well: a native writer may flush the entry without knowing of it.
+            Tokens(self._appender.site).record(app, version)
+        return True
+
+    def last_version(self, app: str) -> int:
+        """The highest batch number of `app` that is in this shard, -1 before the first."""
+        recorded = Tokens(self._appender.site).load(app)
+        return max(self._seen_tokens.get(app, -1), -1 if recorded is None else recorded)
+
+    async def aput(self, data: Any) -> Ack:
+        """`put` for asyncio: returns when durable, without blocking the loop."""
+        loop = asyncio.get_running_loop()
+        batches = self._intake.rows(data)
+        try:
+            ack = self._enqueue(batches, 0.0)
+        except Backpressure:
+            ack = await loop.run_in_executor(None, self._enqueue, batches, None)
+        if not ack.done:
+            future: asyncio.Future[None] = loop.create_future()
+
+            def finish(_: Ack) -> None:
+                loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+
+            ack.add_done_callback(finish)
+            self._group.nudge()
+            await future
+        ack.wait()
+        return ack
+
+    def flush_wal(self, timeout: float | None = None) -> Position:
+        """Return when everything put so far is durable; the last durable position."""
+        self._check_open()
+        last = self._group.last()
+        if last is not None:
+            last.wait(timeout)
+        return Position(self._appender.next_position - 1)
+
+    def flush(self) -> None:
+        """Freeze the MemTable, publish it as an SSTable, and leave no gap: afterwards R = L (W-2).
+
+        Raises `WalOnlyMode` on a WAL-only writer. One SSTable and one manifest commit, or just a manifest commit
+        when there was nothing but fences to cover, or nothing at all.
+        """
+        memtables = self._require_memtables("flush")
+        self._check_open()
+        with self._group.lock:
+            if memtables.active.rows:
+                memtables.freeze()
+            through = Generation(memtables.active.generation - 1)
+        self.flush_wal()
+        memtables.wait_flushed(through)
+        memtables.close_gap()
+
+    def close(self) -> None:
+        """Make every accepted row durable, flush (MemTable mode), close the gap, end the threads (M-8).
+
+        Raises what prevented it, with the rows left as `.unacknowledged`. Closing twice is harmless.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._group.failure is not None:
+                raise self._group.ended()
+            self._finish()
+        finally:
+            self._group.stop()
+            if self._memtables is not None:
+                self._memtables.stop()
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,  # noqa: A002  the name Lance users know
+    ) -> pa.RecordBatchReader:
+        """This shard's rows, the newest of each key, with everything this writer has put (M-1)."""
+        levels = self._levels("scan")
+        schema, batches = merge_scan(
+            levels,
+            self._lake.open_base(),
+            self._schema,
+            columns=columns,
+            filter=filter,
+            belongs=self._belongs,
+        )
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def get(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
+        """The newest rows of those keys; a key in the MemTable costs microseconds and no request."""
+        levels = self._levels("get")
+        return merge_lookup(
+            key_table(keys, self._schema), levels, self._lake.open_base, self._schema, columns
+        )
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch this writer owns."""
+        return self._appender.epoch
+
+    @property
+    def fenced(self) -> bool:
+        """True once a newer writer was met; this handle is then finished (F-13)."""
+        return isinstance(self._group.failure, FencedError)
+
+    @property
+    def site(self) -> ShardSite:
+        """Where the shard is."""
+        return self._appender.site
+
+    def wal_stats(self) -> WalStats:
+        """The log side: positions, entries, group sizes, latencies. No request."""
+        c = self._counters
+        return WalStats(
+            epoch=self.epoch,
+            fence_position=self._appender.claim.fence,
+            next_position=self._appender.next_position,
+            durable_position=self._appender.next_position - 1,
+            entries=c.entries,
+            rows=c.entry_rows,
+            bytes=self._appender.bytes_written,
+            append_failures=c.append_failures,
+            group_rows_mean=c.entry_rows / c.entries if c.entries else 0.0,
+            group_puts_mean=c.entry_puts / c.entries if c.entries else 0.0,
+            append_p50_seconds=c.latency(0.5),
+            append_p99_seconds=c.latency(0.99),
+            queued_puts_bytes=self._group.queued_bytes,
+        )
+
+    def memtable_stats(self) -> MemtableStats:
+        """The MemTable side; `WalOnlyMode` on a WAL-only writer. No request."""
+        memtables = self._require_memtables("memtable_stats")
+        c = self._counters
+        with self._group.lock:
+            return MemtableStats(
+                generation=memtables.active.generation,
+                rows=memtables.active.rows,
+                batches=len(memtables.active.batches),
+                bytes=memtables.active.nbytes,
+                frozen=len(memtables.frozen),
+                unflushed_bytes=memtables.unflushed_bytes(),
+                flushes=c.flushes,
+                flush_failures=c.flush_failures,
+                flushed_rows=c.flushed_rows,
+                flush_seconds=c.flush_seconds,
+            )
+
+    def stats(self) -> WriterStats:
+        """Everything counted since opening. No request."""
+        c = self._counters
+        return WriterStats(
+            shard=str(self._appender.site.shard),
+            mode="memtable" if self._memtables else "wal-only",
+            wal=self.wal_stats(),
+            memtable=self.memtable_stats() if self._memtables else None,
+            puts=c.puts,
+            rows_put=c.rows_put,
+            rows_deleted=c.rows_deleted,
+            backpressure_waits=c.backpressure_waits,
+            backpressure_seconds=c.backpressure_seconds,
+            held_bytes=self._group.held_bytes,
+            replayed_entries=c.replayed_entries,
+            replayed_rows=c.replayed_rows,
+            replay_seconds=c.replay_seconds,
+        )
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ShardWriter({self._appender.site}, epoch={self.epoch}, next_position={self._appender.next_position})"
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _enqueue(
+        self,
+        batches: list[pa.RecordBatch],
+        timeout: float | None,
+        tokens: Sequence[tuple[str, int]] = (),
+    ) -> Ack:
+        rows = sum(batch.num_rows for batch in batches)
+        if not rows:
+            self._check_open()
+            return Ack(None, (), rows=0, nbytes=0)
+        nbytes = sum(batch.nbytes for batch in batches)
+        ack = Ack(self._group, batches, rows=rows, nbytes=nbytes, tokens=tokens)
+        self._group.enqueue(ack, self._book, timeout)
+        return ack
+
+    def _settle(self, ack: Ack, wait: bool | None, timeout: float | None) -> None:
+        if wait is None:
+            wait = self.config.durable_write
+        if wait:
+            ack.wait(timeout)
+        elif not ack.done:
+            self._group.nudge()
+
+    def _book(self, ack: Ack) -> Generation:
+        """Put accepted rows where reads find them and name their generation. Queue lock held."""
+        c = self._counters
+        c.puts += 1
+        c.rows_put += ack.rows
+        for app, version in ack.tokens:
+            self._seen_tokens[app] = max(version, self._seen_tokens.get(app, version))
+        if self._memtables is None:
+            assert self._tags is not None, "M-2: a WAL-only writer tags by size"
+            return self._tags.tag(ack.rows, ack.nbytes)
+        active = self._memtables.active
+        active.append(ack.batches, rows=ack.rows, nbytes=ack.nbytes)
+        active.waiting += 1
+        if active.is_due(self.config):
+            self._memtables.freeze()
+        return active.generation
+
+    def _append(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        generation: Generation,
+        tokens: Sequence[tuple[str, int]],
+    ) -> Position:
+        return self._appender.append(batches, generation=generation, tokens=tokens)
+
+    def _on_durable(self, group: list[Ack], position: Position) -> None:
+        generation = group[0].generation
+        assert generation is not None, "M-4: an entry without a generation"
+        if self._memtables is None:
+            self._group.release(sum(ack.nbytes for ack in group))
+            return
+        tokens = [token for ack in group for token in ack.tokens]
+        self._memtables.landed(generation, position, puts=len(group), tokens=tokens)
+
+    def _start_memtables(self, progress: Progress | None) -> None:
+        appender = self._appender
+        memtables = MemTables(
+            appender.site.env,
+            self._schema,
+            self._lake,
+            appender,
+            self._counters,
+            Generation(appender.claim.manifest.current_generation),
+        )
+        memtables.attach(self._group)
+        self._memtables = memtables
+        for generation, entry in replay_entries(
+            appender.site, appender.manifests, appender.claim, progress
+        ):
+            while memtables.active.generation < generation:
+                # F-8: a generation that replay finds closed is published with its own R, before the next.
+                memtables.flush_now(memtables.retire_active())
+            batches = [self._intake.stored(batch) for batch in entry.batches]
+            nbytes = sum(batch.nbytes for batch in batches)
+            memtables.active.append(batches, rows=entry.num_rows, nbytes=nbytes)
+            memtables.active.landed(entry.position, entry.tokens)
+            self._group.held_bytes += nbytes
+            for app, version in entry.tokens:
+                self._seen_tokens[app] = max(version, self._seen_tokens.get(app, version))
+            self._counters.replayed_entries += 1
+            self._counters.replayed_rows += entry.num_rows
+
+    def _finish(self) -> None:
+        last = self._group.last()
+        if last is not None:
+            last.wait()
+        if self._memtables is not None:
+            with self._group.lock:
+                if self._memtables.active.rows:
+                    self._memtables.freeze()
+                through = Generation(self._memtables.active.generation - 1)
+            self._memtables.wait_flushed(through)
+            self._memtables.close_gap()
+
+    def _levels(self, call: str) -> list[Level]:
+        """Unflushed MemTables, then SSTables, newest first; one consistent look (M-1)."""
+        memtables = self._require_memtables(call)
+        self._check_open()
+        with self._group.lock:
+            fresh = [memtables.active, *reversed(memtables.frozen)]
+            tables = [table.level for table in fresh if table.rows]
+            manifest = memtables.manifest
+        levels: list[Level] = [*tables]
+        compacted = self._lake.open_base().compacted.get(self._appender.site.shard, 0)
+        for sstable in sorted(manifest.sstables, key=lambda s: -s.generation):
+            if sstable.generation > compacted:
+                levels.append(
+                    self._lake.open_sstable(self._appender.site.shard, sstable.path, self._schema)
+                )
+        return levels
+
+    def _require_memtables(self, call: str) -> MemTables:
+        if self._memtables is None:
+            raise WalOnlyMode(
+                f"{self._appender.site}: {call}() needs a MemTable, and this writer was opened with "
+                "enable_memtable=False; read the table instead, or open with enable_memtable=True"
+            )
+        return self._memtables
+
+    def _check_open(self) -> None:
+        if self._closed or self._group.failure is not None:
+            raise self._group.ended()
