@@ -1,1 +1,1 @@
-"""weir.lake"""
+"""Lance as weir uses it: SSTables, the base table, its commits."""

@@ -1,8 +1,8 @@
 """Lance as weir uses it: SSTables and the base table, one method per verb.
 
-`weir.lake.pylance_lake` is the real one; the simulator passes a model that keeps to the same contract.
-Rows of an SSTable carry `_tombstone`; rows of the base do not. Keys are passed as a table that
-holds the primary-key columns in order.
+`weir.lake.pylance_lake` is the real one; the simulator passes a model that keeps to the same
+contract. Rows of an SSTable carry `_tombstone`; rows of the base do not. Keys are passed as a table
+that holds the primary-key columns in order.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from weir.format.base_manifest import MemWalDetails
 from weir.format.schema import TableSchema
 
 
@@ -27,26 +28,43 @@ class SsTableInfo:
 
 
 class SsTableReader(Protocol):
-    """One immutable SSTable, its superseded rows hidden by the deletion vector."""
+    """One immutable SSTable, its superseded rows hidden by the deletion vector.
 
-    rows: int
+    Rows come out in the order of the table's columns (or of `columns`), without field ids, non-key
+    columns nullable, `_tombstone` always last.
+    """
+
+    @property
+    def rows(self) -> int:
+        """Number of rows a scan without a filter gives."""
 
     def scan(
         self, columns: Sequence[str] | None = None, *, filter: str | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The newest row of each key (all rows without a key), tombstones included, `_tombstone` last."""
+        """The newest row of each key (all rows without a key), tombstones included."""
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of those keys that are here, tombstones included; few reads (bloom filter, key index)."""
+        """The rows of those keys that are here, tombstones included; few reads."""
 
 
 class Base(Protocol):
     """One version of the base table."""
 
-    version: int
-    schema: TableSchema
-    compacted: Mapping[UUID, int]
-    """Per shard the highest generation already folded into this version."""
+    @property
+    def version(self) -> int:
+        """The version of the base dataset."""
+
+    @property
+    def schema(self) -> TableSchema:
+        """The table's schema at this version."""
+
+    @property
+    def compacted(self) -> Mapping[UUID, int]:
+        """Per shard the highest generation already folded into this version (L-2)."""
+
+    @property
+    def mem_wal(self) -> MemWalDetails | None:
+        """What the MemWAL index entry says, or None for a plain Lance dataset."""
 
     def scan(
         self,
@@ -81,7 +99,7 @@ class Lake(Protocol):
     def write_sstable(
         self, shard: UUID, name: str, batches: Sequence[pa.RecordBatch], schema: TableSchema
     ) -> SsTableInfo:
-        """Write a complete SSTable directory (data, deletion vector, key index, bloom filter); publish nothing (M-4).
+        """Write a complete SSTable directory; publish nothing (M-4).
 
         `batches` are in `schema.wal` shape and put order; the last row of a key wins.
         """

@@ -1,0 +1,132 @@
+"""The base table at one version: scans, counts and lookups over a Lance dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+from uuid import UUID
+
+import lance
+import pyarrow as pa
+
+from weir.format.base_manifest import BaseManifest, MemWalDetails
+from weir.format.schema import TableSchema
+from weir.lake.keysets import rows_of_keys
+from weir.lake.lance_errors import lance_errors
+from weir.lake.literals import key_filter
+from weir.lake.schemas import base_schema
+
+SCAN_BATCH_ROWS: Final = 65_536
+"""Rows per batch of a scan: large enough that Python is out of the way, small enough to stream."""
+LOOKUP_KEYS_MAX: Final = 10_000
+"""Keys per index query; more are asked for in several."""
+
+
+class LanceBase:
+    """One version of the base table; never changes. Safe to share between threads."""
+
+    def __init__(
+        self, dataset: lance.LanceDataset, load_manifest: Callable[[], BaseManifest]
+    ) -> None:
+        self.dataset = dataset
+        self._load_manifest = load_manifest
+        self._where = f"{dataset.uri} at version {dataset.version}"
+
+    def __repr__(self) -> str:
+        return f"LanceBase({self._where})"
+
+    @property
+    def version(self) -> int:
+        """The version of the base dataset."""
+        return self.dataset.version
+
+    @cached_property
+    def schema(self) -> TableSchema:
+        """The table's schema at this version."""
+        return base_schema(self.dataset)
+
+    @property
+    def compacted(self) -> Mapping[UUID, int]:
+        """Per shard the highest generation folded into this version (L-2)."""
+        return {} if self.mem_wal is None else self.mem_wal.compacted
+
+    @cached_property
+    def mem_wal(self) -> MemWalDetails | None:
+        """The MemWAL index entry, or None for a plain Lance dataset. One read, once."""
+        return self._load_manifest().mem_wal
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: str | None = None,
+        fragments: Sequence[int] | None = None,
+        limit: int | None = None,
+        batch_size: int | None = None,
+        with_row_address: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Live rows in storage order, streamed; Lance does projection, filter and limit."""
+        with lance_errors(f"scanning {self._where}"):
+            scanner = self.dataset.scanner(
+                columns=None if columns is None else list(columns),
+                filter=filter,
+                fragments=None if fragments is None else [self._fragment(i) for i in fragments],
+                limit=limit,
+                batch_size=batch_size or SCAN_BATCH_ROWS,
+                with_row_address=with_row_address,
+                scan_in_order=True,
+            )
+            yield from scanner.to_batches()
+
+    def _fragment(self, fragment_id: int) -> lance.LanceFragment:
+        fragment = self.dataset.get_fragment(fragment_id)
+        if fragment is None:
+            raise ValueError(f"fragment {fragment_id} not found")
+        return fragment
+
+    def count(self, filter: str | None = None) -> int:
+        """Number of live rows that pass the filter; without one no data is read."""
+        with lance_errors(f"counting rows of {self._where}"):
+            return int(self.dataset.count_rows(filter))
+
+    def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of those keys, in no promised order.
+
+        Goes through the key's scalar index when there is one; without one the key columns of the
+        whole table are read once per 10,000 keys.
+        """
+        names = self.schema.primary_key
+        wanted = self.schema.plain.names if columns is None else list(columns)
+        parts = [
+            self._lookup(keys.slice(start, LOOKUP_KEYS_MAX), names, wanted)
+            for start in range(0, max(keys.num_rows, 1), LOOKUP_KEYS_MAX)
+        ]
+        return pa.concat_tables(parts)
+
+    def _lookup(self, keys: pa.Table, names: Sequence[str], wanted: list[str]) -> pa.Table:
+        if keys.num_rows == 0:
+            return pa.schema([self.schema.plain.field(name) for name in wanted]).empty_table()
+        # With several key columns the filter lets others pass too; the keys narrow it.
+        extra = [name for name in names if name not in wanted] if len(names) > 1 else []
+        with lance_errors(f"looking up keys in {self._where}"):
+            found = self.dataset.to_table(columns=[*wanted, *extra], filter=key_filter(keys, names))
+        if len(names) > 1:
+            found = rows_of_keys(found, keys, names).select(wanted)
+        return found
+
+    def fragments(self) -> list[tuple[int, int]]:
+        """Id and number of live rows of each fragment, from the manifest alone."""
+        return [
+            (fragment.fragment_id, fragment.metadata.num_rows)
+            for fragment in self.dataset.get_fragments()
+        ]
+
+    def has_key_index(self) -> bool:
+        """True when the first key column has a scalar index, so that `lookup` reads little."""
+        key = self.schema.primary_key[:1]
+        with lance_errors(f"listing the indexes of {self._where}"):
+            return any(
+                tuple(index.field_names) == key and index.index_type in ("BTree", "Bitmap")
+                for index in self.dataset.describe_indices()
+            )

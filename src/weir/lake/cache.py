@@ -1,0 +1,69 @@
+"""A cache with a bound in bytes, for values that never change under their key."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from weir.env import Env
+
+V = TypeVar("V")
+
+
+class ByteCache(Generic[V]):
+    """Values by key, the least recently used dropped once their sizes exceed `limit_bytes`.
+
+    The lock guards the map only: a value is made outside of it, so that two threads may make the
+    same one (immutable, hence equal) but never wait for each other's reads.
+    """
+
+    def __init__(self, limit_bytes: int, env: Env) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = env.threads.lock()
+        self._entries: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """The sum of the sizes held."""
+        return self._bytes
+
+    def get(self, key: Hashable) -> V | None:
+        """The value, now the most recently used, or None."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def put(self, key: Hashable, value: V, size_bytes: int) -> V:
+        """Keep `value`; one larger than the whole bound is handed back and not kept."""
+        if size_bytes > self._limit_bytes:
+            return value
+        with self._lock:
+            old = self._entries.pop(key, None)
+            if old is not None:
+                self._bytes -= old[1]
+            self._entries[key] = (value, size_bytes)
+            self._bytes += size_bytes
+            while self._bytes > self._limit_bytes:
+                _, (_, dropped_bytes) = self._entries.popitem(last=False)
+                self._bytes -= dropped_bytes
+        return value
+
+    def get_or_make(self, key: Hashable, make: Callable[[], V], size: Callable[[V], int]) -> V:
+        """The value, made and kept when it is not there."""
+        found = self.get(key)
+        if found is not None:
+            return found
+        made = make()
+        return self.put(key, made, size(made))
+
+    def drop(self, key: Hashable) -> None:
+        """Forget one value."""
+        with self._lock:
+            entry = self._entries.pop(key, None)
+            if entry is not None:
+                self._bytes -= entry[1]

@@ -1,0 +1,85 @@
+"""Opening Lance datasets: one session of caches for a table, fresh handles found cheaply.
+
+A handle never moves to another version: `LanceDataset.checkout_latest` changes it under other
+threads that read through it. Asking for the latest version costs one listing (10 microseconds on
+a local disk); only a new version is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
+
+import lance
+from lance.lance import _Session
+
+from weir.env import Env
+from weir.format import paths
+from weir.lake.cache import ByteCache
+from weir.lake.lance_errors import lance_errors
+
+INDEX_CACHE_BYTES: Final = 512 * 1024 * 1024
+"""Most that Lance keeps of opened indexes, for all datasets of one table together."""
+METADATA_CACHE_BYTES: Final = 128 * 1024 * 1024
+"""Most that Lance keeps of manifests and file metadata, for all datasets of one table together."""
+_HANDLES_LIMIT: Final = 256
+"""SSTables kept open per table; a handle is a manifest and shares the caches above."""
+
+
+class Datasets:
+    """The base table and SSTables of one table as Lance datasets. Safe to share between threads."""
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None, env: Env) -> None:
+        self.uri = uri.rstrip("/")
+        self.storage_options: dict[str, str] | None = dict(storage_options or {}) or None
+        self.session = _Session(
+            index_cache_size_bytes=INDEX_CACHE_BYTES,
+            metadata_cache_size_bytes=METADATA_CACHE_BYTES,
+        )
+        self._latest: lance.LanceDataset | None = None
+        self._sstables: ByteCache[lance.LanceDataset] = ByteCache(_HANDLES_LIMIT, env)
+
+    def open(self, uri: str, version: int | None = None) -> lance.LanceDataset:
+        """A new handle."""
+        with lance_errors(f"opening {uri}" + (f" at version {version}" if version else "")):
+            return lance.dataset(
+                uri, version=version, storage_options=self.storage_options, session=self.session
+            )
+
+    def latest(self) -> lance.LanceDataset:
+        """The base table at its latest version. One listing; a new version costs one more read."""
+        known = self._latest
+        if known is not None:
+            with lance_errors(f"looking for a new version of {self.uri}"):
+                newest = known.latest_version
+            if newest == known.version:
+                return known
+        # Two threads may both open the new version; either handle is right.
+        opened = self.open(self.uri)
+        self._latest = opened
+        return opened
+
+    def known(self) -> lance.LanceDataset:
+        """The base table at some version, the latest known. No request once it was opened."""
+        return self._latest or self.latest()
+
+    def at(self, version: int) -> lance.LanceDataset:
+        """The base table at that version. No request when it is the one already open."""
+        known = self._latest
+        if known is not None and known.version == version:
+            return known
+        return self.open(self.uri, version)
+
+    def forget(self) -> None:
+        """Let the next `latest` open the table anew (after a restore or an overwrite)."""
+        self._latest = None
+
+    def sstable_uri(self, shard: UUID, name: str) -> str:
+        """Where an SSTable lives."""
+        return f"{self.uri}/{paths.sstable_dir(shard, name)}"
+
+    def sstable(self, shard: UUID, name: str) -> lance.LanceDataset:
+        """An SSTable, kept open: its directory is immutable once published."""
+        uri = self.sstable_uri(shard, name)
+        return self._sstables.get_or_make(uri, lambda: self.open(uri), lambda _: 1)

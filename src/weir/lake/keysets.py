@@ -1,0 +1,79 @@
+"""Finding keys among keys, by the thousand and without Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.format.columns import VarBytes, fixed_values, var_values
+from weir.format.keys import pk_values
+from weir.format.siphash import siphash13
+
+Positions = npt.NDArray[np.int64]
+
+_OBJECT_BYTES: Final = 512
+"""What an index costs beyond its arrays, roughly."""
+
+
+def rows_of_keys(rows: pa.Table, keys: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The rows whose key is one of `keys`."""
+    return rows.filter(pc.is_in(pk_values(rows, names), value_set=pk_values(keys, names)))
+
+
+class KeyIndex:
+    """Where each key of a list is. Immutable.
+
+    Integers are kept sorted as they are; every other key by its 64-bit hash, so that an index takes
+    16 bytes a key whatever the keys are. Two keys may share a hash: `find` answers with candidates,
+    and the caller compares the key of the row it fetched.
+    """
+
+    def __init__(self, keys: pa.Array) -> None:
+        codes = _codes(keys)
+        self._order: Positions | None = None
+        if len(codes) > 1 and not bool((codes[:-1] <= codes[1:]).all()):
+            self._order = np.argsort(codes, kind="stable")
+            codes = codes[self._order]
+        self._codes = codes
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        order_bytes = 0 if self._order is None else self._order.nbytes
+        return self._codes.nbytes + order_bytes + _OBJECT_BYTES
+
+    def find(self, keys: pa.Array) -> Positions:
+        """Positions that may hold one of `keys`, each once, ascending; none is missing."""
+        codes = _codes(keys)
+        first = np.searchsorted(self._codes, codes, side="left")
+        end = np.searchsorted(self._codes, codes, side="right")
+        hit = end > first
+        if not hit.any():
+            return np.zeros(0, np.int64)
+        first, end = first[hit], end[hit]
+        if bool((end - first == 1).all()):
+            places = first
+        else:
+            places = np.concatenate([np.arange(a, b) for a, b in zip(first, end, strict=True)])
+        found = places if self._order is None else self._order[places]
+        unique: Positions = np.unique(found).astype(np.int64)
+        return unique
+
+
+def _codes(keys: pa.Array) -> npt.NDArray[Any]:
+    """One number per key: equal keys have equal numbers."""
+    dtype = keys.type
+    if pa.types.is_boolean(dtype):
+        return fixed_values(keys.cast(pa.uint8()), np.uint8)
+    if pa.types.is_integer(dtype):
+        return fixed_values(keys, dtype.to_pandas_dtype())
+    values = var_values(keys)
+    return siphash13(VarBytes(values.data, values.starts, values.lengths))

@@ -1,0 +1,54 @@
+"""What pylance raises, turned into weir's errors in one place.
+
+pylance answers with built-in classes and tells kinds apart only by text, so the text decides here
+and nowhere else. A missing object is `data`, never `unavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lance.commit import CommitConflictError
+
+from weir.errors import (
+    CommitConflict,
+    InvalidInput,
+    MissingEntry,
+    NotAWeirTable,
+    StoreDenied,
+    StoreError,
+    WeirError,
+)
+
+_DENIED = ("access denied", "unauthenticated", "permission denied", "invalidaccesskeyid", " 403")
+_MISSING = ("not found", "no such file", "object at location")
+_CONFLICT = ("commit conflict", "too many concurrent writers", "stale sstable compaction")
+
+
+@contextmanager
+def lance_errors(what: str) -> Iterator[None]:
+    """Run a pylance call; `what` says what was tried and where, for the message."""
+    try:
+        yield
+    except WeirError:
+        raise
+    except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
+        raise translated(error, what) from error
+
+
+def translated(error: Exception, what: str) -> WeirError:
+    """The error of weir that says what a caller can do about `error`."""
+    text = str(error).lower()
+    message = f"{what}: {error}"
+    if isinstance(error, CommitConflictError) or any(word in text for word in _CONFLICT):
+        return CommitConflict(f"{message}; read the table again and plan anew")
+    if text.startswith("dataset at path") and "not found" in text:
+        return NotAWeirTable(f"{message}; `weir.create` makes a table")
+    if any(word in text for word in _DENIED):
+        return StoreDenied(f"{message}; check the storage options")
+    if any(word in text for word in _MISSING):
+        return MissingEntry(f"{message}; it may have been collected: read the table again")
+    if isinstance(error, OSError) and "invalid user input" not in text:
+        return StoreError(message)
+    return InvalidInput(message)

@@ -1,0 +1,88 @@
+"""Schemas between Lance and weir: field ids on the way in, key marks on the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import lance
+import pyarrow as pa
+
+from weir.errors import InvalidInput
+from weir.format.schema import FIELD_ID, TOMBSTONE, TableSchema, table_schema
+
+if TYPE_CHECKING:
+    from lance.lance.schema import LanceField  # declared in stubs only
+
+# Stored. Never change a value; add one.
+KEY_MARK: Final = b"lance-schema:unenforced-primary-key"
+KEY_POSITION: Final = b"lance-schema:unenforced-primary-key:position"
+
+
+def with_field_ids(dataset: lance.LanceDataset) -> pa.Schema:
+    """The dataset's schema with `lance:field_id` on every field that has an id of its own.
+
+    `_tombstone` gets none: its id in an SSTable is the next one the base gives to a new column, and
+    the two must not be paired.
+    """
+    lance_fields = dataset.lance_schema.fields()
+    arrow = dataset.schema
+    fields = [
+        field if field.name == TOMBSTONE else _with_id(field, lance_field)
+        for field, lance_field in zip(arrow, lance_fields, strict=True)
+    ]
+    return pa.schema(fields, metadata=arrow.metadata)
+
+
+def base_schema(dataset: lance.LanceDataset) -> TableSchema:
+    """The schema of a base table at the dataset's version."""
+    key = [field.name() for field in dataset.lance_schema.unenforced_primary_key()]
+    return table_schema(with_field_ids(dataset), key, dataset.max_field_id)
+
+
+def _with_id(field: pa.Field, lance_field: LanceField) -> pa.Field:
+    metadata = {**(field.metadata or {}), FIELD_ID: str(lance_field.id()).encode()}
+    return pa.field(
+        field.name, _typed(field.type, lance_field.children()), field.nullable, metadata
+    )
+
+
+def _typed(dtype: pa.DataType, children: Sequence[LanceField]) -> pa.DataType:
+    if pa.types.is_struct(dtype):
+        return pa.struct([_with_id(dtype.field(i), child) for i, child in enumerate(children)])
+    if pa.types.is_map(dtype):
+        # Lance has a field for the entries struct, Arrow only for its two children.
+        key, item = children[0].children()
+        return pa.map_(
+            _with_id(dtype.key_field, key), _with_id(dtype.item_field, item), dtype.keys_sorted
+        )
+    if not children:
+        return dtype  # the item of a fixed-size list has no id
+    if pa.types.is_list(dtype):
+        return pa.list_(_with_id(dtype.value_field, children[0]))
+    if pa.types.is_large_list(dtype):
+        return pa.large_list(_with_id(dtype.value_field, children[0]))
+    if pa.types.is_fixed_size_list(dtype):
+        return pa.list_(_with_id(dtype.value_field, children[0]), dtype.list_size)
+    return dtype
+
+
+def marked_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
+    """`schema` as Lance wants it with that key: key columns not null, marked and numbered."""
+    for name in primary_key:
+        if schema.get_field_index(name) < 0:
+            raise InvalidInput(f"primary key column {name!r} is not a column of the table")
+    fields = []
+    for field in schema:
+        metadata = {
+            k: v
+            for k, v in (field.metadata or {}).items()
+            if k not in (KEY_MARK, KEY_POSITION, FIELD_ID)
+        }
+        nullable = field.nullable
+        if field.name in primary_key:
+            nullable = False
+            metadata[KEY_MARK] = b"true"
+            metadata[KEY_POSITION] = str(list(primary_key).index(field.name) + 1).encode()
+        fields.append(pa.field(field.name, field.type, nullable, metadata or None))
+    return pa.schema(fields, metadata=schema.metadata)

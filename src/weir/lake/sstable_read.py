@@ -1,0 +1,234 @@
+"""Reading one SSTable: scans in the shape of today's schema, lookups that touch little.
+
+A lookup asks the Bloom filter first (32 KiB, kept), then an index of the SSTable's keys (kept, 16
+bytes a key), and fetches only the rows found. What is kept is keyed by the SSTable's path, which is
+never used for other bytes, and dropped by size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, TypeVar
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.fragment import FragmentSession
+
+from weir.env import Env
+from weir.format import bloom, paths
+from weir.format.keys import pk_values
+from weir.format.schema import FIELD_ID, TOMBSTONE, TOMBSTONE_FIELD, TableSchema, align_batch
+from weir.lake.base import SCAN_BATCH_ROWS
+from weir.lake.cache import ByteCache
+from weir.lake.filters import filter_rows
+from weir.lake.keysets import KeyIndex, Positions, rows_of_keys
+from weir.lake.lance_errors import lance_errors
+from weir.lake.schemas import with_field_ids
+from weir.store.api import ObjectMissing, Store
+
+KEY_CACHE_BYTES: Final = 256 * 1024 * 1024
+"""Most that the key indexes of one table's SSTables take together (16 million keys)."""
+BLOOM_CACHE_BYTES: Final = 32 * 1024 * 1024
+"""Most that the Bloom filters take together (a thousand SSTables)."""
+_Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
+
+_SESSIONS_LIMIT: Final = 512
+"""Open fragments kept for lookups, one per SSTable and choice of columns."""
+
+
+class SsTableCaches:
+    """What lookups keep between calls, for all SSTables of one table."""
+
+    def __init__(self, env: Env) -> None:
+        self.keys: ByteCache[KeyIndex] = ByteCache(KEY_CACHE_BYTES, env)
+        self.blooms: ByteCache[bloom.BloomFilter] = ByteCache(BLOOM_CACHE_BYTES, env)
+        self.sessions: ByteCache[FragmentSession] = ByteCache(_SESSIONS_LIMIT, env)
+
+
+@dataclass(frozen=True)
+class _Projection:
+    """How the columns asked for are read: names in the SSTable, and the shape they take."""
+
+    source_names: list[str]
+    source: pa.Schema
+    target: pa.Schema
+    is_same: bool
+
+    def apply(self, rows: _Rows) -> _Rows:
+        if self.is_same:
+            return rows
+        columns = [
+            column.cast(field.type) if field.type.num_fields else column
+            for column, field in zip(rows.columns, self.source, strict=True)
+        ]
+        shaped = type(rows).from_arrays(columns, schema=self.source)
+        if TOMBSTONE in self.target.names and TOMBSTONE not in self.source.names:
+            # Accepted by pylance as an SSTable without deletes.
+            no_deletes = pa.array(np.zeros(rows.num_rows, np.bool_))
+            shaped = shaped.append_column(TOMBSTONE_FIELD, no_deletes)
+        return align_batch(shaped, self.target)
+
+
+class LanceSsTable:
+    """One published SSTable. Immutable and safe to share between threads."""
+
+    def __init__(
+        self,
+        dataset: lance.LanceDataset,
+        path: str,
+        schema: TableSchema,
+        store: Store,
+        caches: SsTableCaches,
+    ) -> None:
+        self.dataset = dataset
+        self._path = path
+        self._schema = schema
+        self._store = store
+        self._caches = caches
+        self._projections: dict[tuple[str, ...], _Projection] = {}
+
+    def __repr__(self) -> str:
+        return f"LanceSsTable({self.dataset.uri})"
+
+    @cached_property
+    def rows(self) -> int:
+        """Number of rows a scan gives; from the manifest alone."""
+        with lance_errors(f"counting rows of {self.dataset.uri}"):
+            return int(self.dataset.count_rows())
+
+    def scan(
+        self, columns: Sequence[str] | None = None, *, filter: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The newest row of each key (all rows without a key), tombstones included."""
+        projection = self._projection(self._wanted(columns))
+        if filter is not None and not self._has_current_names:
+            # The filter speaks of today's columns: bring the rows into that shape first.
+            everything = self._projection(self._wanted(None))
+            rows = pa.Table.from_batches(self._read(everything, None), everything.target)
+            yield from filter_rows(rows, filter, projection.target.names)
+            return
+        yield from self._read(projection, filter)
+
+    def _read(self, projection: _Projection, filter: str | None) -> Iterator[pa.RecordBatch]:
+        with lance_errors(f"scanning {self.dataset.uri}"):
+            scanner = self.dataset.scanner(
+                columns=projection.source_names,
+                filter=filter,
+                batch_size=SCAN_BATCH_ROWS,
+                scan_in_order=True,
+            )
+            for batch in scanner.to_batches():
+                yield projection.apply(batch)
+
+    def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of those keys that are here, tombstones included, in no promised order.
+
+        Warm: no request unless a key is found, then one read of its rows. Cold: one read of the
+        Bloom filter, and of the key columns when that says 'perhaps'.
+        """
+        wanted = self._wanted(columns)
+        names = self._schema.primary_key
+        extra = [name for name in names if name not in wanted]
+        projection = self._projection((*extra, *wanted))
+        candidates = self._find(keys)
+        if len(candidates) == 0:
+            return pa.schema([projection.target.field(name) for name in wanted]).empty_table()
+        with lance_errors(f"looking up keys in {self.dataset.uri}"):
+            taken = self._session(projection).take(candidates.tolist())  # type: ignore[no-untyped-call]
+        rows = projection.apply(taken)
+        found = rows_of_keys(rows, keys, names)  # a hash may be shared by two keys
+        return found.select(wanted) if extra else found
+
+    def _wanted(self, columns: Sequence[str] | None) -> tuple[str, ...]:
+        names = self._schema.arrow.names if columns is None else columns
+        return (*(name for name in names if name != TOMBSTONE), TOMBSTONE)
+
+    def _find(self, keys: pa.Table) -> Positions:
+        """Positions among the live rows that may hold one of the keys."""
+        index = self._caches.keys.get(self._path)
+        if index is None:
+            perhaps = self._bloom().might_contain(
+                [keys.column(name) for name in self._schema.primary_key]
+            )
+            if not perhaps.any():
+                return np.zeros(0, np.int64)
+            index = self._caches.keys.get_or_make(
+                self._path, self._load_keys, lambda made: made.nbytes
+            )
+        return index.find(pk_values(keys, self._schema.primary_key))
+
+    def _bloom(self) -> bloom.BloomFilter:
+        path = f"{self._path}/{paths.BLOOM_FILTER}"
+
+        def load() -> bloom.BloomFilter:
+            try:
+                return bloom.BloomFilter.from_bytes(self._store.get(path).data, path=path)
+            except ObjectMissing:
+                # Optional: pylance itself never reads it. With every bit set it says 'perhaps'.
+                return bloom.BloomFilter.from_bytes(b"\xff" * bloom.BLOOM_BYTES)
+
+        return self._caches.blooms.get_or_make(path, load, lambda _: bloom.BLOOM_BYTES)
+
+    def _load_keys(self) -> KeyIndex:
+        # The live rows in order: position i is what a fragment's `take` calls row i.
+        names = self._schema.primary_key
+        projection = self._projection(names)
+        batches = list(self._read(projection, None))
+        return KeyIndex(pk_values(pa.Table.from_batches(batches, projection.target), names))
+
+    def _session(self, projection: _Projection) -> FragmentSession:
+        def make() -> FragmentSession:
+            fragments = self.dataset.get_fragments()
+            if len(fragments) != 1:
+                raise ValueError(f"an SSTable has one fragment, this one {len(fragments)}")
+            return fragments[0].open_session(columns=projection.source_names)
+
+        key = (self._path, tuple(projection.source_names))
+        return self._caches.sessions.get_or_make(key, make, lambda _: 1)
+
+    @cached_property
+    def _source(self) -> pa.Schema:
+        return with_field_ids(self.dataset)
+
+    @cached_property
+    def _has_current_names(self) -> bool:
+        """True when each of today's columns is here, under its name and with its id."""
+        target = self._schema.wal
+        return all(
+            self._source.get_field_index(field.name) >= 0
+            and self._source.field(field.name).equals(field, check_metadata=True)
+            for field in target
+        )
+
+    def _projection(self, wanted: tuple[str, ...]) -> _Projection:
+        known = self._projections.get(wanted)
+        if known is None:
+            known = self._make_projection(wanted)
+            self._projections[wanted] = known
+        return known
+
+    def _make_projection(self, wanted: tuple[str, ...]) -> _Projection:
+        wal, plain = self._schema.wal, self._schema.plain
+        target = pa.schema(
+            [
+                wal.field(name)
+                if name == TOMBSTONE
+                else plain.field(name).with_nullable(wal.field(name).nullable)
+                for name in wanted
+            ]
+        )
+        if self._has_current_names:
+            return _Projection(list(wanted), target, target, is_same=True)
+        with_ids = pa.schema([wal.field(name) for name in wanted])
+        by_id = {f.metadata[FIELD_ID]: f for f in self._source if f.name != TOMBSTONE}
+        source = [
+            by_id[field.metadata[FIELD_ID]]
+            for field in with_ids
+            if field.name != TOMBSTONE and field.metadata[FIELD_ID] in by_id
+        ]
+        if TOMBSTONE in self._source.names and TOMBSTONE in wanted:
+            source.append(self._source.field(TOMBSTONE))
+        return _Projection([f.name for f in source], pa.schema(source), with_ids, is_same=False)
