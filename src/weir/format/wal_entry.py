@@ -85,13 +85,13 @@ class EntryEncoder:
         filled = [batch for batch in batches if batch.num_rows]
         if not filled:
             raise InvalidInput("a WAL entry needs at least one row")
-        if len(filled) > 1:
-            filled = _combine(filled)
         metadata = {_ENTRY_ID: entry_id}
         if tokens:
             metadata[_TOKENS] = json.dumps(list(tokens), separators=(",", ":"))
         sink = pa.BufferOutputStream()
         try:
+            if len(filled) > 1:
+                filled = _combine(filled)
             writer = pa.ipc.new_stream(sink, self._stream_schema(epoch, generation))
             writer.write_batch(filled[0], custom_metadata=metadata)
             for batch in filled[1:]:
@@ -178,6 +178,8 @@ def _decode(data: bytes | memoryview, *, position: Position, rows_max: int) -> W
     names = reader.schema.names
     if len(set(names)) != len(names):
         raise ValueError("a column name occurs twice")
+    for dtype in reader.schema.types:
+        _check_text(dtype)
     batches: list[pa.RecordBatch] = []
     private: Mapping[bytes, bytes] = (
         {_ENTRY_ID: metadata[_ENTRY_ID]} if (is_fence and _ENTRY_ID in metadata) else {}
@@ -232,6 +234,16 @@ def _normal(batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> pa.Record
     return pa.RecordBatch.from_arrays(
         [*columns, marks], schema=pa.schema([*fields, TOMBSTONE_FIELD], metadata=metadata or None)
     )
+
+
+def _check_text(dtype: pa.DataType) -> None:
+    """Raise `UnicodeDecodeError` for a name inside a type that Arrow read without looking at it."""
+    if pa.types.is_timestamp(dtype):
+        _ = dtype.tz
+    for i in range(dtype.num_fields):
+        child = dtype.field(i)
+        _ = child.name
+        _check_text(child.type)
 
 
 def _decimal(raw: bytes | None, name: str) -> int:
