@@ -1,7 +1,7 @@
 """A number that only rises, kept as create-only markers whose maximum counts (G-8).
 
 A marker's name counts down from 2**64-1, so that the highest number comes first in a listing.
-Nothing is overwritten and nothing cached: two who raise at once both succeed, the higher one counts.
+Nothing is overwritten and nothing cached: of two who raise at once both succeed, the higher counts.
 """
 
 from __future__ import annotations

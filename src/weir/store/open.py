@@ -81,7 +81,8 @@ def open_store(
 
     `storage_options` takes obstore's and Lance's spellings; options of other kinds of store are
     left out (one set may serve a table and its WAL store). What is missing comes from the
-    environment (AWS_*, GOOGLE_*, AZURE_*). Raises `InvalidInput` naming an unknown option or scheme.
+    environment (AWS_*, GOOGLE_*, AZURE_*). Raises `InvalidInput` naming an unknown
+    option or scheme.
     """
     return RetryingStore(open_bare(uri, storage_options, env=env), env)
 

@@ -1,0 +1,199 @@
+"""Proof that a store keeps put-if-absent, by racing for it; behind `weir create` and `weir doctor`.
+
+Some stores ignore the condition and say success. No fence would hold there, so they are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from weir.env import SYSTEM, Env
+from weir.errors import StoreError, StoreUnsuitable
+from weir.store.api import LostAnswer, ObjectChanged, ObjectExists, ObjectMissing, Store
+
+ROUNDS = 5
+CREATORS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One property, whether it held, and what it took in seconds."""
+
+    name: str
+    passed: bool
+    took: float
+    detail: str = ""
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What the probe found. `latencies` holds the median seconds of one call, by verb."""
+
+    uri: str
+    checks: tuple[Check, ...]
+    latencies: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """True when everything weir needs was kept."""
+        return all(check.passed for check in self.checks if check.required)
+
+    @property
+    def failures(self) -> tuple[Check, ...]:
+        """The required checks that failed."""
+        return tuple(check for check in self.checks if check.required and not check.passed)
+
+
+def probe(
+    store: Store, env: Env = SYSTEM, *, rounds: int = ROUNDS, creators: int = CREATORS
+) -> ProbeReport:
+    """Try every promise weir relies on, under `_weir/probe/<id>/`, and delete what was written.
+
+    Raises `StoreError` when the store cannot be reached at all (`StoreDenied` for credentials); a
+    promise that is not kept is a failed check. About `rounds * (creators + 1) + 20` requests.
+    """
+    return _Probe(store, env, rounds, creators).run()
+
+
+def require_put_if_absent(store: Store, env: Env = SYSTEM) -> ProbeReport:
+    """Run the probe and return its report, or raise `StoreUnsuitable` naming what was not kept."""
+    report = probe(store, env)
+    if not report.passed:
+        broken = "; ".join(f"{check.name}: {check.detail}" for check in report.failures)
+        raise StoreUnsuitable(
+            f"{store.uri} does not keep what weir's fences rest on ({broken}); use another store"
+        )
+    return report
+
+
+class _Probe:
+    def __init__(self, store: Store, env: Env, rounds: int, creators: int) -> None:
+        self._store = store
+        self._env = env
+        self._rounds = rounds
+        self._creators = creators
+        self._folder = f"_weir/probe/{env.new_id()}"
+        self._checks: list[Check] = []
+        self._latencies: dict[str, list[float]] = {}
+
+    def run(self) -> ProbeReport:
+        try:
+            self._check("race of creates", self._race)
+            self._check("second create refused", self._second_create)
+            self._check("read after write", self._read_after_write)
+            self._check("list after write", self._list_after_write)
+            self._check("delete", self._delete)
+            if self._store.supports_cas:
+                self._check("compare-and-swap", self._swap, required=False)
+        finally:
+            # Listed, not remembered: a create whose answer was lost may have been applied.
+            with contextlib.suppress(StoreError):
+                self._store.delete([meta.path for meta in self._store.list(self._folder)])
+        medians = {verb: sorted(took)[len(took) // 2] for verb, took in self._latencies.items()}
+        return ProbeReport(self._store.uri, tuple(self._checks), medians)
+
+    def _check(self, name: str, run: Callable[[], str], *, required: bool = True) -> None:
+        """`run` answers with what went wrong, or nothing."""
+        start = self._env.clock.boottime()
+        problem = run()
+        took = self._env.clock.boottime() - start
+        self._checks.append(Check(name, not problem, took, problem, required))
+
+    def _timed(self, verb: str, call: Callable[[], object]) -> None:
+        start = self._env.clock.boottime()
+        try:
+            call()
+        finally:
+            self._latencies.setdefault(verb, []).append(self._env.clock.boottime() - start)
+
+    def _create(self, path: str, data: bytes) -> bool | None:
+        """True for created, False for refused, None for no answer."""
+        try:
+            self._timed("put_if_absent", lambda: self._store.put_if_absent(path, data))
+        except ObjectExists:
+            return False
+        except LostAnswer:
+            return None
+        return True
+
+    def _race(self) -> str:
+        for round_ in range(self._rounds):
+            path = f"{self._folder}/race-{round_}"
+            # Random bodies: equal bytes of two creators would be taken for one's own.
+            bodies = [f"{i} {self._env.new_id()}".encode() for i in range(self._creators)]
+            answers = self._env.threads.map(
+                functools.partial(self._create, path), bodies, workers=self._creators
+            )
+            winners = [body for body, won in zip(bodies, answers, strict=True) if won]
+            unknown = [body for body, won in zip(bodies, answers, strict=True) if won is None]
+            if len(winners) > 1:
+                return f"{len(winners)} of {self._creators} concurrent creates succeeded"
+            if not winners and not unknown:
+                return f"none of {self._creators} concurrent creates succeeded"
+            found = self._read(path)
+            if found not in (winners or unknown):
+                return "the object does not hold what its creator wrote"
+        return ""
+
+    def _second_create(self) -> str:
+        path = f"{self._folder}/twice"
+        first = f"first {self._env.new_id()}".encode()
+        self._create(path, first)
+        if self._create(path, f"second {self._env.new_id()}".encode()) is not False:
+            return "a create of an existing object was not refused"
+        return "" if self._read(path) == first else "a refused create replaced the object"
+
+    def _read_after_write(self) -> str:
+        path = f"{self._folder}/read"
+        if self._read(path) is not None:
+            return "an object that was never written was found"
+        body = str(self._env.new_id()).encode()
+        self._create(path, body)  # also after a miss: no cached absence
+        return "" if self._read(path) == body else "an object just written was not read back"
+
+    def _list_after_write(self) -> str:
+        path = f"{self._folder}/listed/one"
+        self._create(path, str(self._env.new_id()).encode())
+        found: list[str] = []
+        self._timed(
+            "list",
+            lambda: found.extend(meta.path for meta in self._store.list(f"{self._folder}/listed")),
+        )
+        return "" if found == [path] else "an object just written was not listed"
+
+    def _delete(self) -> str:
+        path = f"{self._folder}/deleted"
+        self._create(path, str(self._env.new_id()).encode())
+        self._timed("delete", lambda: self._store.delete([path, path]))
+        if self._read(path) is not None:
+            return "a deleted object was still read"
+        return "" if self._create(path, b"again") else "a deleted object could not be created again"
+
+    def _swap(self) -> str:
+        path = f"{self._folder}/swapped"
+        self._create(path, str(self._env.new_id()).encode())
+        etag = self._store.get(path).meta.etag
+        if etag is None:
+            return "the store gives no ETags"
+        bodies = [f"{i} {self._env.new_id()}".encode() for i in range(self._creators)]
+
+        def swap(body: bytes) -> bool:
+            with contextlib.suppress(ObjectChanged, StoreError):
+                self._store.put_if_match(path, body, etag)
+                return True
+            return False
+
+        won = sum(self._env.threads.map(swap, bodies, workers=self._creators))
+        return "" if won == 1 else f"{won} of {self._creators} concurrent swaps succeeded"
+
+    def _read(self, path: str) -> bytes | None:
+        found: list[bytes] = []
+        try:
+            self._timed("get", lambda: found.append(self._store.get(path).data))
+        except ObjectMissing:
+            return None
+        return found[0]

@@ -1,0 +1,401 @@
+"""A store that misbehaves on request: per verb, per path, as often as asked for.
+
+    store = FaultStore(MemoryStore())
+    store.on("put_if_absent", "*/wal/*").fail_after()          # applied, the answer is lost
+    store.on("get").fail_before(times=2)                       # the first two reads fail
+    store.on("put_if_absent", skip=3).fail_before(times=None)  # for ever, after three
+    store.on("write", rate=0.1).drop(times=None)               # one write in ten never arrives
+    late = store.on("put_if_absent", "*/wal/*").hold()         # LostAnswer now ...
+    late.release()                                             # ... applied now
+    gate = store.on("put_if_absent", "*/manifest/*").pause()   # the caller waits before applying
+    gate.wait_reached(); ...; gate.release()
+    store.crash_at(3, "after")                                 # the process dies after its third write
+
+The verb is a name of `Store`, `"read"`, `"write"` or `"*"`; the path a pattern in which `*` also
+matches slashes. `get_many` and `head_many` are seen as their single reads. A failed write is a
+`LostAnswer`, since a client cannot tell whether it was applied; `refuse` is a failure that says so.
+Everything is recorded in `log`, calls are counted in `counts`, and `plan` tells the faults as
+values that another `FaultStore` takes.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from weir.env import SYSTEM, Env
+from weir.errors import StoreDenied, StoreError
+from weir.store.api import Blob, Bytes, Folder, LostAnswer, Meta, ObjectMissing, Store
+
+T = TypeVar("T")
+
+WRITES = frozenset({"put_if_absent", "put", "put_if_match", "delete", "copy"})
+# fmt: off
+Action = Literal[
+    "delay", "fail_before", "fail_after", "refuse", "deny",
+    "drop", "hold", "pause", "duplicate", "reorder",
+]
+# fmt: on
+
+
+class Crash(BaseException):
+    """The process died here. No `Exception`, so that no handler of the product survives it."""
+
+
+class Event(NamedTuple):
+    """One call as the store saw it: `outcome` is `ok`, an exception's name, or the fault's."""
+
+    op: str
+    path: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One entry of a plan: which calls, and what happens to them."""
+
+    op: str
+    path: str
+    action: Action
+    times: int | None = 1
+    """How many calls it strikes; None for all."""
+    skip: int = 0
+    """How many matching calls pass first."""
+    rate: float = 1.0
+    """The chance to strike, drawn from the environment's randomness."""
+    seconds: float = 0.0
+    """`delay`: how long."""
+    answer: Literal["first", "second"] = "first"
+    """`duplicate`: which of the two answers the caller gets."""
+
+    def matches(self, op: str, paths: Sequence[str]) -> bool:
+        """True when the verb and one of the paths fit."""
+        kind = "write" if op in WRITES else "read"
+        return self.op in (op, kind, "*") and any(
+            fnmatch.fnmatchcase(path, self.path) for path in paths
+        )
+
+
+class Held:
+    """Requests under way: their senders have given up, the store has not seen them yet."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], object]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def release(self, *, reverse: bool = False) -> int:
+        """Let them arrive, in order or in reverse, and return how many; outcomes are in the log."""
+        waiting, self._waiting = self._waiting, []
+        for apply in reversed(waiting) if reverse else waiting:
+            apply()
+        return len(waiting)
+
+    def add(self, apply: Callable[[], object]) -> None:
+        """Keep one more."""
+        self._waiting.append(apply)
+
+
+class Gate:
+    """A point where callers wait until the test lets them go on."""
+
+    def __init__(self, env: Env) -> None:
+        self._changed = env.threads.condition()
+        self._reached = 0
+        self._open = False
+
+    def wait_reached(self, calls: int = 1, timeout: float = 10.0) -> None:
+        """Return when so many calls wait here; `AssertionError` when they never come."""
+        with self._changed:
+            while self._reached < calls:
+                assert self._changed.wait(timeout), f"{self._reached} of {calls} calls came"
+
+    def release(self) -> None:
+        """Let all go on, those that come later too."""
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+    def pass_through(self, timeout: float = 60.0) -> None:
+        """Wait for the release; called by the store."""
+        with self._changed:
+            self._reached += 1
+            self._changed.notify_all()
+            while not self._open:
+                assert self._changed.wait(timeout), "nobody released the gate"
+
+
+class _Rule:
+    def __init__(self, fault: Fault, env: Env) -> None:
+        self.fault = fault
+        self.held = Held()
+        self.gate = Gate(env)
+        self._env = env
+        self._seen = 0
+        self._struck = 0
+
+    def strikes(self, op: str, paths: Sequence[str]) -> bool:
+        if not self.fault.matches(op, paths):
+            return False
+        self._seen += 1
+        if self._seen <= self.fault.skip:
+            return False
+        if self.fault.times is not None and self._struck >= self.fault.times:
+            return False
+        if self.fault.rate < 1.0 and self._env.random.random() >= self.fault.rate:
+            return False
+        self._struck += 1
+        return True
+
+
+class FaultBuilder:
+    """What `FaultStore.on` returns: choose what happens to the calls it matches."""
+
+    def __init__(self, store: FaultStore, fault: Fault) -> None:
+        self._store = store
+        self._fault = fault
+
+    def delay(self, seconds: float, *, times: int | None = None) -> None:
+        """Let time pass on the environment's clock, then go on (also into another fault)."""
+        self._add("delay", times, seconds=seconds)
+
+    def fail_before(self, *, times: int | None = 1) -> None:
+        """Fail without applying; a writer cannot tell (`LostAnswer`)."""
+        self._add("fail_before", times)
+
+    def fail_after(self, *, times: int | None = 1) -> None:
+        """Apply, then fail: the lost answer."""
+        self._add("fail_after", times)
+
+    def drop(self, *, times: int | None = 1) -> None:
+        """Lose the request: never applied, never answered."""
+        self._add("drop", times)
+
+    def refuse(self, *, times: int | None = 1) -> None:
+        """Fail with an answer that rules out that it was applied (a plain `StoreError`)."""
+        self._add("refuse", times)
+
+    def deny(self, *, times: int | None = 1) -> None:
+        """Refuse the credentials."""
+        self._add("deny", times)
+
+    def hold(self, *, times: int | None = 1) -> Held:
+        """The sender gets `LostAnswer` now; the write is applied at `release()`."""
+        return self._add("hold", times).held
+
+    def pause(self, *, times: int | None = 1) -> Gate:
+        """The caller waits before the call is applied until `release()`, then all goes well."""
+        return self._add("pause", times).gate
+
+    def duplicate(
+        self, *, times: int | None = 1, answer: Literal["first", "second"] = "first"
+    ) -> None:
+        """Apply twice; `answer='second'` is what a hidden retry of the client looks like."""
+        self._add("duplicate", times, answer=answer)
+
+    def reorder(self, *, times: int | None = 1) -> None:
+        """The sender gets `LostAnswer`; the write is applied after the next write of anybody."""
+        self._add("reorder", times)
+
+    def _add(self, action: Action, times: int | None, **more: Any) -> _Rule:
+        return self._store.add(replace(self._fault, action=action, times=times, **more))
+
+
+class FaultStore:
+    """Any store, with faults. As thread-safe as the one inside."""
+
+    def __init__(self, inner: Store, plan: Sequence[Fault] = (), *, env: Env = SYSTEM) -> None:
+        self.inner = inner
+        self.log: list[Event] = []
+        self.counts: Counter[str] = Counter()
+        self.mutations = 0
+        """Writes so far: run once without faults to learn the number of crash points."""
+        self._env = env
+        self._lock = env.threads.lock()
+        self._rules: list[_Rule] = []
+        self._late = Held()
+        self._crash_at: tuple[int, str] | None = None
+        self._crashed = False
+        for fault in plan:
+            self.add(fault)
+
+    @property
+    def plan(self) -> list[Fault]:
+        """The faults asked for, as values."""
+        return [rule.fault for rule in self._rules]
+
+    @property
+    def uri(self) -> str:
+        """The inner store's."""
+        return self.inner.uri
+
+    @property
+    def supports_cas(self) -> bool:
+        """The inner store's."""
+        return self.inner.supports_cas
+
+    def on(
+        self, op: str = "*", path: str = "*", *, skip: int = 0, rate: float = 1.0
+    ) -> FaultBuilder:
+        """Choose calls; of several faults that match, the first one added strikes."""
+        return FaultBuilder(self, Fault(op, path, "delay", skip=skip, rate=rate))
+
+    def add(self, fault: Fault) -> _Rule:
+        """Add a fault given as a value."""
+        rule = _Rule(fault, self._env)
+        with self._lock:
+            self._rules.append(rule)
+        return rule
+
+    def heal(self) -> None:
+        """Forget all faults; what is held stays held."""
+        with self._lock:
+            self._rules.clear()
+            self._crash_at = None
+
+    def crash_at(self, write: int, when: Literal["before", "after"] = "before") -> None:
+        """Die at the n-th write from now (1 is the next): `Crash`, then nothing works any more.
+
+        Open `inner` again to see what the dead process left behind.
+        """
+        self._crash_at = (self.mutations + write, when)
+
+    def events(self, op: str = "*", path: str = "*") -> list[Event]:
+        """The recorded calls that match."""
+        wanted = Fault(op, path, "delay")
+        return [event for event in self.log if wanted.matches(event.op, [event.path])]
+
+    def put_if_absent(self, path: str, data: Bytes) -> None:
+        """See `Store`."""
+        self._call("put_if_absent", [path], lambda: self.inner.put_if_absent(path, data))
+
+    def put(self, path: str, data: Bytes) -> None:
+        """See `Store`."""
+        self._call("put", [path], lambda: self.inner.put(path, data))
+
+    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
+        """See `Store`."""
+        return self._call("put_if_match", [path], lambda: self.inner.put_if_match(path, data, etag))
+
+    def get(self, path: str) -> Blob:
+        """See `Store`."""
+        return self._call("get", [path], lambda: self.inner.get(path))
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """See `Store`."""
+        return self._call("get_range", [path], lambda: self.inner.get_range(path, start, length))
+
+    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        """One `get` each, so that faults strike single objects."""
+        found: list[bytes | None] = []
+        for path in paths:
+            try:
+                found.append(self.get(path).data)
+            except ObjectMissing:
+                found.append(None)
+        return found
+
+    def head(self, path: str) -> Meta | None:
+        """See `Store`."""
+        return self._call("head", [path], lambda: self.inner.head(path))
+
+    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
+        """One `head` each."""
+        return [self.head(path) for path in paths]
+
+    def list(self, prefix: str) -> Iterator[Meta]:
+        """See `Store`; the listing is taken at once."""
+        return self._call("list", [prefix], lambda: iter(tuple(self.inner.list(prefix))))
+
+    def list_folder(self, prefix: str) -> Folder:
+        """See `Store`."""
+        return self._call("list_folder", [prefix], lambda: self.inner.list_folder(prefix))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """See `Store`; a fault strikes when any of the paths fits."""
+        self._call("delete", paths, lambda: self.inner.delete(paths))
+
+    def copy(self, source: str, target: str) -> None:
+        """See `Store`; faults match the target."""
+        self._call("copy", [target], lambda: self.inner.copy(source, target))
+
+    def now(self) -> float:
+        """See `Store`."""
+        return self._call("now", [""], self.inner.now)
+
+    def _call(self, op: str, paths: Sequence[str], apply: Callable[[], T]) -> T:
+        path = paths[0] if paths else ""
+        with self._lock:
+            if self._crashed:
+                raise Crash(f"{op} {path}: this process is dead")
+            self.counts[op] += 1
+            self.mutations += op in WRITES
+            crash = self._crash_at if op in WRITES else None
+            crash = crash if crash and crash[0] == self.mutations else None
+            self._crashed = crash is not None
+            struck = [rule for rule in self._rules if rule.strikes(op, paths)]
+        if crash:
+            if crash[1] == "after":
+                self._apply(op, path, apply)
+            self._note(op, path, f"crash {crash[1]}")
+            raise Crash(f"{crash[1]} {op} {path}")
+        for rule in struck:
+            if rule.fault.action == "delay":
+                self._env.clock.sleep(rule.fault.seconds)
+        actions = [rule for rule in struck if rule.fault.action != "delay"]
+        late = Held()
+        if op in WRITES:
+            late, self._late = self._late, late
+        try:
+            if actions:
+                return self._strike(actions[0], op, path, apply)
+            return self._apply(op, path, apply)
+        finally:
+            late.release()
+
+    def _strike(self, rule: _Rule, op: str, path: str, apply: Callable[[], T]) -> T:
+        action = rule.fault.action
+        if action == "pause":
+            rule.gate.pass_through()
+            return self._apply(op, path, apply)
+        if action == "duplicate":
+            answers = [self._quietly(op, path, apply) for _ in range(2)]
+            answer = answers[0 if rule.fault.answer == "first" else 1]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        self._note(op, path, action)
+        if action == "refuse":
+            raise StoreError(f"{self.uri}/{path}: refused by the fault plan")
+        if action == "deny":
+            raise StoreDenied(f"{self.uri}/{path}: denied by the fault plan")
+        if action == "fail_after":
+            self._quietly(op, path, apply)
+        elif action == "hold":
+            rule.held.add(lambda: self._quietly(op, path, apply))
+        elif action == "reorder":
+            self._late.add(lambda: self._quietly(op, path, apply))
+        kind = LostAnswer if op in WRITES else StoreError
+        raise kind(f"{self.uri}/{path}: {op} failed by the fault plan ({action})")
+
+    def _apply(self, op: str, path: str, apply: Callable[[], T]) -> T:
+        try:
+            result = apply()
+        except Exception as error:
+            self._note(op, path, type(error).__name__)
+            raise
+        self._note(op, path, "ok")
+        return result
+
+    def _quietly(self, op: str, path: str, apply: Callable[[], T]) -> T | Exception:
+        try:
+            return self._apply(op, path, apply)
+        except Exception as error:  # noqa: BLE001 (nobody is there to hear the answer)
+            return error
+
+    def _note(self, op: str, path: str, outcome: str) -> None:
+        self.log.append(Event(op, path, outcome))
