@@ -1,24 +1,40 @@
 """Finds the tip: the last position used in a shard's log, with few requests.
 
 Above R the log has no holes (G-9), so existence is monotonic: doubling finds a missing position, bisection
-the border. The common case, nothing new, is one round trip.
+the border. A few probes beyond the border catch a damaged log before anything is built on it (F-6).
+The common case, nothing new, is two round trips.
 """
 
 from __future__ import annotations
 
+from weir.errors import MissingEntry
 from weir.format import paths
 from weir.log.site import ShardSite
 from weir.types import Position
 
 _STEPS_PER_ROUND = 6
+_BEYOND = (2, 3, 5, 9, 17)
 
 
 def find_tip(site: ShardSite, after: Position) -> Position:
-    """The highest position used, given that everything up to `after` is, and nothing above it is missing.
+    """The highest position used, given that everything up to `after` is.
 
-    O(log n) requests in O(log n / 6) round trips.
+    Raises `MissingEntry` when entries are seen beyond a missing one. O(log n) requests in O(log n / 6) round trips.
     """
-    low = int(after)
+    tip = int(after)
+    while True:
+        tip = _border(site, tip)
+        if not any(_exists(site, [tip + offset for offset in _BEYOND])):
+            return Position(tip)
+        if not _exists(site, [tip + 1])[0]:  # else a writer went on while we looked
+            raise MissingEntry(
+                f"{site}: the log has a hole at position {tip + 1}, "
+                f"{paths.wal_path(site.shard, Position(tip + 1))} does not exist although later entries do. "
+                "Rows may be lost; restore that object or clone from a checkpoint."
+            )
+
+
+def _border(site: ShardSite, low: int) -> int:
     reach = 1
     while True:
         offsets = [reach << i for i in range(_STEPS_PER_ROUND if reach > 1 else 2)]
@@ -26,9 +42,7 @@ def find_tip(site: ShardSite, after: Position) -> Position:
         if not all(found):
             first_missing = found.index(False)
             high = low + offsets[first_missing]
-            return Position(
-                _bisect(site, low + (offsets[first_missing - 1] if first_missing else 0), high)
-            )
+            return _bisect(site, low + (offsets[first_missing - 1] if first_missing else 0), high)
         low += offsets[-1]
         reach = offsets[-1] * 2
 
