@@ -10,6 +10,7 @@ from uuid import UUID
 import lance
 import pyarrow as pa
 
+from weir.errors import MissingEntry
 from weir.format.base_manifest import BaseManifest, MemWalDetails
 from weir.format.schema import TableSchema
 from weir.lake.keysets import rows_of_keys
@@ -71,7 +72,7 @@ class LanceBase:
             scanner = self.dataset.scanner(
                 columns=None if columns is None else list(columns),
                 filter=filter,
-                fragments=None if fragments is None else [self._fragment(i) for i in fragments],
+                fragments=None if fragments is None else [self.fragment(i) for i in fragments],
                 limit=limit,
                 batch_size=batch_size or SCAN_BATCH_ROWS,
                 with_row_address=with_row_address,
@@ -79,10 +80,11 @@ class LanceBase:
             )
             yield from scanner.to_batches()
 
-    def _fragment(self, fragment_id: int) -> lance.LanceFragment:
+    def fragment(self, fragment_id: int) -> lance.LanceFragment:
+        """One fragment, or `MissingEntry`."""
         fragment = self.dataset.get_fragment(fragment_id)
         if fragment is None:
-            raise ValueError(f"fragment {fragment_id} not found")
+            raise MissingEntry(f"{self._where} has no fragment {fragment_id}; plan anew")
         return fragment
 
     def count(self, filter: str | None = None) -> int:

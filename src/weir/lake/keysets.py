@@ -52,20 +52,64 @@ class KeyIndex:
 
     def find(self, keys: pa.Array) -> Positions:
         """Positions that may hold one of `keys`, each once, ascending; none is missing."""
-        codes = _codes(keys)
-        first = np.searchsorted(self._codes, codes, side="left")
-        end = np.searchsorted(self._codes, codes, side="right")
+        first, end = self._ranges(_codes(keys))
         hit = end > first
         if not hit.any():
             return np.zeros(0, np.int64)
-        first, end = first[hit], end[hit]
+        unique: Positions = np.unique(self._positions(first[hit], end[hit]))
+        return unique
+
+    def _ranges(self, codes: npt.NDArray[Any]) -> tuple[Positions, Positions]:
+        first = np.searchsorted(self._codes, codes, side="left")
+        return first, np.searchsorted(self._codes, codes, side="right")
+
+    def _positions(self, first: Positions, end: Positions) -> Positions:
         if bool((end - first == 1).all()):
             places = first
         else:
             places = np.concatenate([np.arange(a, b) for a, b in zip(first, end, strict=True)])
         found = places if self._order is None else self._order[places]
-        unique: Positions = np.unique(found).astype(np.int64)
-        return unique
+        return found.astype(np.int64)
+
+
+class KeySet:
+    """A set of keys that rows are tested against, batch by batch. Immutable, exact."""
+
+    def __init__(self, keys: pa.Array) -> None:
+        self._keys = keys
+        codes = _codes(keys)
+        self._order: Positions = np.argsort(codes, kind="stable")
+        self._codes = codes[self._order]
+        self._is_exact = not _is_hashed(keys.type)
+        self._has_ties = bool((self._codes[:-1] == self._codes[1:]).any())
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def contains(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
+        """True where a key is in the set."""
+        if len(self._codes) == 0:
+            return np.zeros(len(keys), np.bool_)
+        codes = _codes(keys)
+        first = np.searchsorted(self._codes, codes, side="left")
+        first[first == len(self._codes)] = 0
+        hit: npt.NDArray[np.bool_] = self._codes[first] == codes
+        if self._is_exact or not hit.any():
+            return hit
+        # Equal hashes are only a strong hint; a wrong hit would hide a row that must stay.
+        (at,) = np.nonzero(hit)
+        ours = self._keys.take(pa.array(self._order[first[at]]))
+        same = pc.equal(ours, keys.take(pa.array(at))).to_numpy(zero_copy_only=False)
+        if self._has_ties and not same.all():
+            same |= pc.is_in(keys.take(pa.array(at)), value_set=self._keys).to_numpy(
+                zero_copy_only=False
+            )
+        hit[at] = same
+        return hit
+
+
+def _is_hashed(dtype: pa.DataType) -> bool:
+    return not (pa.types.is_integer(dtype) or pa.types.is_boolean(dtype))
 
 
 def _codes(keys: pa.Array) -> npt.NDArray[Any]:

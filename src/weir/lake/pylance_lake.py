@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from weir.format import paths
 from weir.format.base_manifest import BaseManifest, parse_base_manifest
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
+from weir.lake import create, fence, fold, history, versions
 from weir.lake.api import SsTableInfo
 from weir.lake.base import LanceBase
 from weir.lake.cache import ByteCache
@@ -48,6 +50,7 @@ class PylanceLake:
         self.store = store
         self._writer = SsTableWriter(self.uri, self.datasets.storage_options, store, env)
         self._caches = SsTableCaches(env)
+        self._env = env
         self._bases: ByteCache[LanceBase] = ByteCache(_BASES_LIMIT, env)
 
     def __repr__(self) -> str:
@@ -112,3 +115,158 @@ class PylanceLake:
             self.store,
             self._caches,
         )
+
+    # Making tables
+
+    def create_base(
+        self,
+        schema: pa.Schema,
+        primary_key: Sequence[str],
+        *,
+        data_storage_version: str | None = None,
+        enable_stable_row_ids: bool = False,
+    ) -> int:
+        """An empty base table; `CommitConflict` when something is there. One commit."""
+        return create.create_base(
+            self.datasets,
+            schema,
+            primary_key,
+            data_storage_version=data_storage_version,
+            enable_stable_row_ids=enable_stable_row_ids,
+        )
+
+    def ensure_primary_key(self, primary_key: Sequence[str]) -> int:
+        """Mark the key columns of an existing dataset; nothing when they are marked so."""
+        return create.ensure_primary_key(self.datasets, primary_key)
+
+    def initialize_mem_wal(self, settings: create.MemWalSettings) -> int:
+        """Attach MemWAL; `CommitConflict` when the table has it already. One commit."""
+        return create.initialize_mem_wal(self.datasets, settings)
+
+    # Versions of the base
+
+    def protect_version(self, name: str, version: int) -> None:
+        """Keep a version from Lance's clean-up until `release_version`. Idempotent."""
+        versions.protect_version(self.datasets, name, version)
+
+    def release_version(self, name: str) -> None:
+        """Undo `protect_version`. Idempotent."""
+        versions.release_version(self.datasets, name)
+
+    def protected_versions(self) -> dict[str, int]:
+        """Each tag and the version it protects."""
+        return versions.protected_versions(self.datasets)
+
+    def check_version(self, version: int) -> None:
+        """Raise `MissingEntry` when that version can no longer be read."""
+        versions.check_version(self.datasets, version)
+
+    def shallow_clone(
+        self, destination: str, version: int, storage_options: Mapping[str, str] | None = None
+    ) -> int:
+        """A base table at `destination` that shares the files of `version`; its version."""
+        return versions.shallow_clone(
+            self.datasets, destination, version, storage_options=storage_options
+        )
+
+    def restore(self, version: int) -> int:
+        """Make the content of `version` the latest again; the new version."""
+        return versions.restore(self.datasets, version)
+
+    def cleanup_old_versions(
+        self, older_than: timedelta, *, keep_from: int | None = None
+    ) -> versions.Cleaned:
+        """Remove old versions that nothing protects, and their files."""
+        return versions.cleanup_old_versions(self.datasets, older_than, keep_from=keep_from)
+
+    def compact_files(
+        self,
+        *,
+        target_rows_per_fragment: int | None = None,
+        max_bytes_per_file: int | None = None,
+        materialize_deletions_threshold: float | None = None,
+        max_source_bytes: int | None = None,
+        threads: int | None = None,
+    ) -> int:
+        """Rewrite small and much-deleted fragments; the version after it."""
+        return versions.compact_files(
+            self.datasets,
+            target_rows_per_fragment=target_rows_per_fragment,
+            max_bytes_per_file=max_bytes_per_file,
+            materialize_deletions_threshold=materialize_deletions_threshold,
+            max_source_bytes=max_source_bytes,
+            threads=threads,
+        )
+
+    def optimize_indices(self, names: Sequence[str] | None = None) -> int:
+        """Bring the base's indexes up to the rows added since; the version after it."""
+        return versions.optimize_indices(self.datasets, names)
+
+    def index_names(self) -> list[str]:
+        """Names of the base's own indexes."""
+        return versions.index_names(self.datasets)
+
+    # Folding rows into the base
+
+    def fence_base(self, token: str) -> int:
+        """Commit a fence: no fold planned before it can be committed any more; its version."""
+        return fence.fence_base(self.datasets, token)
+
+    def commit_fold(
+        self,
+        changes: fold.Changes,
+        *,
+        claim: fold.Claim,
+        planned_at: int,
+        fold_id: str,
+        properties: Mapping[str, str],
+    ) -> int:
+        """Make `changes` part of the base, once; the version. `CommitConflict`: plan anew."""
+        return fold.commit_fold(
+            self.datasets,
+            changes,
+            claim=claim,
+            planned_at=planned_at,
+            fold_id=fold_id,
+            properties=properties,
+        )
+
+    def fold_local(
+        self,
+        upserts: pa.Table,
+        deletes: pa.Table,
+        *,
+        claim: fold.Claim,
+        fold_id: str,
+        marks: Mapping[UUID, int],
+        properties: Mapping[str, str],
+        base: LanceBase | None = None,
+    ) -> int:
+        """Fold in this process: one base commit, then the marks; the version of the commit.
+
+        `base` is the version planned on (else the latest). The keys of both tables together are
+        distinct.
+        """
+        planned = base or self.open_base()
+        changes = fold.fold_rows(planned, upserts, deletes, self._env)
+        version = self.commit_fold(
+            changes,
+            claim=claim,
+            planned_at=planned.version,
+            fold_id=fold_id,
+            properties=properties,
+        )
+        self.mark_compacted(marks)
+        return version
+
+    def mark_compacted(self, marks: Mapping[UUID, int]) -> int | None:
+        """Tell native readers which generations are in the base; None when they know already."""
+        return fold.mark_compacted(self.datasets, self.open_base, marks)
+
+    def find_commit(self, key: str, value: str, *, after_version: int) -> int | None:
+        """The newest version above `after_version` whose commit has that property, or None."""
+        return history.find_commit(self.datasets, key, value, after=after_version)
+
+    def commit_properties(self, *, after_version: int) -> Iterator[tuple[int, Mapping[str, str]]]:
+        """(version, properties) of each commit above `after_version`, newest first."""
+        return history.commits(self.datasets, after=after_version)

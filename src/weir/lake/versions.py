@@ -1,0 +1,159 @@
+"""Versions of the base table: protected, cloned, rolled back, cleaned up, tidied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from weir.errors import CommitConflict, MissingEntry
+from weir.lake.datasets import Datasets
+from weir.lake.lance_errors import lance_errors
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a clean-up removed."""
+
+    versions: int
+    bytes: int
+
+
+def protect_version(datasets: Datasets, name: str, version: int) -> None:
+    """Keep `version` from Lance's clean-up until `release` (a tag). Idempotent.
+
+    `CommitConflict` when the name protects another version, `MissingEntry` when it is gone.
+    """
+    dataset = datasets.latest()
+    with lance_errors(f"protecting version {version} of {datasets.uri}"):
+        tags = dataset.tags.list()
+        if name not in tags:
+            dataset.tags.create(name, version)
+            return
+    if tags[name]["version"] != version:
+        raise CommitConflict(
+            f"{datasets.uri}: tag {name!r} protects version {tags[name]['version']},"
+            f" not {version}; use another name"
+        )
+
+
+def release_version(datasets: Datasets, name: str) -> None:
+    """Undo `protect_version`; a name that protects nothing is left alone."""
+    dataset = datasets.latest()
+    with lance_errors(f"releasing {name!r} of {datasets.uri}"):
+        if name in dataset.tags.list():
+            dataset.tags.delete(name)
+
+
+def protected_versions(datasets: Datasets) -> dict[str, int]:
+    """Each tag and the version it protects, weir's and other people's."""
+    with lance_errors(f"listing the tags of {datasets.uri}"):
+        return {name: tag["version"] for name, tag in datasets.latest().tags.list().items()}
+
+
+def shallow_clone(
+    datasets: Datasets,
+    destination: str,
+    version: int,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> int:
+    """A new base table that shares the data files of `version`; return its version.
+
+    The clone names its parent by URI: protect the version first. `CommitConflict` when something is
+    at the destination.
+    """
+    dataset = datasets.at(version)
+    options = None if storage_options is None else dict(storage_options)
+    try:
+        with lance_errors(f"cloning version {version} of {datasets.uri} to {destination}"):
+            made = dataset.shallow_clone(destination, version, storage_options=options)
+    except Exception as error:
+        if "already exists" in str(error).lower():
+            raise CommitConflict(f"{destination}: a dataset is already there") from error
+        raise
+    return int(made.version)
+
+
+def restore(datasets: Datasets, version: int) -> int:
+    """Make the content of `version` the latest again, as a new version. One commit."""
+    with lance_errors(f"restoring version {version} of {datasets.uri}"):
+        # A handle of its own: `restore` moves the handle it is called on.
+        datasets.open(datasets.uri, version).restore()  # type: ignore[no-untyped-call]
+    datasets.forget()
+    return int(datasets.latest().version)
+
+
+def cleanup_old_versions(
+    datasets: Datasets, older_than: timedelta, *, keep_from: int | None = None
+) -> Cleaned:
+    """Remove versions older than `older_than`, and the files only they name.
+
+    Protected versions stay, and so do `keep_from` and all after it (a fold whose mark is not yet
+    recorded is found by its commit).
+    """
+    dataset = datasets.latest()
+    with lance_errors(f"cleaning up old versions of {datasets.uri}"):
+        selection: dict[str, Any] = {}
+        if keep_from is not None:
+            known = [v["version"] for v in dataset.versions()]
+            selection["versions"] = [v for v in known if v < min(keep_from, dataset.version)]
+            if not selection["versions"]:
+                return Cleaned(0, 0)
+        stats = dataset.cleanup_old_versions(
+            older_than=older_than, error_if_tagged_old_versions=False, **selection
+        )
+    return Cleaned(stats.old_versions, stats.bytes_removed)
+
+
+def compact_files(
+    datasets: Datasets,
+    *,
+    target_rows_per_fragment: int | None = None,
+    max_bytes_per_file: int | None = None,
+    materialize_deletions_threshold: float | None = None,
+    max_source_bytes: int | None = None,
+    threads: int | None = None,
+) -> int:
+    """Rewrite small and much-deleted fragments; return the version after it.
+
+    Changes no row. `CommitConflict` when a fold changed one of the fragments meanwhile: try again.
+    """
+    # A handle of its own: compaction moves the handle it is called on.
+    dataset = datasets.open(datasets.uri)
+    with lance_errors(f"compacting the files of {datasets.uri}"):
+        dataset.optimize.compact_files(
+            target_rows_per_fragment=target_rows_per_fragment,
+            max_bytes_per_file=max_bytes_per_file,
+            materialize_deletions_threshold=materialize_deletions_threshold,
+            max_source_bytes=max_source_bytes,
+            num_threads=threads,
+        )
+    return int(datasets.latest().version)
+
+
+def optimize_indices(datasets: Datasets, names: Sequence[str] | None = None) -> int:
+    """Bring the base's indexes up to the rows added since; return the version after it."""
+    dataset = datasets.open(datasets.uri)
+    options: dict[str, Any] = {} if names is None else {"index_names": list(names)}
+    with lance_errors(f"bringing up the indexes of {datasets.uri}"):
+        dataset.optimize.optimize_indices(**options)
+    return int(datasets.latest().version)
+
+
+def index_names(datasets: Datasets) -> list[str]:
+    """Names of the base's own indexes, without the MemWAL entry."""
+    with lance_errors(f"listing the indexes of {datasets.uri}"):
+        described = datasets.latest().describe_indices()
+    return [index.name for index in described if not index.name.startswith("__")]
+
+
+def check_version(datasets: Datasets, version: int) -> None:
+    """Raise `MissingEntry` when that version can no longer be read."""
+    try:
+        datasets.open(datasets.uri, version)
+    except Exception as error:
+        raise MissingEntry(
+            f"{datasets.uri}: version {version} is gone; it was cleaned up"
+        ) from error
