@@ -7,6 +7,7 @@ it equals `lance.evaluate_sharding_spec` bit for bit and never changes.
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -89,9 +90,13 @@ def _float_words(array: pa.Array) -> npt.NDArray[Any]:
 
 def _hash_words(values: npt.NDArray[Any]) -> Hashes:
     """Murmur3 of one 32-bit word, or of a 64-bit word as its low and high half."""
-    out = np.zeros(len(values), np.uint32)
     wide = values.dtype.itemsize == 8
     halves = values.view(np.uint32).reshape(-1, 2) if wide else values.reshape(-1, 1)
+    if len(values) <= _FEW_ROWS:
+        size = 8 if wide else 4
+        few = [_finish_one_row(_mix_one_row(0, row), size) for row in halves.tolist()]
+        return np.array(few, np.uint32)
+    out = np.zeros(len(values), np.uint32)
     k = np.empty(min(_CHUNK, len(values)), np.uint32)
     scratch = np.empty_like(k)
     for start in range(0, len(values), _CHUNK):
@@ -131,6 +136,8 @@ def _finish(h: Hashes, scratch: Hashes) -> None:
 def _hash_bytes(rows: VarBytes) -> Hashes:
     """Murmur3 of rows of bytes: all rows a word at a time, the longest first."""
     count = len(rows.lengths)
+    if count <= _FEW_ROWS:
+        return np.array([_hash_one_row(row) for row in rows.tolist()], np.uint32)
     order = np.argsort(-rows.lengths, kind="stable")
     starts, lengths = rows.starts[order], rows.lengths[order]
     h = np.zeros(count, np.uint32)
@@ -161,10 +168,24 @@ def _hash_bytes(rows: VarBytes) -> Hashes:
 
 
 def _mix_one_row(h: int, words: list[int]) -> int:
-    """The rest of a few very long rows; plain integers beat arrays of length 1."""
+    """For a few rows; plain integers beat arrays of length 1."""
     for word in words:
         k = word * 0xCC9E2D51 & _MASK32
         k = (k << 15 | k >> 17) * 0x1B873593 & _MASK32
         h ^= k
         h = ((h << 13 | h >> 19) * 5 + 0xE6546B64) & _MASK32
     return h
+
+
+def _finish_one_row(h: int, size: int) -> int:
+    h ^= size
+    h = (h ^ h >> 16) * 0x85EBCA6B & _MASK32
+    h = (h ^ h >> 13) * 0xC2B2AE35 & _MASK32
+    return h ^ h >> 16
+
+
+def _hash_one_row(row: bytes) -> int:
+    whole = len(row) >> 2
+    words = list(struct.unpack_from(f"<{whole}I", row))
+    tail = [byte | 0xFFFFFF00 if byte > 127 else byte for byte in row[4 * whole :]]
+    return _finish_one_row(_mix_one_row(0, words + tail), len(row))

@@ -53,6 +53,12 @@ class VarBytes:
     starts: Ints1D
     lengths: Ints1D
 
+    def tolist(self) -> list[bytes]:
+        """The rows as bytes objects."""
+        ends = self.starts + self.lengths
+        pairs = zip(self.starts.tolist(), ends.tolist(), strict=True)
+        return [self.data[start:end].tobytes() for start, end in pairs]
+
 
 def var_values(array: pa.Array) -> VarBytes:
     """The bytes of a string or binary array, in place; a null is empty."""

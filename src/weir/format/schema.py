@@ -57,6 +57,14 @@ class TableSchema:
         """The id of each top-level column."""
         return {f.name: int(f.metadata[FIELD_ID]) for f in self.arrow}
 
+    @cached_property
+    def tombstone_id(self) -> int:
+        """The field id of `_tombstone` in an SSTable, as pylance gives it.
+
+        It follows the columns there are now; `max_field_id` also counts dropped ones.
+        """
+        return 1 + max((number for field in self.arrow for number in _ids(field)), default=-1)
+
 
 def table_schema(
     arrow_with_ids: pa.Schema, primary_key: Iterable[str], max_field_id: int
