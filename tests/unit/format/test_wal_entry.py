@@ -299,6 +299,16 @@ def _full_fence():
     return stream(SIMPLE.wal, [simple([1])], writer_epoch=1, fence_sentinel="true")
 
 
+def _nested_name():
+    batch = pa.record_batch({"s": pa.array([{"child": 1}])})
+    return stream(batch.schema, [batch], writer_epoch=1).replace(b"child", b"chil\xe6")
+
+
+def _time_zone():
+    batch = pa.record_batch({"t": pa.array([1], pa.timestamp("us", "zone"))})
+    return stream(batch.schema, [batch], writer_epoch=1).replace(b"zone", b"zon\xe6")
+
+
 def _twice():
     schema = pa.schema([("a", pa.int8()), ("a", pa.int8())])
     return stream(schema, writer_epoch=1)
@@ -331,6 +341,8 @@ WHOLE = bytes(encode([simple([1, 2, 3])]))
             stream(SIMPLE.wal, [simple([1])], writer_epoch=1, fence_sentinel="true"),
             "fence",
         ),
+        _bad("nested name", _nested_name(), "utf-8"),
+        _bad("time zone", _time_zone(), "utf-8"),
         _bad("columns twice", _twice(), "twice"),
         _bad("invalid utf8", _invalid_utf8(), "UTF8"),
         _bad("bad offsets", _bad_offsets(), "is not a usable"),
