@@ -65,6 +65,16 @@ class Changes:
     added: tuple[str, ...] = ()
     """New fragments."""
 
+    def to_json(self) -> str:
+        """As text, to travel from a task to the one that commits."""
+        return json.dumps({"updated": self.updated, "removed": self.removed, "added": self.added})
+
+    @classmethod
+    def from_json(cls, text: str) -> Changes:
+        """What `to_json` made."""
+        parts = json.loads(text)
+        return cls(tuple(parts["updated"]), tuple(parts["removed"]), tuple(parts["added"]))
+
 
 def delete_keys(base: LanceBase, keys: pa.Table) -> Changes:
     """Deletion vectors that hide the rows of `keys` in the whole base; commits nothing.
