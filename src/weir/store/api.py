@@ -99,7 +99,10 @@ class Store(Protocol):
         """Every object below the folder `prefix`, recursively, in no promised order."""
 
     def list_folder(self, prefix: str) -> Folder:
-        """Names of the folders directly below `prefix` and the objects directly in it."""
+        """Names of the folders directly below `prefix` and the objects directly in it.
+
+        A folder may be named that holds nothing any more, or nothing yet.
+        """
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete many objects; a missing one counts as deleted (G-12)."""

@@ -93,7 +93,7 @@ class LocalStore:
 
     def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
         """Not offered by files; `weir.store.chain` does compare-and-swap with put-if-absent."""
-        raise StoreError(
+        raise StoreUnsuitable(
             f"{self._root}: local files have no compare-and-swap by ETag (asked for {path!r}); "
             "use weir.store.chain"
         )

@@ -9,7 +9,7 @@
     late.release()                                             # ... applied now
     gate = store.on("put_if_absent", "*/manifest/*").pause()   # the caller waits before applying
     gate.wait_reached(); ...; gate.release()
-    store.crash_at(3, "after")                                 # the process dies after its third write
+    store.crash_at(3, "after")                                 # dies after its third write
 
 The verb is a name of `Store`, `"read"`, `"write"` or `"*"`; the path a pattern in which `*` also
 matches slashes. `get_many` and `head_many` are seen as their single reads. A failed write is a
@@ -341,7 +341,7 @@ class FaultStore:
         if crash:
             if crash[1] == "after":
                 self._apply(op, path, apply)
-            self._note(op, path, f"crash {crash[1]}")
+            self.log.append(Event(op, path, f"crash {crash[1]}"))
             raise Crash(f"{crash[1]} {op} {path}")
         for rule in struck:
             if rule.fault.action == "delay":
@@ -368,7 +368,7 @@ class FaultStore:
             if isinstance(answer, Exception):
                 raise answer
             return answer
-        self._note(op, path, action)
+        self.log.append(Event(op, path, action))
         if action == "refuse":
             raise StoreError(f"{self.uri}/{path}: refused by the fault plan")
         if action == "deny":
@@ -386,9 +386,9 @@ class FaultStore:
         try:
             result = apply()
         except Exception as error:
-            self._note(op, path, type(error).__name__)
+            self.log.append(Event(op, path, type(error).__name__))
             raise
-        self._note(op, path, "ok")
+        self.log.append(Event(op, path, "ok"))
         return result
 
     def _quietly(self, op: str, path: str, apply: Callable[[], T]) -> T | Exception:
@@ -396,6 +396,3 @@ class FaultStore:
             return self._apply(op, path, apply)
         except Exception as error:  # noqa: BLE001 (nobody is there to hear the answer)
             return error
-
-    def _note(self, op: str, path: str, outcome: str) -> None:
-        self.log.append(Event(op, path, outcome))
