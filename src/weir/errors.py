@@ -4,6 +4,7 @@
     |-- FencedError          fenced       a newer writer owns the shard: keep the rows, reopen on purpose
     |-- WriterClosed         closed       this handle is finished: open a new one
     |-- UnknownOutcome       unavailable  perhaps written, perhaps not: reopening decides (F-11)
+    |-- PartialWrite         unavailable  some shards of a put failed: each with its own error and rows
     |-- StoreError           unavailable  the store failed, after retries
     |   |-- StoreDenied      invalid      credentials missing, wrong or expired
     |   `-- StoreUnsuitable  invalid      the store does not keep put-if-absent
@@ -27,8 +28,9 @@ A missing object is `data`, never `unavailable`: a retry loop must not spin on a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
+from uuid import UUID
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,6 +92,27 @@ class UnknownOutcome(WeirError):
     def __init__(self, message: str, *, unacknowledged: Sequence[pa.RecordBatch] = ()) -> None:
         super().__init__(message)
         self.unacknowledged = list(unacknowledged)
+
+
+class PartialWrite(WeirError):
+    """A put or flush over several shards failed in some of them; the others are done.
+
+    `failures` holds the error of each shard that failed, `unacknowledged` its rows: what to do about
+    them, each error's own kind says.
+    """
+
+    kind = "unavailable"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        failures: Mapping[UUID, WeirError],
+        unacknowledged: Mapping[UUID, Sequence[pa.RecordBatch]],
+    ) -> None:
+        super().__init__(message)
+        self.failures = dict(failures)
+        self.unacknowledged = {shard: list(rows) for shard, rows in unacknowledged.items()}
 
 
 class StoreError(WeirError):
