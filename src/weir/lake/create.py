@@ -87,11 +87,12 @@ def ensure_primary_key(datasets: Datasets, primary_key: Sequence[str]) -> int:
                 f"{datasets.uri}: primary key column {name!r} may be null;"
                 " make it not null first (`LanceDataset.alter_columns`)"
             )
+    marks: dict[str, dict[str, str | None]] = {
+        name: {k.decode(): v.decode() for k, v in (target.field(name).metadata or {}).items()}
+        for name in primary_key
+    }
     with lance_errors(f"marking the primary key of {datasets.uri}"):
-        for name in primary_key:
-            metadata = target.field(name).metadata or {}
-            texts = {key.decode(): value.decode() for key, value in metadata.items()}
-            datasets.open(datasets.uri).replace_field_metadata(name, texts)
+        datasets.open(datasets.uri).update_field_metadata(marks)
     return int(datasets.latest().version)
 
 

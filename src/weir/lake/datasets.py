@@ -15,6 +15,7 @@ import lance
 from lance.lance import _Session
 
 from weir.env import Env
+from weir.errors import MissingEntry, NotAWeirTable
 from weir.format import paths
 from weir.lake.cache import ByteCache
 from weir.lake.lance_errors import lance_errors
@@ -82,4 +83,14 @@ class Datasets:
     def sstable(self, shard: UUID, name: str) -> lance.LanceDataset:
         """An SSTable, kept open: its directory is immutable once published."""
         uri = self.sstable_uri(shard, name)
-        return self._sstables.get_or_make(uri, lambda: self.open(uri), lambda _: 1)
+
+        def load() -> lance.LanceDataset:
+            try:
+                return self.open(uri)
+            except NotAWeirTable as error:
+                raise MissingEntry(
+                    f"SSTable {uri} is not there; it may have been collected after this read was"
+                    " planned: read the table again"
+                ) from error
+
+        return self._sstables.get_or_make(uri, load, lambda _: 1)

@@ -1,0 +1,109 @@
+"""The small parts: cache, literals, filters, key indexes, errors."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lance.commit import CommitConflictError
+
+from weir.env import SYSTEM
+from weir.errors import (
+    CommitConflict,
+    InvalidInput,
+    MissingEntry,
+    NotAWeirTable,
+    StoreDenied,
+    StoreError,
+)
+from weir.lake.cache import ByteCache
+from weir.lake.filters import filter_rows
+from weir.lake.keysets import KeyIndex, KeySet
+from weir.lake.lance_errors import lance_errors, translated
+from weir.lake.literals import is_one_of, literal
+
+
+def test_the_cache_drops_the_least_recently_used_beyond_its_bound() -> None:
+    cache: ByteCache[str] = ByteCache(10, SYSTEM)
+    cache.put("a", "A", 4)
+    cache.put("b", "B", 4)
+    assert cache.get("a") == "A"
+    cache.put("c", "C", 4)
+    assert (cache.get("b"), cache.get("a"), cache.get("c")) == (None, "A", "C")
+    assert cache.bytes == 8
+    assert cache.put("huge", "H", 11) == "H"
+    assert cache.get("huge") is None
+    cache.put("a", "A2", 2)
+    assert cache.bytes == 6
+    cache.drop("a")
+    cache.drop("a")
+    assert cache.bytes == 4
+    assert cache.get_or_make("d", lambda: "D", lambda _: 1) == "D"
+    assert cache.get_or_make("d", lambda: "other", lambda _: 1) == "D"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(True, "true"), (7, "7"), (-7, "-7"), ("it's", "'it''s'"), (b"\x00\xff", "X'00ff'")],
+)
+def test_literals(value: object, text: str) -> None:
+    assert literal(value) == text
+
+
+def test_what_has_no_literal_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="float"):
+        literal(1.5)
+    with pytest.raises(InvalidInput, match="backtick"):
+        is_one_of("a`b", pa.array([1]))
+    with pytest.raises(InvalidInput, match="no value"):
+        is_one_of("a", pa.array([], pa.int64()))
+
+
+def test_filters_over_rows_in_memory() -> None:
+    rows = pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"]})
+    kept = pa.Table.from_batches(filter_rows(rows, "a > 1 AND b LIKE 'y%'", ["b"]))
+    assert kept.to_pylist() == [{"b": "y"}]
+    with pytest.raises(InvalidInput):
+        list(filter_rows(rows, "a >", None))
+
+
+@given(st.lists(st.integers(-50, 50)), st.lists(st.integers(-50, 50)))
+def test_key_index_and_set_equal_python(here: list[int], asked: list[int]) -> None:
+    for dtype, cast in ((pa.int64(), int), (pa.utf8(), str)):
+        keys = pa.array([cast(n) for n in here], dtype)
+        wanted = pa.array([cast(n) for n in asked], dtype)
+        found = KeyIndex(keys).find(wanted)
+        assert found.tolist() == [i for i, n in enumerate(here) if n in set(asked)]
+        expected = [n in set(here) for n in asked]
+        assert KeySet(keys).contains(wanted).tolist() == expected
+
+
+def test_key_index_states_its_size() -> None:
+    index = KeyIndex(pa.array(np.random.default_rng(0).permutation(1000)))
+    assert (len(index), len(KeySet(pa.array(["a"])))) == (1000, 1)
+    assert 16_000 <= index.nbytes <= 17_000
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (CommitConflictError("Retryable commit conflict for version 4"), CommitConflict),
+        (OSError("Invalid user input: Stale SSTable compaction for shard x"), CommitConflict),
+        (OSError("Too many concurrent writers. Attempted 0 retries."), CommitConflict),
+        (ValueError("Dataset at path x was not found: Not found: x/_versions"), NotAWeirTable),
+        (OSError("Object at location data/x.lance not found"), MissingEntry),
+        (OSError("Generic S3 error: Access Denied"), StoreDenied),
+        (OSError("connection reset"), StoreError),
+        (OSError("Invalid user input: no such column"), InvalidInput),
+        (ValueError("whatever"), InvalidInput),
+    ],
+)
+def test_errors_of_pylance_are_told_apart(error: Exception, kind: type[Exception]) -> None:
+    assert type(translated(error, "doing it")) is kind
+    with pytest.raises(kind, match="doing it"), lance_errors("doing it"):
+        raise error
+
+
+def test_our_own_errors_pass_unchanged() -> None:
+    with pytest.raises(MissingEntry, match=r"^mine$"), lance_errors("doing it"):
+        raise MissingEntry("mine")
