@@ -1,1 +1,93 @@
-"""weir."""
+"""Durable, fenced writes and fresh reads for Lance tables on object storage."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from weir.config import IndexConfig, WriterConfig
+from weir.errors import (
+    Backpressure,
+    CheckpointNotFound,
+    CommitConflict,
+    CorruptEntry,
+    FencedError,
+    InvalidInput,
+    MissingEntry,
+    NotAWeirTable,
+    PartialWrite,
+    SchemaMismatch,
+    SealedShard,
+    SnapshotExpired,
+    StoreDenied,
+    StoreError,
+    StoreUnsuitable,
+    UnknownOutcome,
+    WalOnlyMode,
+    WalStoreMismatch,
+    WeirError,
+    WriterClosed,
+)
+from weir.format.wal_entry import WalEntry
+from weir.log.appender import WalAppender
+from weir.log.tailer import WalTailer
+from weir.shard.ack import Ack
+from weir.shard.writer import ShardWriter
+from weir.table.changes import Bookmark, Change
+from weir.table.making import create, enable, open
+from weir.table.scan import Scan
+from weir.table.sharding import Bucket, Identity, Unsharded
+from weir.table.shards import Shard
+from weir.table.snapshot import Snapshot
+from weir.table.table import Table
+from weir.table.writer import TableWriter
+
+__all__ = [
+    "Ack",
+    "Backpressure",
+    "Bookmark",
+    "Bucket",
+    "Change",
+    "CheckpointNotFound",
+    "CommitConflict",
+    "CorruptEntry",
+    "FencedError",
+    "Identity",
+    "IndexConfig",
+    "InvalidInput",
+    "MissingEntry",
+    "NotAWeirTable",
+    "PartialWrite",
+    "Scan",
+    "SchemaMismatch",
+    "SealedShard",
+    "Shard",
+    "ShardWriter",
+    "Snapshot",
+    "SnapshotExpired",
+    "StoreDenied",
+    "StoreError",
+    "StoreUnsuitable",
+    "Table",
+    "TableWriter",
+    "UnknownOutcome",
+    "Unsharded",
+    "WalAppender",
+    "WalEntry",
+    "WalOnlyMode",
+    "WalStoreMismatch",
+    "WalTailer",
+    "WeirError",
+    "WriterClosed",
+    "WriterConfig",
+    "create",
+    "enable",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Spark is loaded when it is asked for: the core works without it."""
+    if name == "spark":
+        return importlib.import_module("weir.spark")
+    raise AttributeError(f"module 'weir' has no attribute {name!r}")

@@ -94,8 +94,6 @@ def merge_count(
     in_base = 0
     if base is not None and (not levels or not schema.primary_key):
         in_base, base = base.count(filter), None
-    if not schema.primary_key and filter is None:
-        return in_base + sum(int(level.rows) for level in levels)
     names = schema.primary_key or schema.plain.names[:1]
     _, rows = merge_scan(levels, base, schema, columns=names, filter=filter, env=env)
     return in_base + sum(int(batch.num_rows) for batch in rows)

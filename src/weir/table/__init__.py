@@ -1,1 +1,1 @@
-"""weir.table"""
+"""Tables: routing, snapshots, merged reads, the change feed."""

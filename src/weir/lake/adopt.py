@@ -1,0 +1,70 @@
+"""Makes a Lance dataset, or an existing one, the base of a weir table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from weir.errors import InvalidInput, NotAWeirTable
+from weir.lake.lance_errors import lance_errors
+from weir.lake.schemas import KEY_MARK, KEY_POSITION, marked_key
+
+
+def find_dataset(uri: str, options: Mapping[str, str] | None) -> lance.LanceDataset | None:
+    """The dataset at that URI, or None. One listing and one read."""
+    try:
+        with lance_errors(f"looking for a Lance dataset at {uri}"):
+            return lance.dataset(uri, storage_options=dict(options or {}) or None)
+    except NotAWeirTable:
+        return None
+
+
+def create_base(
+    uri: str, schema: pa.Schema, primary_key: Sequence[str], options: Mapping[str, str] | None
+) -> lance.LanceDataset:
+    """An empty dataset with that schema and key; `InvalidInput` when there is one already."""
+    with lance_errors(f"creating the base table {uri}"):
+        return lance.write_dataset(
+            marked_key(schema, primary_key).empty_table(),
+            uri,
+            mode="create",
+            storage_options=dict(options or {}) or None,
+        )
+
+
+def mark_key(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> None:
+    """Declare the key of an existing dataset. Reads the key columns: they must hold no null."""
+    names = list(primary_key)
+    with lance_errors(f"declaring the key {names} of {dataset.uri}"):
+        nullable = [name for name in names if dataset.schema.field(name).nullable]
+        if nullable:
+            changes: list[Any] = [{"path": name, "nullable": False} for name in nullable]
+            dataset.alter_columns(*changes)
+        dataset.update_field_metadata(
+            {
+                name: {KEY_MARK.decode(): "true", KEY_POSITION.decode(): str(position)}
+                for position, name in enumerate(names, 1)
+            }
+        )
+
+
+def check_no_duplicates(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> None:
+    """`InvalidInput` when a key occurs twice: a merge could not tell which row is the newer."""
+    names = list(primary_key)
+    with lance_errors(f"reading the keys of {dataset.uri}"):
+        keys = dataset.to_table(columns=names)
+    distinct = keys.group_by(names).aggregate([]).num_rows
+    if distinct != keys.num_rows:
+        raise InvalidInput(
+            f"{dataset.uri} holds {keys.num_rows} rows and only {distinct} different keys {names};"
+            " remove the duplicates, or choose a key that is unique"
+        )
+
+
+def initialize_mem_wal(dataset: lance.LanceDataset, settings: Mapping[str, Any]) -> None:
+    """Attach the MemWAL index, so that native readers and writers know the table's sharding."""
+    with lance_errors(f"attaching the MemWAL index to {dataset.uri}"):
+        dataset.initialize_mem_wal(**settings)

@@ -1,0 +1,143 @@
+"""What every part of an open table shares: its stores, its Lance side, its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.env import Env
+from weir.errors import InvalidInput
+from weir.format import paths
+from weir.format.manifest import ShardManifest, Status
+from weir.format.schema import TableSchema
+from weir.lake.api import Lake
+from weir.log.site import ShardSite
+from weir.store.api import Store
+from weir.table.record import Route, TableRecord, TableRecords
+from weir.table.sharding import (
+    Identity,
+    Router,
+    Sharding,
+    Unsharded,
+    Value,
+    field_entries,
+    shard_id,
+    value_from_entries,
+)
+from weir.table.tails import Tails
+from weir.types import Epoch, Generation, Position, Version
+
+CONCURRENCY: Final = 16
+"""Shards looked at or written to at once by one call."""
+
+
+@dataclass
+class Core:
+    """One open table. Safe to share between threads."""
+
+    uri: str
+    storage_options: Mapping[str, str] = field(repr=False)
+    store: Store
+    wal: Store
+    lake: Lake
+    env: Env
+    record: TableRecord
+    tails: Tails
+
+    def schema(self) -> TableSchema:
+        """The schema of the latest base version. One listing."""
+        return self.lake.open_base().schema
+
+    def site(self, shard: UUID) -> ShardSite:
+        """Where that shard is."""
+        return ShardSite(self.store, self.wal, shard, self.env)
+
+    def refresh(self) -> TableRecord:
+        """Read the record again: after resharding, say. One list, one get."""
+        self.record = TableRecords(self.store).load()
+        return self.record
+
+    @property
+    def router(self) -> Router:
+        """Rows to shards, by the record."""
+        return Router(self.record.sharding)
+
+    def shard_ids(self) -> list[UUID]:
+        """Every shard on the store, of any origin, in the order of the routing. One listing.
+
+        The store is asked, not the record: native writers and other processes add shards.
+        """
+        folders, _ = self.store.list_folder(paths.SHARDS)
+        found = set()
+        for name in folders:
+            try:
+                found.add(paths.parse_shard_id(name.rstrip("/").rpartition("/")[2]))
+            except InvalidInput:
+                continue
+        routed = [route.shard for route in self.record.routing]
+        return [*routed, *sorted(found.difference(routed))]
+
+    def route(self, value: Value) -> UUID:
+        """The shard that takes the rows of `value`."""
+        return shard_id(self.record.sharding, value, self.record.routing_version)
+
+    def ensure_shard(self, value: Value) -> UUID:
+        """The shard of `value`, made if it does not exist. Creators at the same time agree."""
+        shard = self.route(value)
+        manifests = self.tails.manifests(self.site(shard))
+        if isinstance(self.record.sharding, Identity) and manifests.latest() is None:
+            dtype = self.schema().plain.field(self.record.sharding.column).type
+            entries = field_entries(self.record.sharding, value, dtype)
+            manifests.create(first_manifest(shard, self.record.spec, entries))
+        return shard
+
+    def value_of(self, shard: UUID, manifest: ShardManifest | None) -> Value:
+        """What the shard stands for; None for a shard outside the routing."""
+        for route in self.record.routing:
+            if route.shard == shard:
+                return route.value
+        sharding = self.record.sharding
+        if manifest is None or not isinstance(sharding, Identity):
+            return None
+        value = value_from_entries(sharding, manifest.field_entries, self._identity_type(sharding))
+        return value if self.route(value) == shard else None
+
+    def is_routed(self, shard: UUID, manifest: ShardManifest | None) -> bool:
+        """True when the routing sends rows to that shard."""
+        return self.route(self.value_of(shard, manifest)) == shard
+
+    def _identity_type(self, sharding: Identity) -> pa.DataType:
+        return self.schema().plain.field(sharding.column).type
+
+    def map(self, run: Callable[[UUID], object], shards: list[UUID]) -> list[object]:
+        """Apply `run` to each shard, several at a time."""
+        return self.env.threads.map(run, shards, workers=CONCURRENCY)
+
+
+def first_manifest(shard: UUID, spec: int, entries: tuple[tuple[str, bytes], ...]) -> ShardManifest:
+    """The manifest of a shard nobody has claimed yet; its first writer gets epoch 1."""
+    return ShardManifest(
+        version=Version(1),
+        writer_epoch=Epoch(0),
+        replay_after=Position(0),
+        last_seen=Position(0),
+        current_generation=Generation(1),
+        sstables=(),
+        shard_spec_id=spec,
+        shard_id=shard,
+        field_entries=entries,
+        status=Status.ACTIVE,
+    )
+
+
+def routes_of(
+    sharding: Sharding, values: list[Value], routing_version: int, spec: int
+) -> tuple[Route, ...]:
+    """The routing of `values`; empty for identity sharding, whose values are not known."""
+    if not isinstance(sharding, Unsharded) and not values:
+        return ()
+    return tuple(Route(shard_id(sharding, v, routing_version), v, spec) for v in values)

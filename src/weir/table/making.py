@@ -1,0 +1,275 @@
+"""`create`, `open`, `enable`: where tables come from.
+
+Bad input is refused before anything is written. The record is written last: a table whose making
+was interrupted is no weir table yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from weir.config import WriterConfig
+from weir.env import SYSTEM, Env
+from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
+from weir.format.keys import check_key_type
+from weir.format.schema import TOMBSTONE
+from weir.lake import adopt
+from weir.lake.pylance_lake import PylanceLake
+from weir.log.manifests import Manifests
+from weir.log.site import ShardSite
+from weir.store.api import Store
+from weir.store.open import lance_options, normalize, open_store
+from weir.store.probe import require_put_if_absent
+from weir.table.core import CONCURRENCY, Core, first_manifest, routes_of
+from weir.table.record import Route, TableRecord, TableRecords
+from weir.table.sharding import (
+    Identity,
+    Sharding,
+    Unsharded,
+    check_sharding,
+    field_entries,
+    from_mem_wal,
+    mem_wal_settings,
+    values_of,
+)
+from weir.table.table import Table
+from weir.table.tails import Tails
+
+Options = Mapping[str, str] | None
+
+
+def create(
+    uri: str,
+    schema: pa.Schema,
+    *,
+    primary_key: str | Sequence[str] | None = None,
+    sharding: Sharding | None = None,
+    wal_uri: str | None = None,
+    writer_defaults: WriterConfig | None = None,
+    storage_options: Options = None,
+    env: Env = SYSTEM,
+) -> Table:
+    """Make an empty table at `uri` and open it.
+
+    Raises `InvalidInput` for what cannot be (nothing is written), also when something is there
+    already; `StoreUnsuitable` when the store does not keep put-if-absent, which is tried. About 60
+    requests for that proof, one for each shard, and a handful more.
+    """
+    key = _key_names(primary_key)
+    _check_schema(schema, key)
+    chosen = Unsharded() if sharding is None else sharding
+    check_sharding(chosen, schema, key)
+    place = _Place(uri, wal_uri, storage_options, env)
+    if TableRecords(place.store).find() is not None:
+        raise InvalidInput(f"{place.uri} is a weir table already; weir.open opens it")
+    if adopt.find_dataset(place.uri, place.lance) is not None:
+        raise InvalidInput(
+            f"{place.uri} is a Lance dataset already; weir.enable makes a weir table of it"
+        )
+    probed = place.prove()
+    dataset = adopt.create_base(place.uri, schema, key, place.lance)
+    defaults = writer_defaults or WriterConfig()
+    adopt.initialize_mem_wal(dataset, {**mem_wal_settings(chosen), **defaults.to_lance()})
+    return _finish(place, key, chosen, defaults, probed, spec=1)
+
+
+def open(
+    uri: str, *, storage_options: Options = None, wal_uri: str | None = None, env: Env = SYSTEM
+) -> Table:
+    """Open the table at `uri`. Claims nothing. Four requests.
+
+    `wal_uri` overrides where the recorded WAL store is reached (another mount point, say). Raises
+    `NotAWeirTable` when there is none.
+    """
+    store = open_store(uri, storage_options, env=env)
+    record = TableRecords(store).load()
+    place = _Place(uri, wal_uri or record.wal_uri, storage_options, env, store)
+    return place.table(record)
+
+
+def enable(
+    uri: str,
+    *,
+    primary_key: str | Sequence[str] | None = None,
+    sharding: Sharding | None = None,
+    wal_uri: str | None = None,
+    writer_defaults: WriterConfig | None = None,
+    storage_options: Options = None,
+    env: Env = SYSTEM,
+) -> Table:
+    """Adopt the Lance dataset at `uri` in place and open it as a table.
+
+    A key or sharding the dataset already declares (pylance's MemWAL) is kept, and shards that
+    pylance made stay readable. With a new key the key columns are read once: they must be unique
+    and without nulls.
+    Raises `NotAWeirTable` when there is no dataset, `InvalidInput` for what does not fit it.
+    """
+    place = _Place(uri, wal_uri, storage_options, env)
+    if TableRecords(place.store).find() is not None:
+        raise InvalidInput(f"{place.uri} is a weir table already; weir.open opens it")
+    dataset = adopt.find_dataset(place.uri, place.lance)
+    if dataset is None:
+        raise NotAWeirTable(f"{place.uri} holds no Lance dataset; weir.create makes a new table")
+    base = PylanceLake(place.uri, place.lance, place.store, env=env).open_base()
+    declared = base.schema.primary_key
+    key = _key_names(primary_key) if primary_key is not None else declared
+    if declared and key != declared:
+        raise InvalidInput(
+            f"{place.uri} declares the primary key {list(declared)}, not {list(key)}; leave out"
+            " primary_key to keep it"
+        )
+    _check_schema(base.schema.plain, key)
+    details = base.mem_wal
+    if details is not None and key and not declared:
+        raise InvalidInput(
+            f"{place.uri} has a MemWAL index and no primary key; pylance allows none to be added"
+        )
+    stored = None
+    if details is not None:
+        names = {number: name for name, number in base.schema.field_ids.items()}
+        stored = from_mem_wal(details.sharding_specs, names)
+    if stored is not None and sharding is not None and sharding != stored:
+        raise InvalidInput(f"{place.uri} is sharded by {stored} already, not by {sharding}")
+    chosen = stored or sharding or Unsharded()
+    check_sharding(chosen, base.schema.plain, key)
+    defaults = writer_defaults or WriterConfig()
+    if key and not declared:
+        adopt.check_no_duplicates(dataset, key)
+    probed = place.prove()
+    if key and not declared:
+        adopt.mark_key(dataset, key)
+    if details is None:
+        adopt.initialize_mem_wal(dataset, {**mem_wal_settings(chosen), **defaults.to_lance()})
+    spec = 1 if details is None or stored is not None else 0
+    return _finish(place, key, chosen, defaults, probed, spec=spec)
+
+
+class _Place:
+    """A URI with everything needed to reach it."""
+
+    def __init__(
+        self, uri: str, wal_uri: str | None, options: Options, env: Env, store: Store | None = None
+    ) -> None:
+        self.uri = normalize(uri)
+        self.wal_uri = None if wal_uri is None else normalize(wal_uri)
+        if self.uri.startswith("memory://"):
+            raise InvalidInput(
+                f"{self.uri}: a table needs a place that Lance can reach too; memory:// serves as"
+                " wal_uri, or use a temporary folder"
+            )
+        if self.wal_uri == self.uri:
+            raise InvalidInput(f"wal_uri is the table's own place {self.uri}; leave it out")
+        self.options = dict(options or {})
+        self.env = env
+        self.store = store or open_store(uri, options, env=env)
+        self.wal = self.store if wal_uri is None else open_store(wal_uri, options, env=env)
+        self.lance = lance_options(uri, options)
+
+    def prove(self) -> dict[str, Any]:
+        """Put-if-absent holds on both stores, or `StoreUnsuitable`."""
+        stores = [self.store] if self.wal is self.store else [self.store, self.wal]
+        passed = {}
+        for store in stores:
+            report = require_put_if_absent(store, self.env)
+            passed[store.uri] = [check.name for check in report.checks if check.passed]
+        return {"passed": passed, "at": self.env.clock.wall()}
+
+    def table(self, record: TableRecord) -> Table:
+        lake = PylanceLake(self.uri, self.lance, self.store, env=self.env)
+        return Table(
+            Core(
+                uri=self.uri,
+                storage_options=self.options,
+                store=self.store,
+                wal=self.wal,
+                lake=lake,
+                env=self.env,
+                record=record,
+                tails=Tails(self.env),
+            )
+        )
+
+
+def _finish(
+    place: _Place,
+    key: tuple[str, ...],
+    sharding: Sharding,
+    defaults: WriterConfig,
+    probed: dict[str, Any],
+    *,
+    spec: int,
+) -> Table:
+    routes = routes_of(sharding, values_of(sharding), 1, spec)
+    create_shards(place.store, place.wal, place.env, sharding, routes)
+    record = TableRecord(
+        table_id=place.env.new_id(),
+        primary_key=key,
+        sharding=sharding,
+        routing=routes,
+        routing_version=1,
+        spec=spec,
+        wal_uri=place.wal_uri,
+        writer_defaults=defaults,
+        probe=probed,
+        created=place.env.clock.wall(),
+        extra={},
+    )
+    records = TableRecords(place.store)
+    try:
+        records.create(record)
+    except CommitConflict:
+        standing = records.load()
+        if (standing.primary_key, standing.sharding) != (key, sharding):
+            raise
+        record = standing  # two who made the same table at once: both have it
+    return place.table(record)
+
+
+def create_shards(
+    store: Store, wal: Store, env: Env, sharding: Sharding, routes: Sequence[Route]
+) -> None:
+    """Write the first manifest of each shard that has none yet; side by side, idempotent."""
+    assert not isinstance(sharding, Identity) or not routes, "identity shards come on demand"
+
+    def make(route: Route) -> None:
+        site = ShardSite(store, wal, route.shard, env)
+        entries = field_entries(sharding, route.value, None)
+        Manifests(site).create(first_manifest(route.shard, route.spec, entries))
+
+    env.threads.map(make, list(routes), workers=CONCURRENCY)
+
+
+def _key_names(primary_key: str | Sequence[str] | None) -> tuple[str, ...]:
+    if primary_key is None:
+        return ()
+    names = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InvalidInput(
+            f"primary_key must be a column, a list of columns, or None, got {primary_key!r}"
+        )
+    if len(set(names)) != len(names):
+        raise InvalidInput(f"primary_key names a column twice: {list(names)}")
+    return names
+
+
+def _check_schema(schema: Any, key: Sequence[str]) -> None:
+    if not isinstance(schema, pa.Schema):
+        raise InvalidInput(f"schema must be a pyarrow.Schema, got {type(schema).__name__}")
+    if not len(schema):
+        raise InvalidInput("the schema has no columns")
+    for name in schema.names:
+        if name == TOMBSTONE or name.startswith("_row"):
+            raise InvalidInput(f"column name {name!r} is reserved; rename the column")
+        if not name or "." in name:
+            raise InvalidInput(f"column name {name!r}: Lance allows no empty name and no '.'")
+        if schema.names.count(name) > 1:
+            raise InvalidInput(f"column {name!r} occurs twice")
+    for name in key:
+        if name not in schema.names:
+            raise InvalidInput(
+                f"primary key column {name!r} is not a column; there are {schema.names}"
+            )
+        check_key_type(schema.field(name))

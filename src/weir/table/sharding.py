@@ -1,0 +1,242 @@
+"""How rows find their shard: by a hash of a column, by its value, or not at all.
+
+The ids of shards follow from the sharding and the value alone, so that two processes that create
+the same shard at the same time create the same one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.errors import CorruptEntry, InvalidInput
+from weir.format.base_manifest import ShardingSpec
+from weir.format.bucket import bucket
+from weir.format.columns import plain_array
+
+# Stored. Never change a value; add one.
+_NAMESPACE: Final = UUID("6f3b2d53-52a4-5b1c-9d0e-77656972f00d")
+_FIELD: Final = "bucket"
+BUCKETS_MAX: Final = 1024
+
+Value = int | str | bool | None
+"""What a shard stands for: a bucket, a value of the identity column, or None."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """`num` shards; a row goes to the hash of `column`, as Lance hashes it, modulo `num`."""
+
+    column: str
+    num: int
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One shard for each value of `column`, made when the value first shows up."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class Unsharded:
+    """One shard for the whole table."""
+
+
+Sharding = Bucket | Identity | Unsharded
+
+
+def check_sharding(sharding: Any, schema: pa.Schema, primary_key: Sequence[str]) -> None:
+    """`InvalidInput` unless the table can be sharded so."""
+    if isinstance(sharding, Unsharded):
+        return
+    if not isinstance(sharding, Bucket | Identity):
+        raise InvalidInput(
+            f"sharding must be Bucket(column, num), Identity(column) or Unsharded(), not {sharding}"
+        )
+    column = sharding.column
+    if column not in schema.names:
+        raise InvalidInput(f"sharding column {column!r} is not a column; there are {schema.names}")
+    if primary_key and column not in primary_key:
+        raise InvalidInput(
+            f"sharding column {column!r} must be part of the primary key {list(primary_key)}:"
+            " a row is found, replaced and deleted by its key alone"
+        )
+    dtype = schema.field(column).type
+    if isinstance(sharding, Bucket):
+        num = sharding.num
+        if type(num) is not int or not 1 <= num <= BUCKETS_MAX:
+            raise InvalidInput(
+                f"Bucket: num must be a whole number from 1 to {BUCKETS_MAX}, got {num!r}"
+            )
+        bucket(pa.array([], dtype), num)  # refuses a type without a hash
+    elif not _is_identity_type(dtype):
+        raise InvalidInput(
+            f"Identity: column {column!r} is {dtype}; use integers, bool or utf8, or Bucket"
+        )
+
+
+def _is_identity_type(dtype: pa.DataType) -> bool:
+    types = pa.types
+    text = types.is_string(dtype) or types.is_large_string(dtype)
+    return bool(types.is_integer(dtype) or types.is_boolean(dtype) or text)
+
+
+def to_record(sharding: Sharding) -> dict[str, Any]:
+    """As JSON-ready values."""
+    if isinstance(sharding, Bucket):
+        return {"kind": "bucket", "column": sharding.column, "num": sharding.num}
+    if isinstance(sharding, Identity):
+        return {"kind": "identity", "column": sharding.column}
+    return {"kind": "unsharded"}
+
+
+def from_record(record: Mapping[str, Any], path: str) -> Sharding:
+    """Back from a record, or `CorruptEntry` naming `path`."""
+    match record:
+        case {"kind": "bucket", "column": str(column), "num": int(num)} if 1 <= num <= BUCKETS_MAX:
+            return Bucket(column, num)
+        case {"kind": "identity", "column": str(column)}:
+            return Identity(column)
+        case {"kind": "unsharded"}:
+            return Unsharded()
+    raise CorruptEntry(f"{path}: unknown sharding {dict(record)!r}")
+
+
+def mem_wal_settings(sharding: Sharding) -> dict[str, Any]:
+    """The arguments of pylance's `initialize_mem_wal` for the same sharding."""
+    if isinstance(sharding, Bucket):
+        return {"bucket_column": sharding.column, "num_buckets": sharding.num}
+    if isinstance(sharding, Identity):
+        return {"identity_column": sharding.column}
+    return {"unsharded": True}
+
+
+def from_mem_wal(specs: Sequence[ShardingSpec], names: Mapping[int, str]) -> Sharding | None:
+    """The sharding a MemWAL index entry describes; None without a spec that weir can follow."""
+    for spec in specs:
+        if len(spec.fields) != 1:
+            continue
+        field = spec.fields[0]
+        transform, sources = field.transform, field.source_ids
+        if transform == "unsharded":
+            return Unsharded()
+        if len(sources) != 1 or sources[0] not in names:
+            continue
+        if transform == "bucket":
+            return Bucket(names[sources[0]], int(field.parameters["num_buckets"]))
+        if transform == "identity":
+            return Identity(names[sources[0]])
+    return None
+
+
+def shard_id(sharding: Sharding, value: Value, routing_version: int) -> UUID:
+    """The id of the shard for `value`; the same for whoever computes it."""
+    name = json.dumps([to_record(sharding), value, routing_version], sort_keys=True)
+    return uuid5(_NAMESPACE, name)
+
+
+def values_of(sharding: Sharding) -> list[Value]:
+    """The shards that exist from the start."""
+    if isinstance(sharding, Bucket):
+        return list(range(sharding.num))
+    return [None] if isinstance(sharding, Unsharded) else []
+
+
+def field_entries(
+    sharding: Sharding, value: Value, dtype: pa.DataType | None
+) -> tuple[tuple[str, bytes], ...]:
+    """What the shard's manifest says about its value, as the format wants it."""
+    if isinstance(sharding, Identity):
+        if value is None:
+            return ()
+        return ((_FIELD, _value_bytes(value, dtype)),)
+    number = value if isinstance(value, int) else 0
+    return ((_FIELD, number.to_bytes(4, "little", signed=True)),)
+
+
+def _value_bytes(value: Value, dtype: pa.DataType | None) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bool):
+        return bytes([value])
+    assert isinstance(value, int), "an identity value is text, bool or a whole number"
+    assert dtype is not None, "the width of a number comes from its column"
+    signed = bool(pa.types.is_signed_integer(dtype))
+    return value.to_bytes(dtype.bit_width // 8, "little", signed=signed)
+
+
+def value_from_entries(
+    sharding: Sharding, entries: Sequence[tuple[str, bytes]], dtype: pa.DataType | None
+) -> Value:
+    """The value a manifest's field entries name, or None."""
+    raw = dict(entries).get(_FIELD)
+    if raw is None or isinstance(sharding, Unsharded):
+        return None
+    if isinstance(sharding, Bucket):
+        return int.from_bytes(raw, "little", signed=True)
+    if dtype is not None and pa.types.is_boolean(dtype):
+        return raw != b"\0"
+    if dtype is not None and pa.types.is_integer(dtype):
+        return int.from_bytes(raw, "little", signed=bool(pa.types.is_signed_integer(dtype)))
+    return raw.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Router:
+    """Sorts rows by shard, vectorized."""
+
+    sharding: Sharding
+
+    def split(self, batch: pa.RecordBatch) -> list[tuple[Value, pa.RecordBatch]]:
+        """The rows of each shard, in their order; a batch of one shard is not copied."""
+        if isinstance(self.sharding, Unsharded):
+            return [(None, batch)]
+        codes, values = self._codes(batch.column(self.sharding.column))
+        if len(codes) == 0:
+            return []
+        if (codes == codes[0]).all():
+            return [(values[int(codes[0])], batch)]
+        order = np.argsort(codes, kind="stable")
+        ordered = batch.take(pa.array(order))
+        present, starts = np.unique(codes[order], return_index=True)
+        ends = [*starts[1:], len(codes)]
+        return [
+            (values[int(code)], ordered.slice(int(start), int(end) - int(start)))
+            for code, start, end in zip(present, starts, ends, strict=True)
+        ]
+
+    def values(self, keys: pa.Table | pa.RecordBatch) -> list[tuple[Value, npt.NDArray[np.int64]]]:
+        """Per shard the indices of its rows, ascending."""
+        if isinstance(self.sharding, Unsharded):
+            return [(None, np.arange(keys.num_rows))]
+        codes, values = self._codes(keys.column(self.sharding.column))
+        return [(values[int(code)], np.flatnonzero(codes == code)) for code in np.unique(codes)]
+
+    def mask(self, batch: pa.RecordBatch, value: Value) -> pa.Array:
+        """True for each row that belongs to the shard of `value`."""
+        if isinstance(self.sharding, Unsharded):
+            return pa.array(np.ones(batch.num_rows, np.bool_))
+        column = batch.column(self.sharding.column)
+        if isinstance(self.sharding, Bucket):
+            return pa.array(bucket(column, self.sharding.num) == value)
+        if value is None:
+            return column.is_null()
+        return pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), fill_value=False)
+
+    def _codes(
+        self, column: pa.Array | pa.ChunkedArray
+    ) -> tuple[npt.NDArray[Any], Sequence[Value]]:
+        if isinstance(self.sharding, Bucket):
+            return bucket(column, self.sharding.num), range(self.sharding.num)
+        encoded = pc.dictionary_encode(plain_array(column), null_encoding="encode")
+        values: list[Value] = encoded.dictionary.to_pylist()
+        return encoded.indices.to_numpy(), values

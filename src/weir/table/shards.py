@@ -1,0 +1,73 @@
+"""`Shard`: one shard as users hold it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from weir.config import WriterConfig
+from weir.errors import NotAWeirTable
+from weir.format.manifest import ShardManifest
+from weir.format.schema import TableSchema
+from weir.log.site import ShardSite
+from weir.log.tailer import WalTailer
+from weir.shard.writer import ShardWriter
+from weir.table.core import Core
+from weir.table.sharding import Unsharded, Value
+
+
+class Shard:
+    """One shard of a table. Cheap; holds nothing open."""
+
+    def __init__(self, core: Core, shard: UUID, value: Value, *, is_routed: bool = True) -> None:
+        """Use `Table.shard` or `Table.shards`."""
+        self._core = core
+        self.id = shard
+        self.value = value
+        """The bucket, the value of the identity column, or None."""
+        self.is_routed = is_routed
+        """False for a shard that another program made: it is read, but no row is sent to it."""
+
+    def __repr__(self) -> str:
+        return f"Shard({self.id}, value={self.value!r}, table={self._core.uri!r})"
+
+    @property
+    def site(self) -> ShardSite:
+        """Where the shard is."""
+        return self._core.site(self.id)
+
+    @property
+    def table_schema(self) -> TableSchema:
+        """The table's schema with its field ids. One listing."""
+        return self._core.schema()
+
+    def manifest(self) -> ShardManifest:
+        """The latest manifest. Two requests when nothing changed."""
+        manifest = self._core.tails.manifests(self.site).latest()
+        if manifest is None:
+            raise NotAWeirTable(f"{self.site} does not exist; `Table.shards` lists those that do")
+        return manifest
+
+    def writer(self, config: WriterConfig | None = None) -> ShardWriter:
+        """Claim the shard and fence every other writer of it; see `ShardWriter.open`.
+
+        Without `config` the table's `writer_defaults` hold.
+        """
+        core = self._core
+        belongs = None
+        if self.is_routed and not isinstance(core.record.sharding, Unsharded):
+            router, value = core.router, self.value
+
+            def belongs(batch: object) -> object:
+                return router.mask(batch, value)
+
+        return ShardWriter.open(
+            self.site,
+            schema=self.table_schema,
+            lake=core.lake,
+            config=config or core.record.writer_defaults,
+            belongs=belongs,
+        )
+
+    def tailer(self, start: int | None = None, *, fences: bool = False) -> WalTailer:
+        """A reader of the shard's log; see `WalTailer`."""
+        return WalTailer(self, start, fences=fences)

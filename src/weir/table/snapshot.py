@@ -1,0 +1,307 @@
+"""A consistent cut of the table, and the levels a reader of it merges.
+
+Keeps
+  L-1  shard manifests first, WAL tails next, the base last: what moves, moves towards what is read
+       later
+  L-2  generations the base has folded in are skipped; sealed shards are older than their heirs
+  K-7  a reader at a checkpoint sees nothing past its T
+A snapshot is a few numbers per shard and travels as JSON; whoever opens it reads the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, get_args
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
+from weir.format.manifest import ShardManifest, Status
+from weir.format.schema import TableSchema, align_batch
+from weir.lake.api import Base
+from weir.log.site import ShardSite
+from weir.shard.levels import Level, MemLevel
+from weir.table.core import Core
+from weir.table.tails import Tails, live_entries
+from weir.types import Version
+
+Freshness = Literal["base", "flushed", "durable"]
+
+EAGER_ENTRIES: Final = 512
+"""Tail entries opened as one level in memory; of a longer tail this many at a time are held."""
+_UNKNOWN_ROWS: Final = 1 << 40
+
+
+class ShardPin(Protocol):
+    """What a checkpoint says of one shard."""
+
+    @property
+    def shard(self) -> UUID:
+        """The shard."""
+
+    @property
+    def manifest_version(self) -> int:
+        """The pinned manifest."""
+
+    @property
+    def wal_through(self) -> int:
+        """T: the last position that belongs to the checkpoint."""
+
+
+class Pinned(Protocol):
+    """A checkpoint as a reader needs it: `weir.Checkpoint` is one."""
+
+    @property
+    def base_version(self) -> int:
+        """The pinned version of the base."""
+
+    @property
+    def shards(self) -> Sequence[ShardPin]:
+        """The pinned shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One shard in a snapshot: SSTables by number and name, and log entries `(after, through]`."""
+
+    shard: UUID
+    manifest_version: int
+    after: int
+    through: int
+    generation: int
+    """The manifest's current generation: entries below it are in SSTables."""
+    sstables: tuple[tuple[int, str], ...]
+    sealed: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.after <= self.through, "K-7: a tail ends where it begins or later"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one read sees. Immutable; valid until collection passes it."""
+
+    base_version: int
+    freshness: Freshness
+    cuts: tuple[Cut, ...]
+
+    def to_json(self) -> str:
+        """As text, for another process."""
+        return json.dumps(
+            {
+                "base_version": self.base_version,
+                "freshness": self.freshness,
+                "cuts": [
+                    [
+                        str(c.shard),
+                        c.manifest_version,
+                        c.after,
+                        c.through,
+                        c.generation,
+                        [list(s) for s in c.sstables],
+                        c.sealed,
+                    ]
+                    for c in self.cuts
+                ],
+            },
+            separators=(",", ":"),
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Snapshot:
+        """Back from text; `InvalidInput` for anything else."""
+        try:
+            raw = json.loads(text)
+            return Snapshot(
+                base_version=int(raw["base_version"]),
+                freshness=check_freshness(raw["freshness"]),
+                cuts=tuple(
+                    Cut(
+                        UUID(shard),
+                        int(version),
+                        int(after),
+                        int(through),
+                        int(generation),
+                        tuple((int(number), str(name)) for number, name in sstables),
+                        bool(sealed),
+                    )
+                    for shard, version, after, through, generation, sstables, sealed in raw["cuts"]
+                ),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidInput(f"not a snapshot: {error!r}") from error
+
+
+def check_freshness(freshness: Any) -> Freshness:
+    """The level of freshness, or `InvalidInput`."""
+    if freshness not in get_args(Freshness):
+        raise InvalidInput(
+            f"freshness must be one of {list(get_args(Freshness))}, got {freshness!r}"
+        )
+    level: Freshness = freshness
+    return level
+
+
+def take_snapshot(
+    core: Core, freshness: Freshness = "durable", *, shards: Sequence[UUID] | None = None
+) -> Snapshot:
+    """A cut of the table as it is now, of `shards` only when given.
+
+    Requests: one listing of the shards; for each shard, concurrently, two for the manifest and two
+    for the tip when nothing changed since the last look; one listing for the base.
+    """
+    check_freshness(freshness)
+    cuts: list[Cut] = []
+    if freshness != "base":
+        ids = core.shard_ids() if shards is None else list(shards)
+        found = core.env.threads.map(
+            lambda shard: _cut(core, shard, tail=freshness == "durable"), ids, workers=16
+        )
+        cuts = [cut for cut in found if cut is not None]
+    # L-1: after every manifest and tail, so that what was folded into the base meanwhile is in it.
+    base = core.lake.open_base()
+    return Snapshot(base.version, freshness, _ordered(cuts))
+
+
+def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable") -> Snapshot:
+    """The cut a checkpoint pins. One get for each shard's manifest."""
+    check_freshness(freshness)
+
+    def load(pin: ShardPin) -> Cut:
+        site = core.site(pin.shard)
+        manifest = core.tails.manifests(site).load(Version(pin.manifest_version))
+        if manifest is None:
+            raise MissingEntry(
+                f"{site}: manifest {pin.manifest_version}, pinned by a checkpoint, is gone; the"
+                " checkpoint expired or was deleted"
+            )
+        through = pin.wal_through if freshness == "durable" else manifest.replay_after
+        return _cut_of(manifest, max(through, manifest.replay_after))
+
+    pins = [] if freshness == "base" else list(pinned.shards)
+    cuts = core.env.threads.map(load, pins, workers=16)
+    return Snapshot(pinned.base_version, freshness, _ordered(cuts))
+
+
+def _ordered(cuts: list[Cut]) -> tuple[Cut, ...]:
+    """Shards that still take writes first: a sealed shard's rows are older than its heirs'."""
+    return tuple(sorted(cuts, key=lambda cut: cut.sealed))
+
+
+def _cut(core: Core, shard: UUID, *, tail: bool) -> Cut | None:
+    site = core.site(shard)
+    manifest, floors = core.tails.latest(site)
+    if manifest is None:
+        return None  # a folder without a manifest: a shard somebody is just making
+    through = core.tails.tip(site, manifest, floors) if tail else manifest.replay_after
+    return _cut_of(manifest, max(through, manifest.replay_after))
+
+
+def _cut_of(manifest: ShardManifest, through: int) -> Cut:
+    return Cut(
+        manifest.shard_id,
+        manifest.version,
+        manifest.replay_after,
+        through,
+        manifest.current_generation,
+        tuple((s.generation, s.path) for s in manifest.sstables),
+        manifest.status is Status.SEALED,
+    )
+
+
+class SnapshotReader:
+    """Opens what a snapshot names. Safe to share between threads."""
+
+    def __init__(self, core: Core, snapshot: Snapshot) -> None:
+        self.core = core
+        self.snapshot = snapshot
+        self.base: Base = core.lake.open_base(snapshot.base_version)
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema of the snapshot's base version; older rows are brought into its shape."""
+        return self.base.schema
+
+    def levels(self, shards: Sequence[UUID] | None = None) -> list[Level]:
+        """The fresh levels, newest first, of those shards only when given.
+
+        Tail entries are fetched and SSTables opened, several shards at a time.
+        """
+        cuts = [c for c in self.snapshot.cuts if shards is None or c.shard in shards]
+        opened = self.core.env.threads.map(self.levels_of, cuts, workers=16)
+        return [level for levels in opened for level in levels]
+
+    def levels_of(self, cut: Cut) -> list[Level]:
+        """The levels of one shard: its tail, then its SSTables from the newest on."""
+        levels: list[Level] = list(self._tail(cut))
+        folded = self.base.compacted.get(cut.shard, 0)
+        for generation, name in sorted(cut.sstables, reverse=True):
+            if generation > folded:
+                levels.append(self.core.lake.open_sstable(cut.shard, name, self.schema))
+        return levels
+
+    def _tail(self, cut: Cut) -> Iterator[Level]:
+        if cut.through == cut.after:
+            return
+        site = self.core.site(cut.shard)
+        if cut.through - cut.after <= EAGER_ENTRIES:
+            level = _tail_level(self.core.tails, site, cut, cut.after, cut.through, self.schema)
+            if level.rows:
+                yield level
+            return
+        for last in range(cut.through, cut.after, -EAGER_ENTRIES):
+            yield _LongTail(
+                self.core.tails, site, cut, max(last - EAGER_ENTRIES, cut.after), last, self.schema
+            )
+
+
+def _tail_level(
+    tails: Tails, site: ShardSite, cut: Cut, after: int, last: int, schema: TableSchema
+) -> MemLevel:
+    batches = [
+        align_batch(batch, schema.wal)
+        for entry in live_entries(tails.entries(site, after, last), cut.generation)
+        for batch in entry.batches
+    ]
+    return MemLevel(batches, schema, site.env)
+
+
+@dataclass(frozen=True)
+class _LongTail:
+    """A piece of a long tail, read when it is its turn: memory holds one piece at a time."""
+
+    tails: Tails
+    site: ShardSite
+    cut: Cut
+    after: int
+    last: int
+    schema: TableSchema
+
+    @property
+    def rows(self) -> int:
+        """Not known before reading; so many that nobody reads it ahead."""
+        return _UNKNOWN_ROWS
+
+    def scan(
+        self, columns: Sequence[str] | None = None, *, filter: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the entries and scan them."""
+        yield from self._load().scan(columns, filter=filter)
+
+    def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read the entries and look there."""
+        return self._load().lookup(keys, columns)
+
+    def _load(self) -> MemLevel:
+        return _tail_level(self.tails, self.site, self.cut, self.after, self.last, self.schema)
+
+
+def expired(error: Exception, core: Core, attempts: int) -> SnapshotExpired:
+    """What to raise when plan after plan was collected before it was read."""
+    return SnapshotExpired(
+        f"{core.uri}: what a read planned on was gone {attempts} times in a row ({error}); read"
+        " again, or read at a checkpoint, or let gc keep files longer (min_age)"
+    )

@@ -1,0 +1,100 @@
+"""The tails of the logs as a reader process remembers them: each entry is fetched and decoded once.
+
+Keeps
+  F-12 fences are no rows
+  G-9  positions once used stay used, so that a remembered tip is where the next look begins
+Entries are keyed by their path, which never holds other bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+from uuid import UUID
+
+from weir.env import Env
+from weir.format.manifest import ShardManifest
+from weir.format.schema import TableSchema
+from weir.format.wal_entry import WalEntry
+from weir.lake.cache import ByteCache
+from weir.log.floors import FloorValues
+from weir.log.manifests import Manifests
+from weir.log.site import ShardSite
+from weir.log.tailer import WalTailer
+from weir.log.tip import find_tip
+from weir.types import Position
+
+TAIL_CACHE_BYTES: Final = 256 << 20
+"""Most that the decoded log entries kept by one table handle take together."""
+_ENTRY_OVERHEAD_BYTES: Final = 1024
+
+
+class Tails:
+    """What one table handle knows of its shards' manifests and logs. Safe between threads."""
+
+    def __init__(self, env: Env) -> None:
+        self._lock = env.threads.lock()
+        self._manifests: dict[UUID, Manifests] = {}
+        self._tips: dict[UUID, Position] = {}
+        self._entries: ByteCache[WalEntry] = ByteCache(TAIL_CACHE_BYTES, env)
+
+    def manifests(self, site: ShardSite) -> Manifests:
+        """The shard's manifests, remembering the latest seen."""
+        with self._lock:
+            return self._manifests.setdefault(site.shard, Manifests(site))
+
+    def latest(self, site: ShardSite) -> tuple[ShardManifest | None, FloorValues]:
+        """The latest manifest and the floors. Two requests when nothing changed."""
+        return self.manifests(site).latest_with_floors()
+
+    def tip(self, site: ShardSite, manifest: ShardManifest, floors: FloorValues) -> Position:
+        """The last position used. Two concurrent probes when nothing was added."""
+        known = max(
+            self._tips.get(site.shard, 0),
+            manifest.last_seen,
+            manifest.replay_after,
+            floors.wal,
+            floors.used,
+        )
+        tip = find_tip(site, Position(known))
+        with self._lock:
+            self._tips[site.shard] = max(tip, self._tips.get(site.shard, tip))
+        return tip
+
+    def entries(self, site: ShardSite, after: int, last: int) -> Iterator[WalEntry]:
+        """Every entry in `(after, last]`; one get for each that was never read before."""
+        start = after
+        while start < last:
+            entry = self._entries.get((site.shard, start + 1))
+            if entry is None:
+                break
+            yield entry
+            start += 1
+        if start == last:
+            return
+        for entry in WalTailer(_Place(site)).read_range(start, last):
+            size = entry.size + _ENTRY_OVERHEAD_BYTES
+            yield self._entries.put((site.shard, int(entry.position)), entry, size)
+
+
+def live_entries(entries: Iterable[WalEntry], current_generation: int) -> Iterator[WalEntry]:
+    """The entries whose rows are in no SSTable yet; fences are left out (F-12).
+
+    pylance may leave R behind what it flushed; the generation of an entry then tells.
+    """
+    for entry in entries:
+        if entry.is_fence:
+            continue
+        if entry.generation is None or entry.generation >= current_generation:
+            yield entry
+
+
+class _Place:
+    """A shard as far as `WalTailer` cares."""
+
+    def __init__(self, site: ShardSite) -> None:
+        self.site = site
+
+    @property
+    def table_schema(self) -> TableSchema:
+        raise AssertionError("a tailer asks for no schema")
