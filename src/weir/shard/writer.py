@@ -392,9 +392,12 @@ class ShardWriter:
         )
         memtables.attach(self._group)
         self._memtables = memtables
+        fence = memtables.durable
         for generation, entry in replay_entries(
             appender.site, appender.manifests, appender.claim, progress
         ):
+            # What lies behind this entry is booked, what lies ahead is not: a flush may cover no more (F-8).
+            memtables.durable = Position(entry.position - 1)
             while memtables.active.generation < generation:
                 # F-8: a generation that replay finds closed is published with its own R, before the next.
                 memtables.flush_now(memtables.retire_active())
@@ -407,6 +410,7 @@ class ShardWriter:
                 self._seen_tokens[app] = max(version, self._seen_tokens.get(app, version))
             self._counters.replayed_entries += 1
             self._counters.replayed_rows += entry.num_rows
+        memtables.durable = fence
 
     def _finish(self) -> None:
         last = self._group.last()

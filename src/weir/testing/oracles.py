@@ -1,0 +1,385 @@
+"""The judge: what every history must satisfy, seen from outside the code.
+
+    D  an acknowledged batch is never lost            R  a view is a prefix of the log, not older than the acks before it
+    O  each batch takes effect once                   C  nothing reachable is deleted; floor before delete
+    A  a batch is whole or not there                  P  when faults stop, open + append succeed in bounded calls
+    S  no success, no manifest move by an old epoch   T  the error tells the truth
+    L  positions contiguous, epochs do not fall       K, I: checkpoint contents; damaged bytes are errors
+
+The judge watches every applied write. The log as it was first written, position by position, is the truth: folding it
+up to position P gives the only table a reader may see at P. Rows carry (session, batch, index, size), so that
+every row found anywhere tells where it came from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.errors import (
+    Backpressure,
+    CorruptEntry,
+    FencedError,
+    InvalidInput,
+    MissingEntry,
+    WeirError,
+)
+from weir.format import paths
+from weir.format.manifest import ShardManifest, decode_manifest
+from weir.log.rules import RuleBroken
+from weir.testing.scheduler import Actor, Scheduler
+from weir.testing.sim_store import Shelf
+
+Row = tuple[int, int, int, int, int, bool]
+"""Key, session, batch, index in the batch, size of the batch, is a delete."""
+BatchId = tuple[int, int]
+
+
+class Violation(BaseException):
+    """A promise was broken; the letter comes first. No `Exception`: no handler of the product may eat it."""
+
+    def __init__(self, letter: str, text: str) -> None:
+        super().__init__(f"{letter}: {text}")
+        self.letter = letter
+
+
+@dataclass
+class Entry:
+    """One position of the log, as first written."""
+
+    position: int
+    epoch: int
+    is_fence: bool
+    rows: list[Row]
+    actor: str
+
+
+@dataclass
+class Put:
+    """One batch a client handed over."""
+
+    id: BatchId
+    rows: list[Row]
+    acked_at: int | None = None
+    refused: bool = False
+    """The client was told that nothing of it was accepted."""
+
+
+@dataclass
+class ShardTruth:
+    """What the judge knows of one shard."""
+
+    shard: UUID
+    log: dict[int, Entry] = field(default_factory=dict)
+    manifests: dict[int, ShardManifest] = field(default_factory=dict)
+    last_version: int = 0
+    tip: int = 0
+    acked: int = 0
+    """Highest position acknowledged to a client."""
+    opened_epoch: int = 0
+    """Highest epoch whose `open` has returned."""
+    folded: list[dict[int, Row]] = field(default_factory=list)
+
+
+class Judge:
+    """Watches one run."""
+
+    def __init__(self, scheduler: Scheduler, shelf: Shelf, *, keyed: bool) -> None:
+        self.scheduler = scheduler
+        self.shelf = shelf
+        self.keyed = keyed
+        self.shards: dict[UUID, ShardTruth] = {}
+        self.puts: dict[BatchId, Put] = {}
+        self.seen: dict[BatchId, int] = {}
+        self.claims: dict[tuple[str, UUID], int] = {}
+        """The epoch each actor claimed last."""
+        self.pins: dict[UUID, tuple[UUID, int, int]] = {}
+        """Checkpoints the harness holds: id -> (shard, manifest version, T)."""
+        self.counts: Counter[str] = Counter()
+        self.fault_free = True
+        self.marks: dict[UUID, int] = {}
+        shelf.world.on_write.append(self.on_write)
+        shelf.world.before_delete.append(self.on_delete)
+
+    def truth(self, shard: UUID) -> ShardTruth:
+        """The truth about one shard."""
+        found = self.shards.get(shard)
+        if found is None:
+            found = self.shards[shard] = ShardTruth(shard)
+        return found
+
+    # -- the store's side ------------------------------------------------------------------------
+
+    def on_write(self, actor: Actor, op: str, uri: str, data: Any) -> None:
+        """An applied write: judge what it means."""
+        path = uri.partition("://")[2].partition("/")[2]
+        parts = path.split("/")
+        if len(parts) == 4 and parts[0] == paths.SHARDS:
+            if parts[2] == "wal":
+                position = paths.parse_wal_name(parts[3])
+                if position is not None:
+                    self._on_entry(actor, UUID(parts[1]), position, data)
+            elif parts[2] == "manifest":
+                version = paths.parse_manifest_name(parts[3])
+                if version is not None:
+                    self._on_manifest(actor, UUID(parts[1]), version, data, path)
+
+    def _on_entry(self, actor: Actor, shard: UUID, position: int, data: bytes) -> None:
+        truth = self.truth(shard)
+        if position in truth.log:
+            # Collected, then written again by a zombie: counts for nothing, and must not be acknowledged.
+            self.counts["position written again after collection"] += 1
+            self.scheduler.note("judge", f"position {position} was written again by {actor.name}")
+            return
+        entry = read_entry(data, position, actor.name)
+        before = truth.log.get(position - 1)
+        if position > 1 and before is None and truth.log:
+            raise Violation("L", f"position {position} leaves a hole: the tip was {truth.tip}")
+        if before is not None and entry.epoch < before.epoch:
+            raise Violation(
+                "L", f"position {position} has epoch {entry.epoch} after {before.epoch} (F-7)"
+            )
+        self._check_batches(entry)
+        truth.log[position] = entry
+        truth.tip = max(truth.tip, position)
+        state = dict(truth.folded[-1]) if truth.folded else {}
+        if self.keyed:
+            for row in entry.rows:
+                state[row[0]] = row
+        truth.folded.append(state)
+
+    def _check_batches(self, entry: Entry) -> None:
+        index = 0
+        while index < len(entry.rows):
+            row = entry.rows[index]
+            batch = (row[1], row[2])
+            put = self.puts.get(batch)
+            if put is None:
+                raise Violation("O", f"batch {batch} was never put, but is in the log")
+            if entry.rows[index : index + len(put.rows)] != put.rows:
+                raise Violation("A", f"batch {batch} is not whole at position {entry.position}")
+            if batch in self.seen:
+                raise Violation(
+                    "O",
+                    f"batch {batch} is at positions {self.seen[batch]} and {entry.position}",
+                )
+            if put.refused:
+                raise Violation("A", f"batch {batch} was refused, and is in the log all the same")
+            self.seen[batch] = entry.position
+            index += len(put.rows)
+
+    def _on_manifest(
+        self, actor: Actor, shard: UUID, version: int, data: bytes, path: str
+    ) -> None:
+        truth = self.truth(shard)
+        manifest = decode_manifest(data, path=path)
+        if version in truth.manifests:
+            self.counts["manifest written again after collection"] += 1
+            return
+        before = truth.manifests.get(version - 1)
+        truth.manifests[version] = manifest
+        truth.last_version = max(truth.last_version, version)
+        if before is None:
+            if version != 1:
+                raise Violation("L", f"manifest {version} without the one before it")
+            self.claims[actor.name, shard] = manifest.writer_epoch
+            return
+        if manifest.writer_epoch < before.writer_epoch:
+            raise Violation("S", f"manifest {version} lowers the epoch to {manifest.writer_epoch}")
+        if manifest.writer_epoch > before.writer_epoch:
+            self.claims[actor.name, shard] = manifest.writer_epoch
+        self._check_move(actor, truth, manifest, before)
+
+    def _check_move(
+        self, actor: Actor, truth: ShardTruth, manifest: ShardManifest, before: ShardManifest
+    ) -> None:
+        if manifest.replay_after < before.replay_after:
+            raise Violation("L", f"R falls to {manifest.replay_after} (F-3)")
+        added = {s.path for s in manifest.sstables} - {s.path for s in before.sstables}
+        claimed = self.claims.get((actor.name, truth.shard), 0)
+        if added and claimed < manifest.writer_epoch:
+            raise Violation(
+                "S",
+                f"{actor.name} of epoch {claimed} publishes {sorted(added)} in epoch "
+                f"{manifest.writer_epoch}",
+            )
+        if manifest.replay_after > truth.tip:
+            raise Violation("L", f"R={manifest.replay_after} is above the tip {truth.tip} (W-1)")
+        for table in manifest.sstables:
+            if table.path in added:
+                folder = paths.sstable_dir(truth.shard, table.path)
+                if f"{folder}/data.arrow" not in self.shelf.blobs:
+                    raise Violation("C", f"{table.path} is published, and not there (M-4)")
+
+    def on_delete(self, actor: Actor, uri: str) -> None:
+        """Called before an object goes: is it reachable?"""
+        path = uri.partition("://")[2].partition("/")[2]
+        parts = path.split("/")
+        if len(parts) < 4 or parts[0] != paths.SHARDS:
+            return
+        truth = self.truth(UUID(parts[1]))
+        latest = truth.manifests.get(truth.last_version)
+        if latest is None:
+            return
+        if parts[2] == "wal" and len(parts) == 4:
+            self._delete_entry(truth, latest, parts[3])
+        elif parts[2] == "manifest" and len(parts) == 4:
+            self._delete_manifest(truth, parts[3])
+        else:
+            self._delete_sstable(truth, latest, parts[2], actor)
+
+    def _delete_entry(self, truth: ShardTruth, latest: ShardManifest, name: str) -> None:
+        position = paths.parse_wal_name(name)
+        if position is None:
+            return
+        if position >= latest.replay_after:
+            raise Violation("C", f"entry {position} deleted, R is {latest.replay_after} (G-1, G-9)")
+        if position > self._floor(truth, "wal"):
+            raise Violation("C", f"entry {position} deleted above the floor (G-7c)")
+        for shard, version, through in self.pins.values():
+            pinned = truth.manifests.get(version)
+            if shard == truth.shard and pinned and pinned.replay_after < position <= through:
+                raise Violation("C", f"entry {position} deleted although a checkpoint holds it")
+
+    def _delete_manifest(self, truth: ShardTruth, name: str) -> None:
+        version = paths.parse_manifest_name(name)
+        if version is None:
+            return
+        if version == truth.last_version:
+            raise Violation("C", f"the latest manifest {version} deleted (G-9)")
+        if version > self._floor(truth, "manifest"):
+            raise Violation("C", f"manifest {version} deleted above the floor (G-6)")
+        if any(s == truth.shard and v == version for s, v, _ in self.pins.values()):
+            raise Violation("C", f"manifest {version} deleted although a checkpoint holds it")
+
+    def _delete_sstable(
+        self, truth: ShardTruth, latest: ShardManifest, name: str, actor: Actor
+    ) -> None:
+        holders = [latest, *(truth.manifests[v] for s, v, _ in self.pins.values() if s == truth.shard)]
+        if any(name == table.path for manifest in holders for table in manifest.sstables):
+            raise Violation("C", f"SSTable {name} deleted while a manifest names it (G-1)")
+        parsed = paths.parse_sstable_name(name)
+        if parsed and parsed[1] >= latest.current_generation:
+            raise Violation("C", f"{actor.name} deleted {name}, which may yet be published (G-4)")
+
+    def _floor(self, truth: ShardTruth, kind: str) -> int:
+        folder = f"{paths.floors_dir(truth.shard)}/{kind}"
+        numbers = [paths.parse_marker_name(n.rpartition("/")[2]) for n in self.shelf.names(folder)]
+        return max((n for n in numbers if n is not None), default=0)
+
+    # -- the clients' side -----------------------------------------------------------------------
+
+    def putting(self, batch: BatchId, rows: list[Row]) -> Put:
+        """A client is about to put."""
+        put = self.puts[batch] = Put(batch, rows)
+        return put
+
+    def opened(self, shard: UUID, epoch: int) -> None:
+        """An `open` returned."""
+        truth = self.truth(shard)
+        truth.opened_epoch = max(truth.opened_epoch, epoch)
+
+    def acked(self, shard: UUID, put: Put, position: int | None) -> None:
+        """A client was told that its batch is durable at `position`."""
+        self.counts["acks"] += 1
+        truth = self.truth(shard)
+        entry = truth.log.get(position or 0)
+        if entry is None or self.seen.get(put.id) != position:
+            raise Violation("D", f"batch {put.id} was acknowledged at {position}, and is not there")
+        put.acked_at = position
+        truth.acked = max(truth.acked, position or 0)
+
+    def failed(self, shard: UUID, error: BaseException, put: Put | None, epoch: int) -> None:
+        """A client was told that a call failed."""
+        self.counts[type(error).__name__] += 1
+        if isinstance(error, TimeoutError):
+            return
+        if not isinstance(error, WeirError):
+            raise Violation("T", f"{type(error).__name__}: {error} is no error of weir") from error
+        internal = error
+        while internal is not None:
+            if isinstance(internal, RuleBroken | CorruptEntry | MissingEntry) or (
+                isinstance(internal, WeirError) and internal.kind == "internal"
+            ):
+                raise Violation(
+                    "T", f"{type(internal).__name__} on a healthy table: {internal}"
+                ) from error
+            internal = internal.__cause__  # type: ignore[assignment]
+        truth = self.truth(shard)
+        newest = max((m.writer_epoch for m in truth.manifests.values()), default=0)
+        if isinstance(error, FencedError) and epoch and newest <= epoch:
+            raise Violation("T", f"fenced at epoch {epoch}, and nobody newer ({newest})") from error
+        if put is not None and isinstance(error, Backpressure | InvalidInput):
+            put.refused = True
+            if put.id in self.seen:
+                raise Violation("A", f"batch {put.id} was refused, and is in the log all the same")
+        if put is not None and put.acked_at is not None:
+            raise Violation("T", f"batch {put.id} was acknowledged, and then taken back: {error}")
+
+    def viewed(self, shard: UUID, rows: list[Row], *, low: int, high: int) -> int:
+        """A read that began when `low` was acknowledged and ended when the tip was `high`.
+
+        Returns the highest position the view may stand for; raises when there is none.
+        """
+        self.counts["views"] += 1
+        truth = self.truth(shard)
+        if not self.keyed:
+            return self._viewed_appends(truth, rows, low, high)
+        found = {row[0]: row for row in rows}
+        if len(found) != len(rows):
+            raise Violation("O", "a key is in the view twice")
+        for position in range(high, low - 1, -1):
+            state = truth.folded[position - 1] if position else {}
+            if {k: r for k, r in state.items() if not r[5]} == found:
+                return position
+        raise Violation("R", self._explain(truth, found, low, high))
+
+    def _viewed_appends(self, truth: ShardTruth, rows: list[Row], low: int, high: int) -> int:
+        left = Counter(rows)
+        if max(left.values(), default=0) > 1:
+            raise Violation("O", f"rows in the view twice: {left.most_common(2)}")
+        position = 0
+        while position < high:
+            following = truth.log[position + 1].rows
+            if any(row not in left for row in following):
+                break
+            for row in following:
+                del left[row]
+            position += 1
+        if left:
+            raise Violation("R", f"rows beyond the prefix through {position}: {list(left)[:3]}")
+        if position < low:
+            raise Violation("R", f"the view ends at {position}, and {low} was acknowledged before")
+        return position
+
+    def _explain(self, truth: ShardTruth, found: dict[int, Row], low: int, high: int) -> str:
+        state = truth.folded[low - 1] if low else {}
+        want = {k: r for k, r in state.items() if not r[5]}
+        lines = [f"no prefix of the log in [{low}, {high}] gives this view; compared with {low}:"]
+        for key in sorted(want.keys() | found.keys()):
+            if want.get(key) != found.get(key):
+                lines.append(f"  key {key}: log {want.get(key)}, view {found.get(key)}")
+        return "\n".join(lines[:8])
+
+    def finish(self) -> None:
+        """At the end: every acknowledged batch is where it was acknowledged."""
+        for put in self.puts.values():
+            if put.acked_at is not None and self.seen.get(put.id) != put.acked_at:
+                raise Violation("D", f"batch {put.id} is not at {put.acked_at} any more")
+
+
+def read_entry(data: bytes, position: int, actor: str) -> Entry:
+    """An entry's rows, read with pyarrow alone."""
+    reader = pa.ipc.open_stream(data)
+    metadata = reader.schema.metadata or {}
+    rows: list[Row] = []
+    for batch in reader:
+        columns = [batch.column(name).to_pylist() for name in ("k", "w", "c", "i", "n", "_tombstone")]
+        rows.extend(zip(*columns, strict=True))
+    is_fence = metadata.get(b"fence_sentinel") == b"true"
+    return Entry(position, int(metadata[b"writer_epoch"]), is_fence, rows, actor)
+

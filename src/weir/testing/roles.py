@@ -1,0 +1,305 @@
+"""The processes of a simulated history, each with the real code of weir inside."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+
+from weir.config import WriterConfig
+from weir.errors import SnapshotExpired, StoreError, WeirError
+from weir.log.manifests import Manifests
+from weir.log.tailer import WalTailer
+from weir.shard.ack import Ack
+from weir.shard.levels import Level, MemLevel
+from weir.shard.merge import merge_scan
+from weir.shard.writer import ShardWriter
+from weir.testing.oracles import Put, Row, Violation
+from weir.testing.scenarios import COLUMNS, SHARD, Role, Run
+from weir.testing.scheduler import Actor
+
+KEYS = 6
+
+
+class _Place:
+    def __init__(self, site: Any, schema: Any) -> None:
+        self.site = site
+        self.table_schema = schema
+
+
+class Session:
+    """One writer from open to close, its puts, and what it was told."""
+
+    def __init__(self, run: Run, actor: Actor, role: Role, number: int) -> None:
+        self.run = run
+        self.actor = actor
+        self.role = role
+        self.number = number
+        self.rng = random.Random(f"session/{run.plan.seed}/{actor.name}/{number}")
+        self.counter = 0
+        self.pending: list[tuple[Put, Ack]] = []
+        self.accepted: list[Put] = []
+        self.ended = False
+        self.writer: ShardWriter | None = None
+
+    def live(self) -> None:
+        """Open, work in one or more threads, close."""
+        run, judge = self.run, self.run.judge
+        config = WriterConfig(**self.role.config)
+        run.note(self.actor, f"open session {self.number}")
+        try:
+            self.writer = ShardWriter.open(
+                run.site(self.actor), schema=run.schema, lake=run.lake(self.actor), config=config
+            )
+        except WeirError as error:
+            run.note(self.actor, f"open failed: {type(error).__name__}")
+            judge.failed(SHARD, error, None, 0)
+            return
+        judge.opened(SHARD, self.writer.epoch)
+        run.note(self.actor, f"opened epoch {self.writer.epoch}")
+        threads = [
+            self.actor.env.threads.start(self._work, name=f"put{i}")
+            for i in range(self.role.threads - 1)
+        ]
+        self._work()
+        if self.rng.random() < 0.7:
+            for thread in threads:
+                thread.join()
+        self._close()
+        for thread in threads:
+            thread.join()
+        self._settle(closed=True)
+        self._check_threads()
+
+    def _work(self) -> None:
+        for _ in range(self.role.ops):
+            if self.ended:
+                return
+            self._op()
+
+    def _op(self) -> None:
+        assert self.writer is not None, "opened first"
+        roll = self.rng.random()
+        memtable = self.writer.config.enable_memtable
+        try:
+            if roll < 0.72:
+                self._put()
+            elif roll < 0.8:
+                self._flush_wal()
+            elif roll < 0.9 and memtable:
+                self.writer.flush()
+                self.run.note(self.actor, "flushed")
+            elif memtable and self.role.threads == 1:
+                self._read_own()
+        except WeirError as error:
+            self._failed(error, None)
+
+    def _put(self) -> None:
+        put, data = self.make()
+        assert self.writer is not None, "opened first"
+        wait = self.rng.choice((None, None, True, False))
+        timeout = self.rng.choice((None, None, None, 0.0, 0.2, 5.0))
+        try:
+            ack = self.writer.put(data, wait=wait, timeout=timeout)
+        except TimeoutError:
+            return
+        except WeirError as error:
+            self._failed(error, put)
+            return
+        self.accepted.append(put)
+        if ack.done:
+            self._told(put, ack)
+        else:
+            self.pending.append((put, ack))
+            if self.rng.random() < 0.3:
+                self._wait(put, ack)
+
+    def _wait(self, put: Put, ack: Ack) -> None:
+        try:
+            ack.wait()
+        except WeirError as error:
+            self._failed(error, put)
+            return
+        self._told(put, ack)
+
+    def _told(self, put: Put, ack: Ack) -> None:
+        if ack._error is None:  # noqa: SLF001  what a second wait would say
+            self.run.note(self.actor, f"acked {put.id} at {ack.position}")
+            self.run.judge.acked(SHARD, put, ack.position)
+        else:
+            self._failed(ack._error, put)  # noqa: SLF001
+
+    def _flush_wal(self) -> None:
+        assert self.writer is not None, "opened first"
+        before = list(self.accepted)
+        self.writer.flush_wal()
+        for put in before:
+            if put.id not in self.run.judge.seen:
+                raise Violation("D", f"flush_wal returned, and batch {put.id} is not in the log")
+
+    def _read_own(self) -> None:
+        """M-1: this writer's reads show all it was handed, the newest row of each key."""
+        assert self.writer is not None, "opened first"
+        found = table_rows(self.writer.scan().read_all())
+        mine = [put for put in self.accepted if put not in self._doubtful()]
+        if not self.run.plan.keyed:
+            rows = {row for row in found}
+            missing = [put.id for put in mine if not rows.issuperset(put.rows)]
+            if missing or len(rows) != len(found):
+                raise Violation("R", f"own scan misses {missing} or shows a row twice (M-1)")
+            return
+        newest = {row[0]: row for put in mine for row in put.rows}
+        have = {row[0]: row for row in found}
+        for key, row in newest.items():
+            got = have.get(key)
+            if row[5] and got is not None and (got[1], got[2]) == (row[1], row[2]):
+                raise Violation("R", f"own scan shows the deleted key {key} (M-1)")
+            if not row[5] and got != row and (got is None or got[1] != self.number):
+                raise Violation("R", f"own scan of key {key}: put {row}, got {got} (M-1)")
+
+    def _doubtful(self) -> list[Put]:
+        return [put for put, ack in self.pending if ack._error is not None]  # noqa: SLF001
+
+    def _failed(self, error: WeirError, put: Put | None) -> None:
+        epoch = self.writer.epoch if self.writer is not None else 0
+        self.run.note(self.actor, f"told {type(error).__name__} for {put.id if put else 'a call'}")
+        self.run.judge.failed(SHARD, error, put, epoch)
+        if error.kind in {"fenced", "closed"} or self.writer and self.writer._group.failure:  # noqa: SLF001
+            self.ended = True
+
+    def _close(self) -> None:
+        assert self.writer is not None, "opened first"
+        before = list(self.accepted)
+        try:
+            self.writer.close()
+        except WeirError as error:
+            self.run.note(self.actor, f"close failed: {type(error).__name__}")
+            self.run.judge.failed(SHARD, error, None, self.writer.epoch)
+            self.ended = True
+            return
+        self.run.note(self.actor, "closed")
+        for put in before:
+            if put.id not in self.run.judge.seen:
+                raise Violation("D", f"close returned, and batch {put.id} is not in the log (M-8)")
+
+    def _settle(self, *, closed: bool) -> None:
+        for put, ack in self.pending:
+            if ack.done:
+                if put.acked_at is None:
+                    self._told(put, ack)
+            elif closed:
+                raise Violation(
+                    "D", f"the writer is closed, batch {put.id} was accepted and is in limbo (M-8)"
+                )
+        self.pending.clear()
+
+    def _check_threads(self) -> None:
+        left = [
+            task.name
+            for task in self.run.scheduler.live
+            if task.actor is self.actor and task is not self.run.scheduler.current
+        ]
+        if left:
+            raise Violation("P", f"closed, and threads are left: {left}")
+
+    def make(self) -> tuple[Put, pa.RecordBatch]:
+        """A batch that tells where it came from."""
+        self.counter += 1
+        batch, size = self.counter, self.rng.randint(1, 4)
+        keyed = self.run.plan.keyed
+        rows: list[Row] = []
+        for index in range(size):
+            key = self.rng.randrange(KEYS) if keyed else self.number * 1000 + batch
+            deleted = keyed and self.rng.random() < 0.2
+            rows.append((key, self.number, batch, index, size, deleted))
+        put = self.run.judge.putting((self.number, batch), rows)
+        return put, to_batch(rows)
+
+
+def to_batch(rows: list[Row]) -> pa.RecordBatch:
+    """Rows as a client hands them over; deletes marked, so that they too tell where they came from."""
+    columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(5)]
+    columns.append(pa.array([row[5] for row in rows]))
+    return pa.RecordBatch.from_arrays(columns, names=[*COLUMNS, "_tombstone"])
+
+
+def table_rows(table: pa.Table) -> list[Row]:
+    """Rows of a view."""
+    columns = [table.column(name).to_pylist() for name in COLUMNS]
+    return [(*row, False) for row in zip(*columns, strict=True)]
+
+
+def writer(run: Run, actor: Actor, role: Role) -> None:
+    """Opens, puts, flushes, closes, and again."""
+    for _ in range(role.sessions):
+        Session(run, actor, role, run.next_session()).live()
+
+
+def durable_rows(run: Run, actor: Actor) -> list[Row]:
+    """A durable read, planned as L-1 says: manifest, tail, base."""
+    site, lake = run.site(actor), run.lake(actor)
+    for _ in range(50):
+        try:
+            manifest = Manifests(site).latest()
+            levels: list[Level] = []
+            after = manifest.replay_after if manifest else 0
+            tailer = WalTailer(_Place(site, run.schema), start=after + 1)
+            batches = [batch for entry in tailer for batch in entry.batches]
+            levels.append(MemLevel(batches, run.schema))
+            base = lake.open_base()
+            folded = base.compacted.get(SHARD, 0)
+            tables = sorted(manifest.sstables, key=lambda s: -s.generation) if manifest else []
+            levels += [
+                lake.open_sstable(SHARD, s.path, run.schema) for s in tables if s.generation > folded
+            ]
+            _, found = merge_scan(levels, base, run.schema, env=actor.env)
+            return table_rows(pa.Table.from_batches(found, run.schema.plain))
+        except SnapshotExpired:
+            continue
+    raise Violation("P", "a read was overtaken by collection 50 times")
+
+
+def reader(run: Run, actor: Actor, role: Role) -> None:
+    """Reads all the while; each view must be a prefix, and never go back."""
+    last = 0
+    for _ in range(role.ops):
+        truth = run.judge.truth(SHARD)
+        low = truth.acked
+        try:
+            rows = durable_rows(run, actor)
+        except StoreError:
+            continue
+        except WeirError as error:
+            run.judge.failed(SHARD, error, None, 0)
+            continue
+        last = run.judge.viewed(SHARD, rows, low=max(low, 0), high=truth.tip)
+        run.note(actor, f"read {len(rows)} rows, a prefix through {last}")
+        actor.env.clock.sleep(0.05)
+
+
+def final(run: Run, actor: Actor) -> None:
+    """On a healthy store: open, put, flush, close, and read everything."""
+    role = Role("final", sessions=1, ops=0)
+    session = Session(run, actor, role, run.next_session())
+    site = run.site(actor)
+    opened = ShardWriter.open(site, schema=run.schema, lake=run.lake(actor))
+    run.judge.opened(SHARD, opened.epoch)
+    put, data = session.make()
+    ack = opened.put(data)
+    run.judge.acked(SHARD, put, ack.position)
+    check_final_view(run, actor)
+    opened.close()
+    manifest = Manifests(site).require()
+    if manifest.replay_after != manifest.last_seen or manifest.last_seen != run.judge.truth(SHARD).tip:
+        raise Violation("L", f"a clean close leaves a gap: {manifest} (W-2)")
+    check_final_view(run, actor)
+
+
+def check_final_view(run: Run, actor: Actor) -> None:
+    """The table is the whole log."""
+    tip = run.judge.truth(SHARD).tip
+    run.judge.viewed(SHARD, durable_rows(run, actor), low=tip, high=tip)
+
+
+ROLES = {"writer": writer, "fencer": writer, "reader": reader}

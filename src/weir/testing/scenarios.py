@@ -1,0 +1,298 @@
+"""A run: a plan drawn from a seed, processes that live by it, and the judge's verdict at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.format.schema import FIELD_ID, TableSchema, table_schema
+from weir.log.site import ShardSite
+from weir.store.retry import RetryingStore, RetryPolicy
+from weir.testing.model_lake import ModelLake
+from weir.testing.oracles import Judge, Violation
+from weir.testing.scheduler import POLICIES, Actor, Killed, Scheduler, Settings, Stuck
+from weir.testing.sim_env import make_actor
+from weir.testing.sim_store import Faults, Shelf, SimStore, World
+
+SHARD = UUID(int=0x5EED, version=4)
+COLUMNS = ("k", "w", "c", "i", "n")
+RETRY = RetryPolicy(attempts=4, first_delay=0.05, longest_delay=0.5, deadline=30.0)
+FINAL_CALLS_MAX = 400
+"""Store calls that recovery and one put may take on a healthy store, besides one for each entry (P)."""
+
+
+@dataclass
+class Role:
+    """One process of the plan; killed and started again as the plan says."""
+
+    kind: str
+    sessions: int = 2
+    ops: int = 6
+    threads: int = 1
+    config: dict[str, Any] = field(default_factory=dict)
+    kills: list[int] = field(default_factory=list)
+    """Steps at which it dies; it starts again each time."""
+    boot_offset: float = 0.0
+    wall_offset: float = 0.0
+
+
+@dataclass
+class Plan:
+    """Everything a run does, as values; what `--plan` reads and shrinking cuts down."""
+
+    seed: int
+    scenario: str
+    keyed: bool
+    wal_apart: bool
+    settings: dict[str, Any]
+    faults: dict[str, float]
+    paging: float
+    roles: list[Role]
+
+    def to_record(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    @staticmethod
+    def from_record(record: dict[str, Any]) -> Plan:
+        """Back from JSON."""
+        values = dict(record)
+        values["roles"] = [Role(**role) for role in record["roles"]]
+        return Plan(**values)
+
+
+@dataclass
+class Outcome:
+    """What became of a run."""
+
+    plan: Plan
+    failure: BaseException | None
+    digest: str
+    steps: int
+    fired: Counter[str]
+    counts: Counter[str]
+    calls: int
+    notes: list[tuple[int, str, str]]
+
+    @property
+    def letter(self) -> str:
+        """The letter of the broken promise; empty when all held."""
+        if self.failure is None:
+            return ""
+        return self.failure.letter if isinstance(self.failure, Violation) else (
+            "P" if isinstance(self.failure, Stuck) else "T"
+        )
+
+
+def schema_of(keyed: bool) -> TableSchema:
+    """Five numbers: key, session, batch, index, size."""
+    fields = [
+        pa.field(name, pa.int64(), name != "k", {FIELD_ID: str(number).encode()})
+        for number, name in enumerate(COLUMNS)
+    ]
+    return table_schema(pa.schema(fields), ("k",) if keyed else (), len(COLUMNS) - 1)
+
+
+SCHEMAS = {keyed: schema_of(keyed) for keyed in (True, False)}
+
+
+class Run:
+    """One simulated history."""
+
+    def __init__(self, plan: Plan, roles: dict[str, Callable[[Run, Actor, Role], None]]) -> None:
+        self.plan = plan
+        self.schema = SCHEMAS[plan.keyed]
+        self.scheduler = Scheduler(plan.seed, Settings(**plan.settings))
+        self.world = World(
+            self.scheduler,
+            random.Random(f"faults/{plan.seed}"),
+            Faults(**plan.faults),
+            paging=plan.paging,
+        )
+        self.shelf = Shelf(self.world, "sim://main")
+        self.wal_shelf = Shelf(self.world, "sim://wal") if plan.wal_apart else self.shelf
+        self.judge = Judge(self.scheduler, self.shelf, keyed=plan.keyed)
+        self.sessions = 0
+        self._roles = roles
+        self._starts = 0
+        self._kills: list[tuple[int, Role, Actor]] = []
+
+    # -- what roles use --------------------------------------------------------------------------
+
+    def store(self, actor: Actor) -> RetryingStore:
+        """The table's store as that process sees it, retries included."""
+        return RetryingStore(SimStore(self.shelf, actor), actor.env, RETRY)
+
+    def site(self, actor: Actor, shard: UUID = SHARD) -> ShardSite:
+        """The shard as that process sees it."""
+        store = self.store(actor)
+        wal = store
+        if self.wal_shelf is not self.shelf:
+            wal = RetryingStore(SimStore(self.wal_shelf, actor), actor.env, RETRY)
+        return ShardSite(store, wal, shard, actor.env)
+
+    def lake(self, actor: Actor) -> ModelLake:
+        """The Lance side as that process sees it."""
+        return ModelLake(self.store(actor), self.schema)
+
+    def next_session(self) -> int:
+        """A number for a writer's session."""
+        self.sessions += 1
+        return self.sessions
+
+    def note(self, actor: Actor, text: str) -> None:
+        """A line of history."""
+        self.scheduler.note(actor.name, text)
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def execute(self, final: Callable[[Run, Actor], None]) -> Outcome:
+        """Set up, let everybody live, then judge the rest on a healthy store."""
+        failure: BaseException | None = None
+        try:
+            self._prepare()
+            for role in self.plan.roles:
+                self._start(role, 0)
+            self.scheduler.on_step.append(self._kill_due)
+            self.scheduler.run()
+            self.world.healthy = True
+            self.world.outages.clear()
+            self.world.deliver(everything=True)
+            self.scheduler.settings.policy = "uniform"
+            self._final(final)
+            self.judge.finish()
+        except (Violation, Stuck, Exception) as error:  # noqa: BLE001  the verdict
+            failure = error
+        digest = hashlib.sha256(repr(self.scheduler.notes).encode()).hexdigest()[:16]
+        return Outcome(
+            self.plan,
+            failure,
+            digest,
+            self.scheduler.step,
+            self.world.fired,
+            self.judge.counts,
+            sum(self.world.calls.values()),
+            self.scheduler.notes,
+        )
+
+    def _prepare(self) -> None:
+        self.world.healthy = True
+        maker = make_actor(self.scheduler, "setup", "setup")
+        self.lake(maker).create_base()
+        self.world.healthy = False
+
+    def _start(self, role: Role, incarnation: int) -> None:
+        self._starts += 1
+        number = self.plan.roles.index(role)
+        name = f"{role.kind}{number}" + "'" * incarnation
+        actor = make_actor(
+            self.scheduler,
+            name,
+            f"actor/{self.plan.seed}/{number}/{incarnation}",
+            boot_offset=role.boot_offset * (incarnation + 1),
+            wall_offset=role.wall_offset,
+        )
+        run = self._roles[role.kind]
+
+        def body() -> None:
+            try:
+                run(self, actor, role)
+            finally:
+                if not actor.dead:
+                    self.scheduler.kill(actor)
+
+        self.scheduler.spawn(actor, body, name=name)
+        if incarnation < len(role.kills):
+            self._kills.append((role.kills[incarnation], role, actor))
+
+    def _kill_due(self) -> None:
+        for item in list(self._kills):
+            step, role, actor = item
+            if self.scheduler.step >= step:
+                self._kills.remove(item)
+                if not actor.dead:
+                    self.world.fired["kill"] += 1
+                    self.scheduler.kill(actor)
+                    self._start(role, actor.name.count("'") + 1)
+
+    def _final(self, final: Callable[[Run, Actor], None]) -> None:
+        actor = make_actor(self.scheduler, "final", f"final/{self.plan.seed}")
+        before = sum(self.world.calls.values())
+        entries = sum(len(truth.log) for truth in self.judge.shards.values())
+        self.scheduler.spawn(actor, lambda: final(self, actor), name="final")
+        self.scheduler.run()
+        calls = sum(self.world.calls.values()) - before
+        if calls > FINAL_CALLS_MAX + 4 * entries:
+            raise Violation("P", f"recovery on a healthy store took {calls} calls")
+
+
+def draw_settings(rng: random.Random) -> dict[str, Any]:
+    """How this seed is scheduled."""
+    policy = rng.choice(POLICIES)
+    return {
+        "policy": policy,
+        "stay": rng.choice((0.0, 0.3, 0.7)),
+        "lock_yield": rng.choice((0.0, 0.05, 0.3)),
+        "step_seconds": rng.choice((0.001, 0.01, 0.1, 2.0)),
+        "change_points": rng.choice((1, 3, 8)),
+        "stall_chance": rng.choice((0.005, 0.02, 0.08)),
+    }
+
+
+def draw_faults(rng: random.Random) -> dict[str, float]:
+    """How this seed's store misbehaves: nothing, one thing, or a bit of everything."""
+    faults = Faults()
+    kinds = ("refuse", "lose_after", "lose", "late", "twice", "echo", "slow", "read_error", "outage")
+    style = rng.random()
+    if style < 0.15:
+        chosen: tuple[str, ...] = ()
+    elif style < 0.5:
+        chosen = (rng.choice(kinds),)
+    else:
+        chosen = tuple(kind for kind in kinds if rng.random() < 0.6)
+    for kind in chosen:
+        top = 0.03 if kind in {"outage", "slow"} else 0.15
+        setattr(faults, kind, rng.choice((0.01, 0.04, top)))
+    return faults.record()
+
+
+def draw_config(rng: random.Random) -> dict[str, Any]:
+    """Settings of one writer, tiny on purpose."""
+    buffer = rng.choice((1, 200, 1000, 10 << 20))
+    config = {
+        "enable_memtable": rng.random() < 0.75,
+        "durable_write": rng.random() < 0.7,
+        "max_wal_buffer_size": buffer,
+        "max_wal_flush_interval": rng.choice((0.0, 0.05, 1.0)),
+        "max_memtable_size": rng.choice((1, 500, 256 << 20)),
+        "max_memtable_rows": rng.choice((1, 3, 8, 100_000)),
+        "max_memtable_batches": rng.choice((1, 2, 5, 8_000)),
+        "max_unflushed_memtable_bytes": max(buffer, rng.choice((400, 3000, 1 << 30))),
+        "fence_ttl": rng.choice((0.0, 0.5, 5.0, 60.0)),
+        "stats_log_interval": 0,
+    }
+    return config
+
+
+def draw_role(rng: random.Random, kind: str) -> Role:
+    """One process."""
+    sessions = {"fencer": rng.randint(2, 4)}.get(kind, rng.randint(1, 2))
+    role = Role(
+        kind,
+        sessions=sessions,
+        ops=rng.randint(1, 2) if kind == "fencer" else rng.randint(2, 8),
+        threads=rng.choice((1, 1, 2, 3)),
+        config=draw_config(rng),
+        boot_offset=rng.choice((0.0, 1e3, 1e6)),
+        wall_offset=rng.choice((0.0, 0.0, -3e8, 3600.0, 3e8)),
+    )
+    if kind != "reader" and rng.random() < 0.5:
+        role.kills = sorted(rng.randrange(5, 400) for _ in range(rng.randint(1, 2)))
+    return role

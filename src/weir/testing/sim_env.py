@@ -1,0 +1,202 @@
+"""`weir.env.Env` of a simulated process: locks, conditions, threads and clocks the scheduler knows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeVar
+
+from weir.env import Condition, Env, Lock, Thread
+from weir.testing.scheduler import Actor, Killed, Scheduler, Task
+
+T = TypeVar("T")
+
+
+class SimLock:
+    """A lock known to the scheduler. Like `threading.Lock` it may be released by anybody."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._s = scheduler
+        self.held = False
+        self._waiters: list[Task] = []
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it, or wait."""
+        s = self._s
+        me = s.current
+        if me is None:  # set-up, before anything runs
+            assert not self.held, "a held lock outside of the simulation"
+            self.held = True
+            return True
+        if me.actor.dead:
+            raise Killed(me.name)
+        if s.settings.lock_yield and s.rng.random() < s.settings.lock_yield:
+            s.point()
+        end = None if timeout < 0 else s.now + timeout
+        while self.held:
+            if not blocking or (end is not None and s.now >= end):
+                return False
+            self._waiters.append(me)
+            s.block("lock", None if end is None else end - s.now)
+            if me in self._waiters:
+                self._waiters.remove(me)
+        self.held = True
+        return True
+
+    def release(self) -> None:
+        """Give it back and let one waiter try."""
+        self.held = False
+        if self._waiters:
+            self._s.wake(self._waiters.pop(0))
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class SimCondition:
+    """A condition variable on a `SimLock`; waiters are woken in the order they came."""
+
+    def __init__(self, scheduler: Scheduler, lock: SimLock) -> None:
+        self._s = scheduler
+        self._lock = lock
+        self._waiters: list[Task] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Release, wait, take again."""
+        me = self._s.current
+        assert me is not None, "a wait outside of the simulation"
+        self._waiters.append(me)
+        self._lock.release()
+        woken = self._s.block("condition", timeout)
+        if me in self._waiters:
+            self._waiters.remove(me)
+            woken = False
+        self._lock.acquire()
+        return woken
+
+    def notify(self, n: int = 1) -> None:
+        """Wake the first `n`."""
+        for task in self._waiters[:n]:
+            self._s.wake(task)
+        del self._waiters[:n]
+
+    def notify_all(self) -> None:
+        """Wake all."""
+        self.notify(len(self._waiters))
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+
+class SimThread:
+    """What `Threads.start` returns."""
+
+    def __init__(self, scheduler: Scheduler, task: Task) -> None:
+        self._s = scheduler
+        self._task = task
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+        me = self._s.current
+        assert me is not None, "a join outside of the simulation"
+        end = None if timeout is None else self._s.now + timeout
+        while not self._task.done and (end is None or self._s.now < end):
+            self._task.waiters.append(me)
+            self._s.block(f"join {self._task.name}", None if end is None else end - self._s.now)
+
+    def is_alive(self) -> bool:
+        """True until it has ended."""
+        return not self._task.done
+
+
+@dataclass
+class SimThreads:
+    """`Threads` of one actor."""
+
+    scheduler: Scheduler
+    actor: Actor = field(init=False)
+
+    def lock(self) -> Lock:
+        """A lock."""
+        return SimLock(self.scheduler)
+
+    def condition(self, lock: Lock | None = None) -> Condition:
+        """A condition variable."""
+        if lock is not None:
+            assert isinstance(lock, SimLock), "a real lock inside of the simulation"
+            return SimCondition(self.scheduler, lock)
+        return SimCondition(self.scheduler, SimLock(self.scheduler))
+
+    def start(self, run: Callable[[], None], *, name: str) -> Thread:
+        """A task of the same actor."""
+        task = self.scheduler.spawn(self.actor, run, name=f"{self.actor.name}/{name[:12]}")
+        return SimThread(self.scheduler, task)
+
+    def map(self, run: Callable[[Any], T], items: list[Any], *, workers: int) -> list[T]:
+        """One task per item when there is more than one worker; first error raised."""
+        if workers <= 1 or len(items) <= 1:
+            return [run(item) for item in items]
+        results: list[Any] = [None] * len(items)
+        errors: list[Exception | None] = [None] * len(items)
+
+        def one(index: int) -> None:
+            try:
+                results[index] = run(items[index])
+            except Exception as error:  # noqa: BLE001  raised again below
+                errors[index] = error
+
+        threads = [self.start(lambda i=i: one(i), name=f"map{i}") for i in range(len(items))]  # type: ignore[misc]
+        for thread in threads:
+            thread.join()
+        for error in errors:
+            if error is not None:
+                raise error
+        return results
+
+
+@dataclass
+class SimClock:
+    """The clocks of one actor: virtual, and off by what the plan says."""
+
+    scheduler: Scheduler
+    actor: Actor = field(init=False)
+
+    def boottime(self) -> float:
+        """Virtual seconds."""
+        return self.scheduler.now + self.actor.boot_offset
+
+    def wall(self) -> float:
+        """Virtual seconds, skewed."""
+        return self.scheduler.now + self.actor.wall_offset
+
+    def sleep(self, seconds: float) -> None:
+        """Wait in virtual time."""
+        self.scheduler.block("sleep", seconds)
+
+
+def make_actor(
+    scheduler: Scheduler, name: str, seed: str, *, boot_offset: float = 0.0, wall_offset: float = 0.0
+) -> Actor:
+    """An actor with an environment of its own, seeded by `seed`."""
+    clock, threads = SimClock(scheduler), SimThreads(scheduler)
+    actor = Actor(name, Env(clock, threads, random.Random(seed)), boot_offset, wall_offset)
+    clock.actor = threads.actor = actor
+    return actor

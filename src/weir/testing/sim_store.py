@@ -1,0 +1,398 @@
+"""A store whose every answer is drawn from the seed: kept promises, broken connections.
+
+What it never does: apply half a write, forget an applied one, or let two put-if-absent of one path succeed. All
+else happens: refused before, lost after applying, lost without, applied much later (also after its sender died
+or the path was collected), applied twice, slow, throttled; listings in pages while things change.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from weir.errors import StoreError
+from weir.store.api import (
+    Blob,
+    Bytes,
+    Folder,
+    LostAnswer,
+    Meta,
+    ObjectChanged,
+    ObjectExists,
+    ObjectMissing,
+)
+from weir.store.paths import check, check_folder
+from weir.testing.scheduler import Actor, Killed, Scheduler
+
+T = TypeVar("T")
+
+
+@dataclass
+class Faults:
+    """Chance of each outcome per call; drawn from the seed, all zero in a healthy world."""
+
+    refuse: float = 0.0
+    """A write fails and says that it was not applied (also 409 and throttling)."""
+    lose_after: float = 0.0
+    """Applied, the answer is lost."""
+    lose: float = 0.0
+    """Not applied, the answer is lost."""
+    late: float = 0.0
+    """The answer is lost; applied at a later step, perhaps after everything else."""
+    twice: float = 0.0
+    """Applied twice; the first answer is given."""
+    echo: float = 0.0
+    """Applied twice; the second answer is given, as through a proxy that repeats."""
+    slow: float = 0.0
+    """Takes seconds to hours."""
+    read_error: float = 0.0
+    outage: float = 0.0
+    """Chance per write that all calls of this process fail for a while."""
+    orphan: float = 0.5
+    """A process that dies before its write was applied: the chance that it is applied later."""
+
+    def record(self) -> dict[str, float]:
+        """As JSON-ready values."""
+        return asdict(self)
+
+
+@dataclass
+class Late:
+    """A request under way whose sender waits no more."""
+
+    due: int
+    actor: Actor
+    op: str
+    path: str
+    apply: Callable[[], Any]
+
+
+@dataclass
+class World:
+    """What all simulated stores of a run share: the scheduler, the faults, the requests under way."""
+
+    scheduler: Scheduler
+    rng: random.Random
+    faults: Faults
+    fired: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    late: list[Late] = field(default_factory=list)
+    outages: dict[str, int] = field(default_factory=dict)
+    paging: float = 0.0
+    on_write: list[Callable[[Actor, str, str, Bytes], None]] = field(default_factory=list)
+    """Called with (actor, op, path, data) right after a write was applied."""
+    before_delete: list[Callable[[Actor, str], None]] = field(default_factory=list)
+    healthy: bool = False
+
+    def deliver(self, *, everything: bool = False) -> None:
+        """Apply the late requests that are due."""
+        if not self.late:
+            return
+        step = self.scheduler.step
+        due = [late for late in self.late if everything or late.due <= step]
+        if not due:
+            return
+        self.late = [late for late in self.late if not (everything or late.due <= step)]
+        for late in due:
+            try:
+                late.apply()
+                outcome = "applied late"
+            except (ObjectExists, ObjectChanged, ObjectMissing):
+                outcome = "refused late"
+            self.fired[outcome] += 1
+            self.scheduler.note(late.actor.name, f"{late.op} {short(late.path)}: {outcome}")
+
+
+class Shelf:
+    """The objects of one store."""
+
+    def __init__(self, world: World, uri: str) -> None:
+        self.world = world
+        self.uri = uri
+        self.blobs: dict[str, Blob] = {}
+        self.etags = 0
+
+    def put(self, actor: Actor, op: str, path: str, data: Bytes) -> str:
+        """Create or replace, and tell who watches."""
+        self.etags += 1
+        etag = str(self.etags)
+        body = bytes(data)
+        self.blobs[path] = Blob(body, Meta(path, len(body), self.world.scheduler.now, etag))
+        for watch in self.world.on_write:
+            watch(actor, op, f"{self.uri}/{path}", body)
+        return etag
+
+    def names(self, prefix: str) -> list[str]:
+        """Sorted names below a folder."""
+        lead = prefix + "/" if prefix else ""
+        return sorted(path for path in self.blobs if path.startswith(lead))
+
+
+class SimStore:
+    """One actor's way to a shelf; implements `weir.store.api.Store`."""
+
+    supports_cas = True
+
+    def __init__(self, shelf: Shelf, actor: Actor) -> None:
+        self.shelf = shelf
+        self.actor = actor
+        self._w = shelf.world
+        self._s = shelf.world.scheduler
+
+    @property
+    def uri(self) -> str:
+        """The shelf's."""
+        return self.shelf.uri
+
+    # -- writes ----------------------------------------------------------------------------------
+
+    def put_if_absent(self, path: str, data: Bytes) -> None:
+        """See `Store`."""
+        body = bytes(data)
+
+        def apply() -> None:
+            if path in self.shelf.blobs:
+                raise ObjectExists(path)
+            self.shelf.put(self.actor, "put_if_absent", path, body)
+
+        self._write("put_if_absent", check(path), apply)
+
+    def put(self, path: str, data: Bytes) -> None:
+        """See `Store`."""
+        body = bytes(data)
+
+        def apply() -> None:
+            self.shelf.put(self.actor, "put", path, body)
+
+        self._write("put", check(path), apply)
+
+    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
+        """See `Store`."""
+        body = bytes(data)
+
+        def apply() -> str:
+            blob = self.shelf.blobs.get(path)
+            if blob is None or blob.meta.etag != etag:
+                raise ObjectChanged(path)
+            return self.shelf.put(self.actor, "put_if_match", path, body)
+
+        return self._write("put_if_match", check(path), apply)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """See `Store`; the objects go one after the other."""
+        for path in paths:
+
+            def apply(path: str = check(path)) -> None:
+                if path in self.shelf.blobs:
+                    for watch in self._w.before_delete:
+                        watch(self.actor, f"{self.uri}/{path}")
+                    del self.shelf.blobs[path]
+
+            self._write("delete", path, apply)
+
+    def copy(self, source: str, target: str) -> None:
+        """See `Store`."""
+
+        def apply() -> None:
+            if source not in self.shelf.blobs:
+                raise ObjectMissing(source)
+            self.shelf.put(self.actor, "copy", target, self.shelf.blobs[source].data)
+
+        self._write("copy", check(target), apply)
+
+    # -- reads -----------------------------------------------------------------------------------
+
+    def get(self, path: str) -> Blob:
+        """See `Store`."""
+        self._read("get", path)
+        blob = self.shelf.blobs.get(path)
+        if blob is None:
+            raise ObjectMissing(path)
+        return blob
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """See `Store`."""
+        return self.get(path).data[start : start + max(length, 0)]
+
+    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        """See `Store`; the objects are read at different moments."""
+        return [None if b is None else b.data for b in self._many("get_many", paths)]
+
+    def head(self, path: str) -> Meta | None:
+        """See `Store`."""
+        self._read("head", path)
+        blob = self.shelf.blobs.get(path)
+        return None if blob is None else blob.meta
+
+    def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
+        """See `Store`; the objects are looked at at different moments."""
+        return [None if b is None else b.meta for b in self._many("head_many", paths)]
+
+    def list(self, prefix: str) -> Iterator[Meta]:
+        """See `Store`; in pages, between which things change."""
+        folder = check_folder(prefix)
+        self._read("list", prefix)
+        found = []
+        names = self.shelf.names(folder)
+        if self._w.paging and len(names) > 1 and self._w.rng.random() < self._w.paging:
+            self._w.fired["pages"] += 1
+            last = names[self._w.rng.randrange(len(names) - 1)]
+            found = [self.shelf.blobs[name].meta for name in names if name <= last]
+            self._s.point()
+            names = [name for name in self.shelf.names(folder) if name > last]
+        return iter(found + [self.shelf.blobs[name].meta for name in names])
+
+    def list_folder(self, prefix: str) -> Folder:
+        """See `Store`."""
+        folder = check_folder(prefix)
+        skip = len(folder) + 1 if folder else 0
+        folders: dict[str, None] = {}
+        objects = []
+        for meta in self.list(prefix):
+            name, slash, _ = meta.path[skip:].partition("/")
+            if slash:
+                folders[name] = None
+            else:
+                objects.append(meta)
+        return [*folders], objects
+
+    def now(self) -> float:
+        """See `Store`: virtual, the same for all."""
+        return self._s.now
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _enter(self, op: str, on_death: Callable[[], None] | None = None) -> None:
+        """Every call: count, be switched away, and refuse the dead."""
+        actor = self.actor
+        if actor.dead:
+            raise Killed(actor.name)
+        self._w.calls[op] += 1
+        if self._s.current is not None:
+            try:
+                self._s.point()
+            except Killed:
+                if on_death is not None:
+                    on_death()
+                raise
+        self._w.deliver()
+
+    def _many(self, op: str, paths: Sequence[str]) -> list[Blob | None]:
+        self._read(op, paths[0] if paths else "")
+        found = []
+        split = self._w.rng.randrange(len(paths)) if self._w.paging and len(paths) > 1 else 0
+        for index, path in enumerate(paths):
+            if index and index == split:
+                self._s.point()
+            found.append(self.shelf.blobs.get(path))
+        return found
+
+    def _read(self, op: str, path: str) -> None:
+        self._enter(op)
+        w = self._w
+        if w.healthy:
+            return
+        self._check_outage(path)
+        if w.faults.read_error and w.rng.random() < w.faults.read_error:
+            w.fired["read_error"] += 1
+            self._s.note(self.actor.name, f"{op} {short(path)}: read error")
+            raise StoreError(f"{self.uri}/{path}: the simulated store failed to read")
+        if w.faults.slow and w.rng.random() < w.faults.slow / 4:
+            self._slow()
+
+    def _write(self, op: str, path: str, apply: Callable[[], T]) -> T:
+        self._enter(op, lambda: self._orphan(op, path, apply))
+        outcome = self._draw(path)
+        if outcome == "slow":
+            self._slow()
+        if outcome == "refuse":
+            self._say(op, path, "refused")
+            raise StoreError(f"{self.uri}/{path}: the simulated store is busy")
+        if outcome in {"lose", "late"}:
+            if outcome == "late":
+                self._later(op, path, apply)
+            self._say(op, path, "no answer" + (", under way" if outcome == "late" else ""))
+            raise LostAnswer(f"{self.uri}/{path}: the simulated store did not answer")
+        assert not self.actor.dead, "a dead process wrote"
+        try:
+            result = apply()
+        except (ObjectExists, ObjectChanged) as error:
+            self._say(op, path, type(error).__name__)
+            self._after()
+            raise
+        self._say(op, path, "ok" if outcome in {"ok", "slow"} else outcome)
+        if outcome in {"twice", "echo"}:
+            try:
+                apply()
+            except (ObjectExists, ObjectChanged):
+                if outcome == "echo":
+                    raise
+        self._after()
+        if outcome == "lose_after":
+            raise LostAnswer(f"{self.uri}/{path}: the simulated store's answer was lost")
+        return result
+
+    def _after(self) -> None:
+        if self._s.current is not None:
+            self._s.point()
+
+    def _draw(self, path: str) -> str:
+        w = self._w
+        if w.healthy:
+            return "ok"
+        self._check_outage(path)
+        f = w.faults
+        roll = w.rng.random()
+        for kind in ("refuse", "lose_after", "lose", "late", "twice", "echo", "slow"):
+            roll -= getattr(f, kind)
+            if roll < 0:
+                w.fired[kind] += 1
+                return kind
+        if f.outage and w.rng.random() < f.outage:
+            w.fired["outage"] += 1
+            w.outages[self.actor.name] = self._s.step + w.rng.choice((10, 60, 300))
+        return "ok"
+
+    def _check_outage(self, path: str) -> None:
+        w = self._w
+        if w.outages and self._s.step < w.outages.get(self.actor.name, 0):
+            # Costs time, so that waiting it out ends it.
+            self._s.block("outage", 1.0)
+            raise StoreError(f"{self.uri}/{path}: the simulated store is out of reach")
+
+    def _slow(self) -> None:
+        self._s.block("slow store", self._w.rng.choice((0.5, 5.0, 30.0, 3600.0)))
+
+    def _later(self, op: str, path: str, apply: Callable[[], Any]) -> None:
+        delay = self._w.rng.choice((1, 3, 10, 30, 100, 400, 1 << 40))
+        self._w.late.append(Late(self._s.step + delay, self.actor, op, path, apply))
+
+    def _orphan(self, op: str, path: str, apply: Callable[[], Any]) -> None:
+        """Its sender died while it was on the wire."""
+        w = self._w
+        if not w.healthy and w.rng.random() < w.faults.orphan:
+            w.fired["orphan"] += 1
+            self._later(op, path, apply)
+
+    def _say(self, op: str, path: str, outcome: str) -> None:
+        self._s.note(self.actor.name, f"{op} {short(path)}: {outcome}")
+
+
+def short(path: str) -> str:
+    """A path as people read it: bit-reversed names as numbers, long ids cut."""
+    parts = []
+    for part in path.split("/"):
+        stem, dot, suffix = part.partition(".")
+        if len(stem) == 64 and set(stem) <= {"0", "1"}:
+            parts.append(f"{int(stem[::-1], 2)}{dot}{suffix}")
+        elif len(stem) == 36 and stem.count("-") == 4:
+            parts.append(stem[:4])
+        elif len(stem) == 20 and stem.isdigit():
+            n = int(stem)
+            parts.append(str(n if n < 1 << 40 else (1 << 64) - 1 - n) + dot + suffix)
+        else:
+            parts.append(part)
+    return "/".join(parts).removeprefix("_mem_wal/")

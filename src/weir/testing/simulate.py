@@ -1,0 +1,93 @@
+"""Draws plans, runs them, shrinks those that fail."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+from weir.testing.roles import ROLES, final
+from weir.testing.scenarios import (
+    Outcome,
+    Plan,
+    Run,
+    draw_faults,
+    draw_role,
+    draw_settings,
+)
+
+SCENARIOS: dict[str, tuple[str, ...]] = {
+    "writers": ("writer", "writer", "writer", "reader"),
+    "fencing": ("writer", "fencer", "fencer", "reader"),
+}
+
+
+def draw_plan(seed: int, scenario: str | None = None) -> Plan:
+    """The plan of a seed; every choice has its own child of the seed."""
+    rng = random.Random(f"plan/{seed}")
+    name = rng.choice(sorted(SCENARIOS))
+    name = scenario or name
+    kinds = SCENARIOS[name]
+    roles = [draw_role(random.Random(f"role/{seed}/{i}"), kind) for i, kind in enumerate(kinds)]
+    kept = [role for role in roles if rng.random() < 0.8] or roles[:1]
+    return Plan(
+        seed=seed,
+        scenario=name,
+        keyed=rng.random() < 0.6,
+        wal_apart=rng.random() < 0.25,
+        settings=draw_settings(random.Random(f"settings/{seed}")),
+        faults=draw_faults(random.Random(f"fault rates/{seed}")),
+        paging=rng.choice((0.0, 0.0, 0.3)),
+        roles=kept,
+    )
+
+
+def simulate(plan: Plan) -> Outcome:
+    """Run one plan."""
+    return Run(plan, ROLES).execute(final)
+
+
+def shrink(plan: Plan, letter: str, *, budget: int = 200) -> Plan:
+    """A smaller plan that breaks the same promise: fewer processes, faults, kills, operations."""
+    best = plan
+    progress = True
+    while progress and budget > 0:
+        progress = False
+        for smaller in _smaller(best):
+            budget -= 1
+            if budget <= 0:
+                break
+            if simulate(smaller).letter == letter:
+                best, progress = smaller, True
+                break
+    return best
+
+
+def _smaller(plan: Plan) -> list[Plan]:
+    found: list[Plan] = []
+
+    def variant() -> Plan:
+        made = copy.deepcopy(plan)
+        found.append(made)
+        return made
+
+    for index in range(len(plan.roles)):
+        if len(plan.roles) > 1:
+            del variant().roles[index]
+    for kind, rate in plan.faults.items():
+        if rate and kind != "orphan":
+            variant().faults[kind] = 0.0
+    if plan.paging:
+        variant().paging = 0.0
+    if plan.wal_apart:
+        variant().wal_apart = False
+    for index, role in enumerate(plan.roles):
+        if role.kills:
+            variant().roles[index].kills.pop()
+        if role.sessions > 1:
+            variant().roles[index].sessions -= 1
+        if role.threads > 1:
+            variant().roles[index].threads -= 1
+        if role.ops > 1:
+            variant().roles[index].ops = role.ops // 2
+            variant().roles[index].ops -= 1
+    return found
