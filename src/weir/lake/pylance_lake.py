@@ -21,6 +21,7 @@ from weir.lake.api import SsTableInfo
 from weir.lake.base import LanceBase
 from weir.lake.cache import ByteCache
 from weir.lake.datasets import Datasets
+from weir.lake.resident import ResidentKeys
 from weir.lake.sstable_read import LanceSsTable, SsTableCaches
 from weir.lake.sstable_write import AfterWrite, SsTableWriter
 from weir.store.api import ObjectMissing, Store
@@ -28,6 +29,8 @@ from weir.types import Version
 
 _BASES_LIMIT: Final = 16
 """Versions of the base kept open at once."""
+_SSTABLES_LIMIT: Final = 256
+"""SSTables kept open at once; a handle is a manifest, its caches are bounded apart."""
 
 
 class PylanceLake:
@@ -45,13 +48,15 @@ class PylanceLake:
         *,
         env: Env = SYSTEM,
     ) -> None:
-        self.datasets = Datasets(uri, storage_options, env)
+        self.datasets = Datasets(uri, storage_options)
         self.uri = self.datasets.uri
         self.store = store
         self._writer = SsTableWriter(self.uri, self.datasets.storage_options, store, env)
         self._caches = SsTableCaches(env)
+        self._resident = ResidentKeys(env)
         self._env = env
         self._bases: ByteCache[LanceBase] = ByteCache(_BASES_LIMIT, env)
+        self._sstables: ByteCache[LanceSsTable] = ByteCache(_SSTABLES_LIMIT, env)
 
     def __repr__(self) -> str:
         return f"PylanceLake({self.uri})"
@@ -66,7 +71,7 @@ class PylanceLake:
         return self._bases.get_or_make(dataset.version, lambda: self._base(dataset), lambda _: 1)
 
     def _base(self, dataset: lance.LanceDataset) -> LanceBase:
-        return LanceBase(dataset, lambda: self._manifest(dataset.version))
+        return LanceBase(dataset, lambda: self._manifest(dataset.version), self._resident)
 
     def _manifest(self, version: int) -> BaseManifest:
         inverted = f"_versions/{version_name(Version(version))}"
@@ -107,14 +112,18 @@ class PylanceLake:
         return self.datasets.known().data_storage_version
 
     def open_sstable(self, shard: UUID, name: str, schema: TableSchema) -> LanceSsTable:
-        """Open for reading; rows come out in the shape of `schema`, matched by field id."""
-        return LanceSsTable(
-            self.datasets.sstable(shard, name),
-            paths.sstable_dir(shard, name),
-            schema,
-            self.store,
-            self._caches,
+        """Open for reading; rows come out in the shape of `schema`, matched by field id.
+
+        Kept open: no request the second time.
+        """
+        path = paths.sstable_dir(shard, name)
+        known = self._sstables.get(path)
+        if known is not None and (known.schema is schema or known.schema == schema):
+            return known
+        opened = LanceSsTable(
+            self.datasets.open_sstable(path), path, schema, self.store, self._caches
         )
+        return self._sstables.put(path, opened, 1)
 
     # Making tables
 
@@ -174,10 +183,12 @@ class PylanceLake:
         return versions.restore(self.datasets, version)
 
     def cleanup_old_versions(
-        self, older_than: timedelta, *, keep_from: int | None = None
+        self, older_than: timedelta, *, keep_from: int | None = None, dry_run: bool = False
     ) -> versions.Cleaned:
-        """Remove old versions that nothing protects, and their files."""
-        return versions.cleanup_old_versions(self.datasets, older_than, keep_from=keep_from)
+        """Remove old versions that nothing protects, and their files; or just count them."""
+        return versions.cleanup_old_versions(
+            self.datasets, older_than, keep_from=keep_from, dry_run=dry_run
+        )
 
     def compact_files(
         self,

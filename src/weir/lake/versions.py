@@ -86,9 +86,13 @@ def restore(datasets: Datasets, version: int) -> int:
 
 
 def cleanup_old_versions(
-    datasets: Datasets, older_than: timedelta, *, keep_from: int | None = None
+    datasets: Datasets,
+    older_than: timedelta,
+    *,
+    keep_from: int | None = None,
+    dry_run: bool = False,
 ) -> Cleaned:
-    """Remove versions older than `older_than`, and the files only they name.
+    """Remove versions older than `older_than`, and the files only they name; or just count them.
 
     Protected versions stay, and so do `keep_from` and all after it (a fold whose mark is not yet
     recorded is found by its commit).
@@ -101,9 +105,11 @@ def cleanup_old_versions(
             selection["versions"] = [v for v in known if v < min(keep_from, dataset.version)]
             if not selection["versions"]:
                 return Cleaned(0, 0)
-        stats = dataset.cleanup_old_versions(
-            older_than=older_than, error_if_tagged_old_versions=False, **selection
-        )
+        selection |= {"older_than": older_than, "error_if_tagged_old_versions": False}
+        if dry_run:
+            stats = dataset.explain_cleanup_old_versions(**selection).stats
+        else:
+            stats = dataset.cleanup_old_versions(**selection)
     return Cleaned(stats.old_versions, stats.bytes_removed)
 
 
