@@ -16,6 +16,7 @@ from weir.format.schema import TableSchema
 from weir.lake.keysets import rows_of_keys
 from weir.lake.lance_errors import lance_errors
 from weir.lake.literals import key_filter
+from weir.lake.resident import ResidentKeys, identity
 from weir.lake.schemas import base_schema
 
 SCAN_BATCH_ROWS: Final = 65_536
@@ -28,10 +29,15 @@ class LanceBase:
     """One version of the base table; never changes. Safe to share between threads."""
 
     def __init__(
-        self, dataset: lance.LanceDataset, load_manifest: Callable[[], BaseManifest]
+        self,
+        dataset: lance.LanceDataset,
+        load_manifest: Callable[[], BaseManifest],
+        resident: ResidentKeys,
     ) -> None:
         self.dataset = dataset
         self._load_manifest = load_manifest
+        self._resident = resident
+        self._lookups = 0  # a hint; a count lost between two threads does no harm
         self._where = f"{dataset.uri} at version {dataset.version}"
 
     def __repr__(self) -> str:
@@ -87,6 +93,11 @@ class LanceBase:
             raise MissingEntry(f"{self._where} has no fragment {fragment_id}; plan anew")
         return fragment
 
+    @cached_property
+    def rows(self) -> int:
+        """Number of live rows, from the manifest alone."""
+        return self.count()
+
     def count(self, filter: str | None = None) -> int:
         """Number of live rows that pass the filter; without one no data is read."""
         with lance_errors(f"counting rows of {self._where}"):
@@ -95,27 +106,32 @@ class LanceBase:
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of those keys, in no promised order.
 
-        Goes through the key's scalar index when there is one; without one the key columns of the
-        whole table are read once per 10,000 keys.
+        Goes through the key's scalar index when there is one, or through keys held in memory once
+        that pays (`resident`). A large base without an index is read once per 10,000 keys.
         """
-        names = self.schema.primary_key
         wanted = self.schema.plain.names if columns is None else list(columns)
+        if keys.num_rows == 0:
+            return self.empty(wanted)
+        self._lookups += 1
+        if self._resident.pays(self, self._lookups):
+            return self._resident.lookup(self, keys, wanted)
         parts = [
-            self._lookup(keys.slice(start, LOOKUP_KEYS_MAX), names, wanted)
-            for start in range(0, max(keys.num_rows, 1), LOOKUP_KEYS_MAX)
+            self._query(keys.slice(start, LOOKUP_KEYS_MAX), wanted)
+            for start in range(0, keys.num_rows, LOOKUP_KEYS_MAX)
         ]
         return pa.concat_tables(parts)
 
-    def _lookup(self, keys: pa.Table, names: Sequence[str], wanted: list[str]) -> pa.Table:
-        if keys.num_rows == 0:
-            return pa.schema([self.schema.plain.field(name) for name in wanted]).empty_table()
+    def _query(self, keys: pa.Table, wanted: list[str]) -> pa.Table:
+        names = self.schema.primary_key
         # With several key columns the filter lets others pass too; the keys narrow it.
         extra = [name for name in names if name not in wanted] if len(names) > 1 else []
         with lance_errors(f"looking up keys in {self._where}"):
             found = self.dataset.to_table(columns=[*wanted, *extra], filter=key_filter(keys, names))
-        if len(names) > 1:
-            found = rows_of_keys(found, keys, names).select(wanted)
-        return found
+        return rows_of_keys(found, keys, names).select(wanted) if len(names) > 1 else found
+
+    def empty(self, columns: Sequence[str]) -> pa.Table:
+        """No row, in those columns."""
+        return pa.schema([self.schema.plain.field(name) for name in columns]).empty_table()
 
     def fragments(self) -> list[tuple[int, int]]:
         """Id and number of live rows of each fragment, from the manifest alone."""
@@ -124,8 +140,14 @@ class LanceBase:
             for fragment in self.dataset.get_fragments()
         ]
 
+    @cached_property
+    def identities(self) -> list[tuple[int, str]]:
+        """Id and description of each fragment; see `resident`."""
+        return [(f.fragment_id, identity(f.metadata)) for f in self.dataset.get_fragments()]
+
+    @cached_property
     def has_key_index(self) -> bool:
-        """True when the first key column has a scalar index, so that `lookup` reads little."""
+        """True when the first key column has a scalar index, so that a query reads little."""
         key = self.schema.primary_key[:1]
         with lance_errors(f"listing the indexes of {self._where}"):
             return any(

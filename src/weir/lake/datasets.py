@@ -9,29 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
-from uuid import UUID
 
 import lance
 from lance.lance import _Session
 
-from weir.env import Env
 from weir.errors import MissingEntry, NotAWeirTable
-from weir.format import paths
-from weir.lake.cache import ByteCache
 from weir.lake.lance_errors import lance_errors
 
 INDEX_CACHE_BYTES: Final = 512 * 1024 * 1024
 """Most that Lance keeps of opened indexes, for all datasets of one table together."""
 METADATA_CACHE_BYTES: Final = 128 * 1024 * 1024
 """Most that Lance keeps of manifests and file metadata, for all datasets of one table together."""
-_HANDLES_LIMIT: Final = 256
-"""SSTables kept open per table; a handle is a manifest and shares the caches above."""
 
 
 class Datasets:
     """The base table and SSTables of one table as Lance datasets. Safe to share between threads."""
 
-    def __init__(self, uri: str, storage_options: Mapping[str, str] | None, env: Env) -> None:
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None) -> None:
         self.uri = uri.rstrip("/")
         self.storage_options: dict[str, str] | None = dict(storage_options or {}) or None
         self.session = _Session(
@@ -39,7 +33,6 @@ class Datasets:
             metadata_cache_size_bytes=METADATA_CACHE_BYTES,
         )
         self._latest: lance.LanceDataset | None = None
-        self._sstables: ByteCache[lance.LanceDataset] = ByteCache(_HANDLES_LIMIT, env)
 
     def open(self, uri: str, version: int | None = None) -> lance.LanceDataset:
         """A new handle."""
@@ -76,21 +69,13 @@ class Datasets:
         """Let the next `latest` open the table anew (after a restore or an overwrite)."""
         self._latest = None
 
-    def sstable_uri(self, shard: UUID, name: str) -> str:
-        """Where an SSTable lives."""
-        return f"{self.uri}/{paths.sstable_dir(shard, name)}"
-
-    def sstable(self, shard: UUID, name: str) -> lance.LanceDataset:
-        """An SSTable, kept open: its directory is immutable once published."""
-        uri = self.sstable_uri(shard, name)
-
-        def load() -> lance.LanceDataset:
-            try:
-                return self.open(uri)
-            except NotAWeirTable as error:
-                raise MissingEntry(
-                    f"SSTable {uri} is not there; it may have been collected after this read was"
-                    " planned: read the table again"
-                ) from error
-
-        return self._sstables.get_or_make(uri, load, lambda _: 1)
+    def open_sstable(self, path: str) -> lance.LanceDataset:
+        """The SSTable at that path in the table, or `MissingEntry`."""
+        uri = f"{self.uri}/{path}"
+        try:
+            return self.open(uri)
+        except NotAWeirTable as error:
+            raise MissingEntry(
+                f"SSTable {uri} is not there; it may have been collected after this read was"
+                " planned: read the table again"
+            ) from error

@@ -44,6 +44,11 @@ class KeyIndex:
     def __len__(self) -> int:
         return len(self._codes)
 
+    @staticmethod
+    def is_exact(dtype: pa.DataType) -> bool:
+        """Whether `find` answers with the keys asked for alone, not with candidates."""
+        return not _is_hashed(dtype)
+
     @property
     def nbytes(self) -> int:
         """Memory held."""

@@ -57,6 +57,10 @@ class _Projection:
     target: pa.Schema
     is_same: bool
 
+    @cached_property
+    def empty(self) -> pa.Table:
+        return self.target.empty_table()
+
     def apply(self, rows: _Rows) -> _Rows:
         if self.is_same:
             return rows
@@ -85,7 +89,7 @@ class LanceSsTable:
     ) -> None:
         self.dataset = dataset
         self._path = path
-        self._schema = schema
+        self.schema = schema
         self._store = store
         self._caches = caches
         self._projections: dict[tuple[str, ...], _Projection] = {}
@@ -130,20 +134,21 @@ class LanceSsTable:
         Bloom filter, and of the key columns when that says 'perhaps'.
         """
         wanted = self._wanted(columns)
-        names = self._schema.primary_key
-        extra = [name for name in names if name not in wanted]
-        projection = self._projection((*extra, *wanted))
         candidates = self._find(keys)
         if len(candidates) == 0:
-            return pa.schema([projection.target.field(name) for name in wanted]).empty_table()
+            return self._projection(wanted).empty
+        names = self.schema.primary_key
+        # Hashed keys are candidates only, and compared with the key that was asked for.
+        is_exact = len(names) == 1 and KeyIndex.is_exact(self.schema.arrow.field(names[0]).type)
+        extra = [] if is_exact else [name for name in names if name not in wanted]
+        projection = self._projection((*extra, *wanted))
         with lance_errors(f"looking up keys in {self.dataset.uri}"):
             taken = self._session(projection).take(candidates.tolist())  # type: ignore[no-untyped-call]
         rows = projection.apply(taken)
-        found = rows_of_keys(rows, keys, names)  # a hash may be shared by two keys
-        return found.select(wanted) if extra else found
+        return rows if is_exact else rows_of_keys(rows, keys, names).select(wanted)
 
     def _wanted(self, columns: Sequence[str] | None) -> tuple[str, ...]:
-        names = self._schema.arrow.names if columns is None else columns
+        names = self._all_columns if columns is None else columns
         return (*(name for name in names if name != TOMBSTONE), TOMBSTONE)
 
     def _find(self, keys: pa.Table) -> Positions:
@@ -151,14 +156,14 @@ class LanceSsTable:
         index = self._caches.keys.get(self._path)
         if index is None:
             perhaps = self._bloom().might_contain(
-                [keys.column(name) for name in self._schema.primary_key]
+                [keys.column(name) for name in self.schema.primary_key]
             )
             if not perhaps.any():
                 return np.zeros(0, np.int64)
             index = self._caches.keys.get_or_make(
                 self._path, self._load_keys, lambda made: made.nbytes
             )
-        return index.find(pk_values(keys, self._schema.primary_key))
+        return index.find(pk_values(keys, self.schema.primary_key))
 
     def _bloom(self) -> bloom.BloomFilter:
         path = f"{self._path}/{paths.BLOOM_FILTER}"
@@ -174,7 +179,7 @@ class LanceSsTable:
 
     def _load_keys(self) -> KeyIndex:
         # The live rows in order: position i is what a fragment's `take` calls row i.
-        names = self._schema.primary_key
+        names = self.schema.primary_key
         projection = self._projection(names)
         batches = list(self._read(projection, None))
         return KeyIndex(pk_values(pa.Table.from_batches(batches, projection.target), names))
@@ -190,13 +195,17 @@ class LanceSsTable:
         return self._caches.sessions.get_or_make(key, make, lambda _: 1)
 
     @cached_property
+    def _all_columns(self) -> list[str]:
+        return list(self.schema.arrow.names)
+
+    @cached_property
     def _source(self) -> pa.Schema:
         return with_field_ids(self.dataset)
 
     @cached_property
     def _has_current_names(self) -> bool:
         """True when each of today's columns is here, under its name and with its id."""
-        target = self._schema.wal
+        target = self.schema.wal
         return all(
             self._source.get_field_index(field.name) >= 0
             and self._source.field(field.name).equals(field, check_metadata=True)
@@ -211,7 +220,7 @@ class LanceSsTable:
         return known
 
     def _make_projection(self, wanted: tuple[str, ...]) -> _Projection:
-        wal, plain = self._schema.wal, self._schema.plain
+        wal, plain = self.schema.wal, self.schema.plain
         target = pa.schema(
             [
                 wal.field(name)

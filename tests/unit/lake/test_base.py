@@ -51,7 +51,7 @@ def test_lookup_with_and_without_an_index(make_lake: MakeLake) -> None:
         if has_index:
             lance.dataset(lake.uri).create_scalar_index("id", "BTREE")
         base = lake.open_base()
-        assert base.has_key_index() is has_index
+        assert base.has_key_index is has_index
         found = base.lookup(pa.table({"id": [6, 2, 77]}), ["v"])
         assert sorted(found.column("v").to_pylist()) == ["b", "f"]
         assert base.lookup(pa.table({"id": pa.array([], pa.int64())})).num_rows == 0
