@@ -71,6 +71,7 @@ class MemTables:
         """Share the writer's lock and its end."""
         self._group = group
         self._changed = self._env.threads.condition(group.lock)
+        group.on_full = self.make_room
 
     # -- called with the lock held ---------------------------------------------------------------
 
@@ -89,6 +90,11 @@ class MemTables:
                 self._run, name=f"weir-flush-{self._appender.site.shard}"
             )
         self._changed.notify_all()
+
+    def make_room(self) -> None:
+        """Puts wait for room: flush the active MemTable although it is not due, or nobody ever would (M-6)."""
+        if self.active.rows and not self.frozen:
+            self.freeze()
 
     def landed(
         self,
@@ -161,10 +167,13 @@ class MemTables:
                 table = self.frozen[0]
             try:
                 self._flush(table)
-            except Exception as error:  # noqa: BLE001  whatever it was, nobody else would hear of it
+            except BaseException as error:
+                # Whatever it was, nobody else would hear of it, and waiters would wait for ever.
                 self._group.fail(error if isinstance(error, WeirError) else _internal(error))
                 with self._group.lock:
                     self._changed.notify_all()
+                if not isinstance(error, Exception):
+                    raise
                 return
 
     def _ready(self) -> bool:
@@ -229,9 +238,12 @@ class MemTables:
         began = self._env.clock.boottime()
 
         def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+            if entry is not None and any(s.path == entry.path for s in current.sstables):
+                return None  # an earlier attempt was applied, and failed only after that
             with self._group.lock:
                 covered = self._covered(published=table)
             reached = Position(max(covered, current.replay_after))
+            self._appender.covering(reached)
             following = replace(
                 current,
                 replay_after=reached,
@@ -266,7 +278,7 @@ class MemTables:
         return self.durable
 
 
-def _internal(error: Exception) -> WeirError:
+def _internal(error: BaseException) -> WeirError:
     wrapped = WeirError(f"a flush failed: {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped

@@ -202,6 +202,7 @@ class ShardWriter:
         try:
             if self._group.failure is not None:
                 raise self._group.ended()
+            self._group.refuse()
             self._finish()
         finally:
             self._group.stop()
@@ -398,8 +399,9 @@ class ShardWriter:
         ):
             # What lies behind this entry is booked, what lies ahead is not: a flush may cover no more (F-8).
             memtables.durable = Position(entry.position - 1)
+            # F-8: a generation that replay finds closed is published with its own R, before the next.
+            memtables.durable = Position(entry.position - 1)
             while memtables.active.generation < generation:
-                # F-8: a generation that replay finds closed is published with its own R, before the next.
                 memtables.flush_now(memtables.retire_active())
             batches = [self._intake.stored(batch) for batch in entry.batches]
             nbytes = sum(batch.nbytes for batch in batches)
@@ -410,6 +412,7 @@ class ShardWriter:
                 self._seen_tokens[app] = max(version, self._seen_tokens.get(app, version))
             self._counters.replayed_entries += 1
             self._counters.replayed_rows += entry.num_rows
+        memtables.durable = appender.claim.fence
         memtables.durable = fence
 
     def _finish(self) -> None:

@@ -1,0 +1,559 @@
+"""M-1 to M-8, and the parts of W and F that a writer keeps: one ShardWriter, two modes."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from tests.support.local_shard import LocalShard, ids, row
+from weir.errors import (
+    Backpressure,
+    FencedError,
+    InvalidInput,
+    SchemaMismatch,
+    StoreDenied,
+    UnknownOutcome,
+    WalOnlyMode,
+    WeirError,
+    WriterClosed,
+)
+from weir.log.rules import RuleBroken  # noqa: F401  the name a broken rule would carry
+from weir.testing.fault_store import Crash
+
+
+@pytest.fixture
+def shard(tmp_path) -> LocalShard:
+    return LocalShard(tmp_path / "t")
+
+
+@pytest.fixture
+def append_only(tmp_path) -> LocalShard:
+    return LocalShard(tmp_path / "a", key=False)
+
+
+MODES = pytest.mark.parametrize("memtable", [True, False], ids=["memtable", "wal-only"])
+
+
+def test_m1_a_put_is_visible_when_it_returns_and_the_newest_row_wins(shard: LocalShard) -> None:
+    with shard.writer() as w:
+        w.put([row(1, 1.0), row(2, 2.0)])
+        w.put([row(1, 5.0)])
+        assert w.get([1]).to_pylist() == [row(1, 5.0)]
+        w.delete([2])
+        assert ids(w) == [1]
+        assert w.get([2]).num_rows == 0
+        w.put([row(2, 7.0)])
+        assert w.get([2, 1]).column("x").to_pylist() == [7.0, 5.0]
+
+
+def test_m1_reads_are_the_same_before_during_and_after_flush(shard: LocalShard) -> None:
+    with shard.writer() as w:
+        w.put([row(i) for i in range(5)])
+        w.flush()
+        w.delete([0])
+        w.put([row(1, 9.0)])
+        gate = shard.faults.on("put_if_absent", "*/manifest/*").pause()
+        flusher = threading.Thread(target=w.flush)
+        flusher.start()
+        gate.wait_reached()
+        assert ids(w) == [1, 2, 3, 4]  # the SSTable is written, not yet published
+        assert w.get([1]).column("x").to_pylist() == [9.0]
+        gate.release()
+        flusher.join()
+        assert ids(w) == [1, 2, 3, 4]
+        assert w.get([0, 1]).column("x").to_pylist() == [9.0]
+
+
+def test_m2_a_wal_only_writer_has_no_memtable_and_says_so(shard: LocalShard) -> None:
+    with shard.writer(enable_memtable=False) as w:
+        w.put([row(1)])
+        for call in (lambda: w.scan(), lambda: w.get([1]), w.memtable_stats, w.flush):
+            with pytest.raises(WalOnlyMode):
+                call()
+        assert w._memtables is None
+        assert w.stats().memtable is None
+    assert shard.logged_ids() == [1]
+    assert shard.manifest().sstables == ()
+
+
+def test_m2_index_settings_on_a_wal_only_writer_are_refused_before_anything_is_written(
+    shard: LocalShard,
+) -> None:
+    from weir.config import IndexConfig
+
+    with pytest.raises(InvalidInput, match="index_configs"):
+        shard.writer(enable_memtable=False, index_configs=(IndexConfig("i", "x", "btree"),))
+    assert not shard.faults.events("write")
+
+
+@MODES
+@pytest.mark.parametrize("failures", [1, 5])
+def test_m3_a_failed_append_drops_nothing_and_keeps_the_order(
+    shard: LocalShard, memtable: bool, failures: int
+) -> None:
+    with shard.writer(enable_memtable=memtable) as w:
+        shard.faults.on("put_if_absent", "*/wal/*").refuse(times=3 * failures)
+        for i in range(10):
+            w.put([row(i)], wait=False)
+        w.flush_wal()
+        assert shard.logged_ids() == list(range(10))
+        assert w.wal_stats().append_failures >= failures
+
+
+@MODES
+def test_m3_a_store_that_stays_down_gives_everything_back(
+    shard: LocalShard, memtable: bool
+) -> None:
+    w = shard.writer(enable_memtable=memtable)
+    w.put([row(0)])
+    shard.faults.on("put_if_absent", "*/wal/*").refuse(times=None)
+    acks = [w.put([row(i)], wait=False) for i in (1, 2)]
+    with pytest.raises(WriterClosed) as closed:
+        acks[0].wait()
+    assert closed.value.unacknowledged[0].column("id").to_pylist() == [1]
+    with pytest.raises(WriterClosed) as closed:
+        w.close()
+    assert [b.column("id").to_pylist() for b in closed.value.unacknowledged] == [[1], [2]]
+    assert shard.logged_ids() == [0]
+
+
+def test_m4_puts_go_on_during_a_flush_and_a_flush_is_one_commit(shard: LocalShard) -> None:
+    with shard.writer() as w:
+        w.put([row(1)])
+        before = shard.manifest().version
+        gate = shard.faults.on("put_if_absent", "*/manifest/*").pause()
+        flusher = threading.Thread(target=w.flush)
+        flusher.start()
+        gate.wait_reached()
+        w.put([row(2)])
+        assert ids(w) == [1, 2]
+        gate.release()
+        flusher.join()
+        manifest = shard.manifest()
+        assert manifest.version == before + 1
+        assert [t.generation for t in manifest.sstables] == [1]
+        assert manifest.replay_after == 2  # the entry of row 1, not that of row 2
+        assert ids(w) == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_m4_a_crash_at_any_write_of_a_flush_loses_nothing(tmp_path, when: str) -> None:
+    for k in range(1, 30):
+        shard = LocalShard(tmp_path / f"{when}{k}")
+        w = shard.writer()
+        w.put([row(1), row(2)])
+        w.delete([2])
+        shard.faults.crash_at(k, when)
+        crashed = threading.Thread(target=_flush_until_crash, args=(w,))
+        crashed.start()
+        crashed.join(10)
+        done = not shard.faults._crashed
+        fresh = LocalShard.__new__(LocalShard)
+        fresh.__dict__.update(shard.__dict__)
+        _reconnect(fresh)
+        with fresh.writer() as again:
+            assert ids(again) == [1]
+        manifest = fresh.manifest()
+        assert manifest.replay_after == manifest.last_seen
+        if done:
+            return
+    pytest.fail("the flush never finished without a crash")
+
+
+def _flush_until_crash(w) -> None:
+    try:
+        w.flush()
+    except (Crash, WeirError):
+        pass
+
+
+def _reconnect(shard: LocalShard) -> None:
+    """The same table from a new process: no fault plan, nothing cached."""
+    from weir.lake.pylance_lake import PylanceLake
+    from weir.log.site import ShardSite
+    from weir.testing.fault_store import FaultStore
+
+    shard.faults = FaultStore(shard.raw)
+    shard.store = shard.faults
+    shard.lake = PylanceLake(shard.uri, None, shard.store)
+    shard.site = ShardSite(shard.store, shard.store, shard.shard, shard.env)
+
+
+@MODES
+def test_m5_statistics_are_true_right_after_reopen(shard: LocalShard, memtable: bool) -> None:
+    w = shard.writer(enable_memtable=False)
+    for i in range(3):
+        w.put([row(i)])
+    w.close()
+    again = shard.writer(enable_memtable=memtable)
+    assert again.wal_stats().next_position == 6
+    assert again.wal_stats().epoch == 2
+    assert again.stats().replayed_rows == (3 if memtable else 0)
+    again.close()
+
+
+@MODES
+def test_m6_memory_is_bounded_and_a_put_waits_or_says_backpressure(
+    shard: LocalShard, memtable: bool
+) -> None:
+    limit = 4000
+    w = shard.writer(
+        enable_memtable=memtable,
+        max_wal_buffer_size=1000,
+        max_unflushed_memtable_bytes=limit,
+        max_memtable_rows=10,
+    )
+    path = "*/manifest/*" if memtable else "*/wal/*"
+    gate = shard.faults.on("put_if_absent", path).pause()
+    with pytest.raises(Backpressure, match="bound is 4000"):
+        for i in range(10_000):
+            w.put([row(i)], wait=memtable, timeout=0.05)
+            assert w.stats().held_bytes <= limit
+    assert w.stats().backpressure_waits >= 1
+    held = w.stats().held_bytes
+    waiting = threading.Thread(target=lambda: w.put([row(99_999)]))
+    waiting.start()
+    gate.release()
+    waiting.join()
+    w.close()
+    assert held <= limit
+    assert 99_999 in shard.logged_ids()
+
+
+@MODES
+def test_m7_a_bad_put_fails_alone(shard: LocalShard, memtable: bool) -> None:
+    with shard.writer(enable_memtable=memtable) as w:
+
+        def put(i: int) -> str:
+            try:
+                w.put([{"id": None, "x": 1.0}] if i % 3 == 0 else [row(i)])
+            except InvalidInput:
+                return "refused"
+            return "ok"
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(put, range(60)))
+    assert answers == ["refused" if i % 3 == 0 else "ok" for i in range(60)]
+    assert sorted(shard.logged_ids()) == [i for i in range(60) if i % 3]
+
+
+def test_m7_concurrent_puts_share_an_entry_and_each_is_acknowledged_when_it_is_durable(
+    shard: LocalShard,
+) -> None:
+    with shard.writer() as w:
+        gate = shard.faults.on("put_if_absent", "*/wal/*").pause(times=1)
+        with ThreadPoolExecutor(17) as pool:
+            first = pool.submit(w.put, [row(0)])
+            gate.wait_reached()
+            rest = [pool.submit(w.put, [row(i)]) for i in range(1, 17)]
+            while len(w._group._queue) < 17:
+                pass
+            assert not any(f.done() for f in rest)
+            gate.release()
+            positions = {f.result().position for f in rest}
+        assert first.result().position == 2
+        assert positions == {3}
+        assert w.wal_stats().group_puts_mean == pytest.approx(17 / 2)
+
+
+@MODES
+@pytest.mark.parametrize("durable", [True, False])
+def test_m8_close_means_durable(shard: LocalShard, memtable: bool, durable: bool) -> None:
+    w = shard.writer(enable_memtable=memtable, durable_write=durable, max_wal_flush_interval="1h")
+    for i in range(20):
+        w.put([row(i)], wait=False)
+    w.close()
+    assert shard.logged_ids() == list(range(20))
+    w.close()
+    with pytest.raises(WriterClosed):
+        w.put([row(1)])
+    with shard.writer() as again:
+        assert ids(again) == list(range(20))
+
+
+def test_m8_close_says_what_is_left_when_it_cannot_be_durable(shard: LocalShard) -> None:
+    w = shard.writer(durable_write=False, max_wal_flush_interval="1h")
+    w.put([row(1)])
+    shard.faults.on("put_if_absent", "*/wal/*").deny(times=None)
+    with pytest.raises(WriterClosed) as closed:
+        w.close()
+    assert isinstance(closed.value.__cause__, StoreDenied)
+    assert [b.column("id").to_pylist() for b in closed.value.unacknowledged] == [[1]]
+
+
+def test_buffered_rows_are_written_when_the_buffer_is_full_or_the_interval_passed(
+    shard: LocalShard,
+) -> None:
+    with shard.writer(
+        durable_write=False, max_wal_buffer_size=200, max_wal_flush_interval="1h"
+    ) as w:
+        acks = [w.put([row(i)]) for i in range(30)]
+        acks[20].wait(5)
+    with shard.writer(durable_write=False, max_wal_flush_interval="1ms") as w:
+        w.put([row(99)]).wait(5)
+
+
+def test_w2_a_clean_close_leaves_no_gap_however_little_happened(shard: LocalShard) -> None:
+    for _ in range(5):
+        shard.writer().close()
+        manifest = shard.manifest()
+        assert manifest.replay_after == manifest.last_seen == shard.log()[-1][0]
+    with shard.writer() as w:
+        w.flush()
+        manifest = shard.manifest()
+        assert manifest.replay_after == manifest.last_seen == shard.log()[-1][0]
+
+
+def test_w3_closing_the_gap_needs_no_row_and_no_generation(shard: LocalShard) -> None:
+    w = shard.writer()
+    entries = len(shard.log())
+    w.flush()
+    assert len(shard.log()) == entries
+    assert shard.manifest().sstables == ()
+    w.close()
+
+
+def test_w4_nothing_is_published_before_its_rows_are_in_the_log(shard: LocalShard) -> None:
+    w = shard.writer(durable_write=False, max_wal_flush_interval="1h", max_memtable_rows=2)
+    gate = shard.faults.on("put_if_absent", "*/wal/*").pause()
+    version = shard.manifest().version
+    for i in range(3):
+        w.put([row(i)])
+    flusher = threading.Thread(target=w.flush_wal)
+    flusher.start()
+    gate.wait_reached()
+    assert shard.manifest().version == version
+    gate.release()
+    flusher.join()
+    w.close()
+    assert [t.generation for t in shard.manifest().sstables] == [1, 2]
+
+
+def test_f8_replay_publishes_each_closed_generation_with_its_own_end(shard: LocalShard) -> None:
+    w = shard.writer(enable_memtable=False, max_memtable_rows=2)
+    for i in range(7):
+        w.put([row(i)])
+    w.close()
+    assert [g for _, _, g, found in shard.log() if found] == [1, 1, 2, 2, 3, 3, 4]
+    again = shard.writer()
+    manifest = shard.manifest()
+    assert [t.generation for t in manifest.sstables] == [1, 2, 3]
+    assert manifest.replay_after == 7
+    assert ids(again) == list(range(7))
+    again.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_f8_a_crash_during_replay_loses_nothing(tmp_path, when: str) -> None:
+    for k in range(1, 60):
+        shard = LocalShard(tmp_path / f"{when}{k}")
+        w = shard.writer(enable_memtable=False, max_memtable_rows=2)
+        for i in range(5):
+            w.put([row(i)])
+        w.close()
+        shard.faults.crash_at(k, when)
+        try:
+            shard.writer().close()
+        except (Crash, WeirError):
+            pass
+        done = not shard.faults._crashed
+        _reconnect(shard)
+        with shard.writer() as again:
+            assert ids(again) == list(range(5))
+        if done:
+            return
+    pytest.fail("the replay never finished without a crash")
+
+
+@MODES
+def test_f13_fence_a_writer_with_puts_waiting_and_a_queue(
+    shard: LocalShard, memtable: bool
+) -> None:
+    w = shard.writer(enable_memtable=memtable)
+    w.put([row(0)])
+    other = shard.writer(enable_memtable=memtable)
+    acks = [w.put([row(i)], wait=False) for i in (1, 2, 3)]
+    handed_back = []
+    for ack in acks:
+        with pytest.raises(FencedError) as fenced:
+            ack.wait()
+        assert (fenced.value.epoch, fenced.value.fenced_by) == (1, 2)
+        handed_back += [i for b in fenced.value.unacknowledged for i in b.column("id").to_pylist()]
+    assert handed_back == [1, 2, 3]
+    assert w.fenced
+    calls = len(shard.faults.log)
+    with pytest.raises(FencedError) as later:
+        w.put([row(4)])
+    assert [i for b in later.value.unacknowledged for i in b.column("id").to_pylist()] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    for call in (w.flush_wal, w.close):
+        with pytest.raises(FencedError):
+            call()
+    if memtable:
+        with pytest.raises(FencedError):
+            w.get([0])
+    assert len(shard.faults.log) == calls
+    other.put([row(5)])
+    other.close()
+    assert shard.logged_ids() == [0, 5]
+
+
+def test_f13_a_flush_of_a_fenced_writer_publishes_nothing(shard: LocalShard) -> None:
+    w = shard.writer()
+    w.put([row(1)])
+    other = shard.writer()
+    version = shard.manifest().version
+    with pytest.raises(FencedError):
+        w.flush()
+    assert shard.manifest().version == version
+    other.close()
+    assert [t.physical_rows for t in shard.manifest().sstables] == [1]
+
+
+def test_g7b_a_stale_proof_is_renewed_before_the_acknowledgement(shard: LocalShard) -> None:
+    """The stalled writer: the newer epoch's fence was collected, so put-if-absent cannot tell."""
+    w = shard.writer(fence_ttl=60)
+    w.put([row(1)])
+    other = shard.writer()
+    other.close()
+    manifest = shard.manifest()
+    assert manifest.replay_after == 3
+    from weir.format import paths
+    from weir.types import Position
+
+    shard.raw.delete([paths.wal_path(shard.shard, Position(p)) for p in (1, 2, 3)])
+    shard.clock.offset += 61
+    with pytest.raises(FencedError) as fenced:
+        w.put([row(2)])
+    assert fenced.value.fenced_by == 2
+    assert fenced.value.unacknowledged[0].column("id").to_pylist() == [2]
+
+
+def test_g7b_in_steady_state_a_put_is_one_request(shard: LocalShard) -> None:
+    with shard.writer() as w:
+        w.put([row(0)])
+        before = len(shard.faults.log)
+        for i in range(10):
+            w.put([row(i)])
+        assert len(shard.faults.log) - before == 10
+        shard.clock.offset += 61
+        w.put([row(1)])
+        assert (
+            len(shard.faults.log) - before == 13
+        )  # the put, one probe of the manifest, the floors
+
+
+def test_f11_unknown_outcome_ends_the_writer_and_hands_the_rows_back(shard: LocalShard) -> None:
+    w = shard.writer()
+    shard.faults.on("put_if_absent", "*/wal/*").drop(times=None)
+    with pytest.raises(UnknownOutcome) as unknown:
+        w.put([row(1)])
+    assert unknown.value.unacknowledged[0].column("id").to_pylist() == [1]
+    with pytest.raises(UnknownOutcome):
+        w.scan()
+    shard.faults.heal()
+    with shard.writer() as again:
+        assert ids(again) == []
+
+
+def test_every_shape_of_input_is_understood(shard: LocalShard) -> None:
+    batch = pa.record_batch({"id": [1], "x": [1.0], "s": ["a"]})
+    table = pa.table({"id": [2], "x": [1.0], "s": ["a"]})
+    with shard.writer() as w:
+        w.put(batch)
+        w.put(table)
+        w.put(pa.RecordBatchReader.from_batches(table.schema, table.to_batches()))
+        w.put(pd.DataFrame({"id": [3], "x": [1.0], "s": ["a"]}))
+        w.put(pl.DataFrame({"id": [4], "x": [1.0], "s": ["a"]}))
+        w.put([{"id": 5}])
+        w.put({"id": 6})
+        w.put(pa.record_batch({"id": pa.array([7], pa.int8())}))
+        assert ids(w) == [1, 2, 3, 4, 5, 6, 7]
+        w.put([])
+        assert w.put([]).done
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "text"),
+    [
+        ([{"id": None}], InvalidInput, "id"),
+        ([{"x": 1.0}], InvalidInput, "id"),
+        ([{"id": 1, "y": 2}], SchemaMismatch, "y"),
+        ([{"id": 1, "s": 5}], SchemaMismatch, "'s'"),
+        (pa.table({"id": [1], "s": [5]}), SchemaMismatch, "'s'"),
+        (pa.table({"id": [1.5]}), SchemaMismatch, "id"),
+        (pa.table({"id": [1], "x": ["1.0"]}), SchemaMismatch, "'x'"),
+        (pa.table([[1], [2]], names=["id", "id"]), SchemaMismatch, "twice"),
+        (pa.table({"id": pa.array([2**63], pa.uint64())}), SchemaMismatch, "id"),
+        (pa.table({"id": [1], "_tombstone": ["no"]}), SchemaMismatch, "_tombstone"),
+        (object(), InvalidInput, "object"),
+    ],
+)
+def test_bad_input_is_refused_by_column_with_nothing_written(
+    shard: LocalShard, data, error, text: str
+) -> None:
+    with shard.writer() as w:
+        before = len(shard.faults.events("write"))
+        with pytest.raises(error, match=text):
+            w.put(data)
+        assert len(shard.faults.events("write")) == before
+        assert ids(w) == []
+
+
+def test_aput_groups_and_returns_durable(shard: LocalShard) -> None:
+    async def main(w) -> list[int]:
+        acks = await asyncio.gather(*(w.aput([row(i)]) for i in range(50)))
+        return [ack.position for ack in acks]
+
+    with shard.writer() as w:
+        positions = asyncio.run(main(w))
+        assert all(positions)
+        assert len(set(positions)) < 50
+        assert ids(w) == list(range(50))
+
+
+def test_an_append_only_table_keeps_every_row(append_only: LocalShard) -> None:
+    with append_only.writer() as w:
+        w.put([row(1), row(1)])
+        w.flush()
+        w.put([row(1)])
+        assert ids(w) == [1, 1, 1]
+        with pytest.raises(InvalidInput, match="append-only"):
+            w.delete([1])
+
+
+def test_p2_a_batch_put_once_is_in_once_through_flush_reopen_and_retry(
+    append_only: LocalShard,
+) -> None:
+    with append_only.writer() as w:
+        assert w.put_once([row(1)], app="q", version=0)
+        assert not w.put_once([row(1)], app="q", version=0)
+    with append_only.writer() as w:
+        assert not w.put_once([row(1)], app="q", version=0)
+        assert w.put_once([row(2)], app="q", version=1)
+        assert w.put_once([row(3)], app="other", version=0)
+        assert ids(w) == [1, 2, 3]
+
+
+def test_an_ack_that_is_not_awaited_goes_on_and_can_be_awaited_again(shard: LocalShard) -> None:
+    with shard.writer() as w:
+        gate = shard.faults.on("put_if_absent", "*/wal/*").pause(times=1)
+        lead = threading.Thread(target=lambda: w.put([row(1)]))
+        lead.start()
+        gate.wait_reached()
+        ack = w.put([row(2)], wait=False)
+        with pytest.raises(TimeoutError):
+            ack.wait(0.01)
+        gate.release()
+        lead.join()
+        assert ack.wait(10) == 3
