@@ -71,8 +71,9 @@ class WalTailer:
         try:
             data = self.site.wal.get(path).data
         except ObjectMissing:
-            self._explain_missing(Position(position))
-            return None
+            if not self._came_meanwhile(Position(position)):
+                return None
+            data = self._reread(Position(position), path)
         return decode_entry(data, position=Position(position), path=path)
 
     def __iter__(self) -> Iterator[WalEntry]:
@@ -80,7 +81,8 @@ class WalTailer:
         while True:
             entries = self._fetch(self._window())
             if not entries:
-                self._explain_missing(self.position)
+                if self._came_meanwhile(self.position):
+                    continue
                 return
             yield from self._accept(entries)
 
@@ -100,7 +102,8 @@ class WalTailer:
             want = min(self._window(), last - self.position + 1)
             entries = self._fetch(want)
             if not entries:
-                self._explain_missing(self.position)
+                if self._came_meanwhile(self.position):
+                    continue
                 raise self._hole(self.position)
             for entry in entries:
                 self._check_epoch(entry)
@@ -140,7 +143,7 @@ class WalTailer:
         try:
             return self.site.wal.get(path).data
         except ObjectMissing:
-            self._explain_missing(position)
+            self._came_meanwhile(position)
             raise self._hole(position) from None
 
     def _accept(self, entries: list[WalEntry]) -> Iterator[WalEntry]:
@@ -159,8 +162,11 @@ class WalTailer:
             )
         self._epoch = entry.epoch
 
-    def _explain_missing(self, position: Position) -> None:
-        """Nothing at `position`: return if the log just ends there, else say why it cannot."""
+    def _came_meanwhile(self, position: Position) -> bool:
+        """Nothing was found at `position`: False if the log just ends there, True if it was written since.
+
+        Raises when neither can be: `SnapshotExpired`, or `MissingEntry` for a hole.
+        """
         manifest, floors = self._manifests.latest_with_floors()
         if position <= floors.wal:
             raise SnapshotExpired(
@@ -168,8 +174,12 @@ class WalTailer:
                 "start there, or read the table at a checkpoint"
             )
         known = max(floors.used, manifest.last_seen if manifest else 0)
-        if position <= known:
+        if position > known:
+            return False
+        # The manifest is younger than our look at the log: only a second look tells a hole.
+        if self.site.wal.head(paths.wal_path(self.site.shard, position)) is None:
             raise self._hole(position)
+        return True
 
     def _hole(self, position: Position) -> MissingEntry:
         return MissingEntry(

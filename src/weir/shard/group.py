@@ -74,7 +74,10 @@ class GroupCommit:
         self._pump_wake = env.threads.condition(self.lock)
         self._pump_started = False
         self._pump: Thread | None = None
+        self._closing = False
         self._stopping = False
+        self.on_full: Callable[[], None] = lambda: None
+        """Called under the lock by a put that waits for room: a MemTable that is not due may hold it all (M-6)."""
         self._last_warning = -1e9
         self.held_bytes = 0
         self.queued_bytes = 0
@@ -89,7 +92,7 @@ class GroupCommit:
     ) -> None:
         """Accept the rows of `ack`, waiting for room first; `tag` names their generation, under the lock."""
         with self.lock:
-            if self.failure is not None or self._stopping:
+            if self.failure is not None or self._closing:
                 raise self.ended(ack.batches)
             if self._is_full(ack.nbytes):
                 self._wait_for_room(ack, timeout)
@@ -131,10 +134,16 @@ class GroupCommit:
                 raise TimeoutError(
                     f"{self._name}: not durable after {timeout} s; the put goes on, wait again to learn more"
                 )
+            gate.release()  # a turnstile: `flush_wal` may wait for the same ack as its putter
 
     def last(self) -> Ack | None:
-        """The newest row's ack that is not done yet, for callers that want everything durable."""
+        """The newest row's ack that is not done yet, for callers that want everything durable.
+
+        Raises what ended the writer: an empty queue then means that rows were left, not that all are safe.
+        """
         with self.lock:
+            if self.failure is not None:
+                raise self.ended()
             return self._queue[-1] if self._queue else None
 
     def add_callback(self, ack: Ack, callback: DoneCallback) -> bool:
@@ -151,10 +160,16 @@ class GroupCommit:
         self.held_bytes -= nbytes
         self._room.notify_all()
 
+    def refuse(self) -> None:
+        """Accept no more rows; those accepted so far are the ones `close` makes durable (M-8)."""
+        with self.lock:
+            self._closing = True
+            self._room.notify_all()
+
     def stop(self) -> None:
         """Refuse new rows and let the pump end."""
         with self.lock:
-            self._stopping = True
+            self._closing = self._stopping = True
             self._pump_wake.notify_all()
             self._room.notify_all()
             pump = self._pump
@@ -338,8 +353,9 @@ class GroupCommit:
                     f"{self._name}: {self.held_bytes} bytes are held, the bound is "
                     f"{self._config.max_unflushed_memtable_bytes}; nothing of this put was accepted, try again"
                 )
+            self.on_full()
             self._room.wait(left)
-            if self.failure is not None or self._stopping:
+            if self.failure is not None or self._closing:
                 raise self.ended(ack.batches)
         self._counters.backpressure_seconds += clock.boottime() - began
 

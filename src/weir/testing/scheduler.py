@@ -181,8 +181,8 @@ class Scheduler:
         following = self._pick()
         if following is not me:
             self._switch(me, following)
-            if me.actor.dead:
-                raise Killed(me.name)
+        if me.actor.dead:
+            raise Killed(me.name)
 
     def block(self, why: str, timeout: float | None = None) -> bool:
         """Wait for `wake`; False after `timeout` seconds."""
