@@ -1,0 +1,286 @@
+"""Garbage collection: deletes what nothing refers to, and keeps fencing sound (G-1 to G-12).
+
+Safe beside live writers, readers, clones, other collectors and native writers, at any `min_age`;
+can be killed at
+any moment and run again. `weir.upkeep.gc.shard` holds the order of steps, `weir.upkeep.gc.plan` the
+decisions,
+docs/internals/garbage-collection.md the reasons.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, cast
+from uuid import UUID
+
+from weir.config import WriterConfig
+from weir.durations import Duration, seconds
+from weir.env import Env
+from weir.errors import InvalidInput, WeirError
+from weir.lake.api import Lake
+from weir.log.site import ShardSite
+from weir.store.api import Store
+from weir.upkeep.gc import records
+from weir.upkeep.gc.pins import load_pins
+from weir.upkeep.gc.plan import Ages
+from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
+from weir.upkeep.gc.shard import Job, collect_shard
+from weir.upkeep.gc.tasks import WORKERS, Batch, Deleter, delete_batch
+
+__all__ = [
+    "KINDS",
+    "Batch",
+    "GcReport",
+    "KindReport",
+    "Target",
+    "collect",
+    "delete_batch",
+    "gc",
+    "plan",
+]
+
+log = logging.getLogger("weir.gc")
+
+_SHARD_KINDS = frozenset({"wal", "manifests", "sstables"})
+
+
+class HasSite(Protocol):
+    """`weir.Shard`."""
+
+    @property
+    def site(self) -> ShardSite:
+        """Where it is."""
+
+
+class CollectableTable(Protocol):
+    """What collection needs of `weir.Table`."""
+
+    @property
+    def writer_defaults(self) -> WriterConfig:
+        """What every writer starts from."""
+
+    def shards(self) -> Sequence[Any]:
+        """Every shard on the store."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table as collection sees it. Without `lake` the base is not touched and nothing pruned."""
+
+    store: Store
+    env: Env
+    sites: Sequence[ShardSite]
+    lake: Lake | None = None
+    fence_ttl: float = 60.0
+    """The longest any writer of the table trusts a proof of ownership."""
+    reclaimable: Callable[[], Collection[UUID]] = tuple
+    """Checkpoints whose holder is gone for good (C-3)."""
+    base_keep_from: Callable[[], int | None] = lambda: None
+    """The lowest base version that unfinished work still reads the history of (L-4)."""
+
+
+def gc(
+    table: CollectableTable,
+    min_age: Duration = "15m",
+    fence_retention: Duration = "7d",
+    *,
+    dry_run: bool = False,
+    kinds: Collection[Kind] | None = None,
+    progress: Progress | None = None,
+    veto: Veto | None = None,
+    workers: int = WORKERS,
+    **unsafe: Any,
+) -> GcReport:
+    """Delete what nothing refers to any more.
+
+    `min_age` is slack for readers without a checkpoint, not a safety margin. `fence_retention` is
+    how long
+    the first entry of every epoch stays in the log, which is what stops a native writer that slept
+    through a
+    takeover; `InvalidInput` unless it is at least `min_age` and twice the table's `fence_ttl`.
+    `kinds`
+    chooses among `KINDS`. `veto(kind, path)` keeps single objects. With `dry_run` nothing is
+    written.
+    A failing task is in `report.errors` and does not stop the others. One listing of the table,
+    some ten small requests a shard, and one bulk request for a thousand objects deleted.
+    """
+    return collect(
+        target_of(table),
+        min_age,
+        fence_retention,
+        dry_run=dry_run,
+        kinds=kinds,
+        progress=progress,
+        veto=veto,
+        workers=workers,
+        **unsafe,
+    )
+
+
+def plan(
+    table: CollectableTable,
+    min_age: Duration = "15m",
+    fence_retention: Duration = "7d",
+    *,
+    kinds: Collection[Kind] | None = None,
+    veto: Veto | None = None,
+) -> tuple[GcReport, list[Batch]]:
+    """Like `gc`, but return the deletions as tasks for `delete_batch` on another engine (P-5).
+
+    Floors are raised and expired checkpoints ended here; the tasks can run at any later time, in
+    any
+    order, several times, or not at all.
+    """
+    tasks: list[Batch] = []
+    report = collect(
+        target_of(table), min_age, fence_retention, kinds=kinds, veto=veto, planned=tasks
+    )
+    return report, tasks
+
+
+def target_of(table: CollectableTable) -> Target:
+    """The parts of a table that collection works on."""
+    core = cast("Any", table).core
+    return Target(
+        store=core.store,
+        env=core.env,
+        sites=[shard.site for shard in table.shards()],
+        lake=core.lake,
+        fence_ttl=table.writer_defaults.fence_ttl_s,
+    )
+
+
+def collect(
+    target: Target,
+    min_age: Duration = "15m",
+    fence_retention: Duration = "7d",
+    *,
+    dry_run: bool = False,
+    kinds: Collection[str] | None = None,
+    progress: Progress | None = None,
+    veto: Veto | None = None,
+    workers: int = WORKERS,
+    planned: list[Batch] | None = None,
+    keep_first_entries: bool = True,
+    pause: Callable[[str], None] = lambda _step: None,
+) -> GcReport:
+    """`gc` on the parts of a table.
+
+    `keep_first_entries=False` takes a lock off and is for tests only (G-7a).
+    """
+    ages = _ages(target, min_age, fence_retention, keep_first_entries=keep_first_entries)
+    chosen = _kinds(kinds)
+    report = GcReport(dry_run=dry_run)
+    began = target.env.clock.boottime()
+    deleter = Deleter(target.env, report, dry_run, workers, progress, planned)
+    now = target.store.now()
+    job = Job(
+        lake=target.lake,
+        ages=ages,
+        kinds=chosen,
+        report=report,
+        deleter=deleter,
+        pins=lambda: load_pins(target.store, now, ignore_expired=dry_run),
+        veto=veto,
+        pause=pause,
+    )
+    tasks = _Tasks(report)
+    for kind in ("checkpoints", "consumers"):
+        if kind in chosen:
+            tasks.run(
+                kind,
+                lambda kind=kind: records.end_expired(  # type: ignore[misc]
+                    target.store, kind, now, report, dry_run=dry_run
+                ),
+            )
+    if "checkpoints" in chosen:
+        tasks.run("pins of dead clones", lambda: _end_reclaimable(target, report, dry_run=dry_run))
+    if chosen & _SHARD_KINDS:
+        for site in target.sites:
+            tasks.run(str(site), lambda site=site: collect_shard(site, job))  # type: ignore[misc]
+    for kind in ("checkpoints", "consumers"):
+        if kind in chosen:
+            tasks.run(
+                kind,
+                lambda kind=kind: records.collect_chains(  # type: ignore[misc]
+                    target.store, kind, now, ages, deleter, veto
+                ),
+            )
+    if "leftovers" in chosen:
+        tasks.run(
+            "leftovers",
+            lambda: records.collect_leftovers(target.store, now, ages, deleter, veto),
+        )
+    if "base" in chosen:
+        tasks.run("base", lambda: _clean_base(target, ages, report, dry_run=dry_run))
+    report.seconds = target.env.clock.boottime() - began
+    log.info(
+        "gc.done deleted=%d errors=%d seconds=%.3f",
+        report.deleted,
+        len(report.errors),
+        report.seconds,
+    )
+    return report
+
+
+class _Tasks:
+    """Runs tasks one after the other; one that fails is reported, the others go on (G-10)."""
+
+    def __init__(self, report: GcReport) -> None:
+        self._report = report
+
+    def run(self, name: str, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except WeirError as error:
+            log.warning("gc.failed task=%s reason=%s", name, error)
+            self._report.errors.append(f"{name}: {type(error).__name__}: {error}")
+
+
+def _ages(
+    target: Target, min_age: Duration, fence_retention: Duration, *, keep_first_entries: bool
+) -> Ages:
+    slack = seconds(min_age, name="min_age")
+    retention = seconds(fence_retention, name="fence_retention")
+    least = max(slack, 2 * target.fence_ttl)
+    if retention < least:
+        raise InvalidInput(
+            f"fence_retention is {retention:g} s but must be at least {least:g} s: no less than"
+            f" min_age ({slack:g} s) and twice the fence_ttl of the table's writers"
+            f" ({target.fence_ttl:g} s), or a writer that slept could be told its rows are safe"
+            " when they are not (G-7)"
+        )
+    return Ages(slack, retention, keep_first_entries)
+
+
+def _kinds(kinds: Collection[str] | None) -> frozenset[str]:
+    chosen = frozenset(KINDS if kinds is None else kinds)
+    unknown = sorted(chosen.difference(KINDS))
+    if unknown:
+        raise InvalidInput(f"kinds: {unknown} are not among {list(KINDS)}")
+    return chosen
+
+
+def _end_reclaimable(target: Target, report: GcReport, *, dry_run: bool) -> None:
+    ids = list(target.reclaimable())
+    if ids:
+        records.end_reclaimable(target.store, ids, report, dry_run=dry_run)
+
+
+def _clean_base(target: Target, ages: Ages, report: GcReport, *, dry_run: bool) -> None:
+    """Lance's own clean-up; tagged versions, which is how checkpoints hold theirs, stay."""
+    clean = getattr(target.lake, "cleanup_old_versions", None)
+    if clean is None:
+        report.skipped.append("base: this lake cannot clean up old versions")
+        return
+    cleaned = clean(
+        timedelta(seconds=ages.min_age), keep_from=target.base_keep_from(), dry_run=dry_run
+    )
+    part = report.kind("base")
+    part.seen += cleaned.versions
+    part.seen_bytes += cleaned.bytes
+    part.deleted += cleaned.versions
+    part.deleted_bytes += cleaned.bytes

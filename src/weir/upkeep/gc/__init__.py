@@ -1,0 +1,1 @@
+"""Garbage collection: pure planning (plan, epochs), what must stay (pins), the I/O around it."""

@@ -1,0 +1,119 @@
+"""What the plan must know from inside objects: epochs and tokens of entries, manifest authors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.errors import CorruptEntry
+from weir.format import paths
+from weir.format.manifest import decode_manifest
+from weir.format.wal_entry import decode_entry
+from weir.format.wal_header import HEADER_BYTES, EntryHeader, read_header
+from weir.log.site import ShardSite
+from weir.shard.tokens import Tokens
+from weir.store.api import ObjectMissing
+from weir.types import Position, Version
+from weir.upkeep.gc.epochs import find_runs
+from weir.upkeep.gc.plan import Ages, ShardState, replay_point
+
+_WORKERS: Final = 16
+_CHUNK: Final = 256
+
+
+def examine(site: ShardSite, state: ShardState, ages: Ages) -> ShardState:
+    """Fill in the runs of epochs and whether a native writer was here; reads only what may go."""
+    state = replace(state, native=_native(site, state, ages))
+    if not ages.keep_first_entries or not len(state.wal):
+        return state
+    young = state.now - state.wal.times < ages.fence_retention
+    matters = np.flatnonzero((state.wal.positions < replay_point(state.retained)) & young)
+    if not len(matters):
+        return state
+    # One more at the front, to tell whether the first one begins an epoch; to the end of the log,
+    # since
+    # the epoch after a run tells whether one in between stayed silent.
+    first = max(0, int(matters[0]) - 1)
+
+    def read(indexes: Sequence[int]) -> list[int | None]:
+        found = _headers(site, [int(state.wal.positions[i]) for i in indexes])
+        return [None if header is None else header.epoch for header in found]
+
+    return replace(state, runs=find_runs(first, len(state.wal) - 1, read))
+
+
+def _headers(site: ShardSite, positions: list[int]) -> list[EntryHeader | None]:
+    def one(position: int) -> EntryHeader | None:
+        path = paths.wal_path(site.shard, Position(position))
+        try:
+            header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
+            return header or read_header(site.wal.get(path).data)
+        except ObjectMissing:
+            return None
+
+    return site.env.threads.map(one, positions, workers=_WORKERS)
+
+
+def record_tokens(site: ShardSite, state: ShardState, doomed: npt.NDArray[np.intp]) -> None:
+    """Make exactly-once tokens outlive their entries (P-2).
+
+    weir records them when it flushes; a native writer that flushed weir's rows did not. Only shards
+    where tokens are in use pay: one ranged read an entry, and a whole one where there is a token.
+    """
+    folder = paths.token_dir(site.shard, "").rpartition("/")[0]
+    names, _ = site.store.list_folder(folder)
+    if not names:
+        return
+    highest: dict[str, int] = {}
+    for start in range(0, len(doomed), _CHUNK):
+        positions = [int(state.wal.positions[i]) for i in doomed[start : start + _CHUNK]]
+        found = zip(positions, _headers(site, positions), strict=True)
+        for app, number in _tokens(site, [p for p, h in found if h and h.may_hold_tokens]):
+            highest[app] = max(number, highest.get(app, number))
+    tokens = Tokens(site)
+    for app, number in sorted(highest.items()):
+        recorded = tokens.load(app)
+        if recorded is None or recorded < number:
+            tokens.record(app, number)
+
+
+def _tokens(site: ShardSite, positions: list[int]) -> Iterable[tuple[str, int]]:
+    where = [paths.wal_path(site.shard, Position(p)) for p in positions]
+    for position, path, data in zip(positions, where, site.wal.get_many(where), strict=True):
+        if data is not None:
+            yield from decode_entry(data, position=Position(position), path=path).tokens
+
+
+def _native(site: ShardSite, state: ShardState, ages: Ages) -> bool:
+    """True when a version that could go soon was written by a program without floors.
+
+    Such a program may sleep between reading a version and writing the next, and nothing tells it
+    that
+    the place was collected (G-6); so its shards keep old versions as long as first entries.
+    """
+    wanted = sorted(
+        (
+            version
+            for version, stored in state.versions.items()
+            # Version 1 is made without a commit id by weir, too.
+            if 1 < version <= state.floor and state.now - stored.time < ages.fence_retention
+        ),
+        reverse=True,
+    )
+    for start in range(0, len(wanted), _CHUNK):
+        where = [
+            paths.manifest_path(site.shard, Version(v)) for v in wanted[start : start + _CHUNK]
+        ]
+        for path, data in zip(where, site.store.get_many(where), strict=True):
+            if data is None:
+                continue
+            try:
+                if not decode_manifest(data, path=path).commit_id:
+                    return True
+            except CorruptEntry:
+                return True  # whose it is cannot be told
+    return False

@@ -1,0 +1,176 @@
+"""What checkpoints and consumers of the change feed hold, read from their records.
+
+Keeps
+  K-1b listed only after the floors were raised: whatever a checkpointer does meanwhile, one of the
+       two sees the other
+  G-2  an expired record ends by an appended record first; losing that race means it was refreshed,
+       and holds
+  G-11 a record that cannot be read means that nothing may go
+A chain is alive when its first record exists and its highest is no deletion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from weir.errors import CorruptEntry
+from weir.format import paths, records
+from weir.store.api import ObjectExists, Store
+from weir.upkeep.gc.plan import Pin
+
+_RACES: Final = 8
+
+
+@dataclass
+class ChainState:
+    """One chain as found: its first and its newest record."""
+
+    folder: str
+    seqs: list[int]
+    first: dict[str, Any] | None
+    newest: dict[str, Any]
+    times: dict[int, float]
+    sizes: dict[int, int]
+
+    @property
+    def alive(self) -> bool:
+        """True while it holds anything."""
+        return self.first is not None and not self.newest.get("deleted")
+
+    def expired(self, now: float) -> bool:
+        """True when its lifetime is over by the store's clock."""
+        expires = self.newest.get("expires")
+        if expires is None:
+            return False
+        if isinstance(expires, bool) or not isinstance(expires, int | float):
+            raise CorruptEntry(f"{self.folder}: 'expires' is {expires!r}, not a time")
+        return float(expires) <= now
+
+
+@dataclass
+class Pins:
+    """Everything held, by shard."""
+
+    checkpoints: dict[UUID, list[Pin]] = field(default_factory=dict)
+    unread: list[Mapping[str, Any]] = field(default_factory=list)
+    """Positions of each living consumer."""
+
+    def of(self, shard: UUID) -> list[Pin]:
+        """The checkpoints' hold on one shard."""
+        return self.checkpoints.get(shard, [])
+
+    def unread_from(self, shard: UUID) -> int | None:
+        """The lowest position some consumer may want; a shard it does not know it wants whole."""
+        found = [int(positions.get(str(shard), 0)) for positions in self.unread]
+        return min(found, default=None)
+
+
+def load_chains(store: Store, root: str) -> list[ChainState]:
+    """Every chain below `root`, with its first and newest record. One listing, two gets each."""
+    for _ in range(_RACES):
+        folders: dict[str, dict[int, tuple[float, int]]] = {}
+        for meta in store.list(root):
+            folder, _, name = meta.path.rpartition("/")
+            seq = paths.parse_chain_name(name)
+            if seq is not None:
+                folders.setdefault(folder, {})[seq] = (meta.last_modified, meta.size)
+        found = [_load(store, folder, seqs) for folder, seqs in sorted(folders.items())]
+        complete = [chain for chain in found if chain is not None]
+        if len(complete) == len(found):
+            return complete
+    raise CorruptEntry(f"{store.uri}/{root}: records vanish as fast as they are listed; run again")
+
+
+def _load(store: Store, folder: str, seqs: Mapping[int, tuple[float, int]]) -> ChainState | None:
+    numbers = sorted(seqs)
+    wanted = [paths.chain_path(folder, seq) for seq in (numbers[0], numbers[-1])]
+    data = store.get_many(wanted)
+    if data[0] is None or data[1] is None:
+        return None  # pruned or collected meanwhile: look again
+    first = records.loads(data[0], wanted[0]) if numbers[0] == 1 else None
+    return ChainState(
+        folder=folder,
+        seqs=numbers,
+        first=first,
+        newest=records.loads(data[1], wanted[1]),
+        times={seq: time for seq, (time, _) in seqs.items()},
+        sizes={seq: size for seq, (_, size) in seqs.items()},
+    )
+
+
+def end_chain(store: Store, chain: ChainState) -> bool:
+    """Append a deletion; False when somebody appended first (a refresh), so it holds on (G-2)."""
+    try:
+        store.put_if_absent(
+            paths.chain_path(chain.folder, chain.seqs[-1] + 1),
+            records.dumps({"deleted": True, "reason": "expired"}),
+        )
+    except ObjectExists:
+        return False
+    return True
+
+
+def load_pins(store: Store, now: float, *, ignore_expired: bool = False) -> Pins:
+    """All pins. `ignore_expired` is for a dry run, which may not end what has expired."""
+    pins = Pins()
+    for chain in load_chains(store, paths.CHECKPOINTS):
+        if chain.alive and not (ignore_expired and chain.expired(now)):
+            for shard, pin in checkpoint_pins(chain):
+                pins.checkpoints.setdefault(shard, []).append(pin)
+    for chain in load_chains(store, paths.CONSUMERS):
+        # A consumer's first record may be pruned: its newest says it all.
+        if not chain.newest.get("deleted") and not (ignore_expired and chain.expired(now)):
+            pins.unread.append(_positions(chain))
+    return pins
+
+
+def checkpoint_pins(chain: ChainState) -> list[tuple[UUID, Pin]]:
+    """What the first record of a checkpoint names, shard by shard."""
+    assert chain.first is not None, "K-1: asked what a dead checkpoint holds"
+    try:
+        return [
+            (
+                UUID(shard),
+                Pin(
+                    version=int(held["version"]),
+                    replay_after=int(held["replay_after"]),
+                    through=int(held["wal_through"]),
+                    sstables=frozenset(_name(entry) for entry in held["sstables"]),
+                ),
+            )
+            for shard, held in _shards(chain.first).items()
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptEntry(
+            f"{chain.folder}: not a checkpoint record this release understands ({error!r});"
+            " nothing is collected while it is there"
+        ) from error
+
+
+def _shards(record: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    shards = record["shards"]
+    if isinstance(shards, list):
+        return {held["shard"]: held for held in shards}
+    return dict(shards)
+
+
+def _name(entry: Any) -> str:
+    if isinstance(entry, Mapping):
+        entry = entry["path"]
+    elif isinstance(entry, list):
+        entry = entry[1]
+    if not isinstance(entry, str):
+        raise TypeError(f"SSTable {entry!r}")
+    return entry
+
+
+def _positions(chain: ChainState) -> Mapping[str, Any]:
+    positions = chain.newest.get("positions", {})
+    if not isinstance(positions, dict) or not all(
+        type(p) is int and p >= 0 for p in positions.values()
+    ):
+        raise CorruptEntry(f"{chain.folder}: 'positions' are not positions; delete that consumer")
+    return positions

@@ -1,0 +1,243 @@
+"""What of one shard may go: a pure function over values.
+
+Keeps
+  G-1  the roots are the latest manifest, those superseded less than `min_age` ago, and every pin
+  G-3  `min_age` only adds roots; without it the same function is safe
+  G-4  an orphaned SSTable is known by its number, never by its age
+  G-7a the first entry of an epoch stays for `fence_retention`; so does all that was written while
+       an epoch
+       was claimed that left no entry (a native claimant without a fence may still aim there)
+  G-9  the entry at R and the latest manifest stay
+Ages are differences between two readings of the store's clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.format.manifest import ShardManifest
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class WalListing:
+    """The log as listed, ascending by position. Columns, since there may be millions."""
+
+    positions: Ints
+    sizes: Ints
+    times: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbours in the listing that share an epoch: `[first, last]` by index. None: not known."""
+
+    first: int
+    last: int
+    epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A manifest version or an SSTable's folder, as listed."""
+
+    size: int
+    time: float
+    """Of the newest object in it."""
+    objects: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What one checkpoint holds of a shard; of the log `(replay_after, through]`."""
+
+    version: int
+    replay_after: int
+    through: int
+    sstables: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """How old what must be, in seconds."""
+
+    min_age: float
+    fence_retention: float
+    keep_first_entries: bool = True
+    """False only in tests that show what it is for (G-7)."""
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Which versions count as living, before any pin is known: `(floor, latest]`."""
+
+    floor: int
+    """Every version at or below it may go."""
+    versions: tuple[int, ...]
+    """Listed versions above the floor, ascending."""
+
+
+@dataclass(frozen=True)
+class ShardState:
+    """All that is known about one shard, in the order it was read (G-4, G-5, K-1b)."""
+
+    now: float
+    wal: WalListing
+    versions: Mapping[int, Stored]
+    folders: Mapping[str, tuple[int, Stored]]
+    """Name to generation and size; only names an SSTable can have."""
+    latest: ShardManifest
+    retained: Sequence[ShardManifest]
+    """The latest and every readable version above the floor."""
+    floor: int
+    """`Roots.floor`."""
+    pins: Sequence[Pin] = ()
+    unread_from: int | None = None
+    """The lowest position a consumer of the change feed has not passed; None without consumers."""
+    runs: Sequence[Run] = ()
+    native: bool = False
+    """A writer that knows no floors was here: old versions stay for `fence_retention`."""
+
+
+@dataclass
+class ShardPlan:
+    """The verdict on one shard."""
+
+    wal: npt.NDArray[np.intp]
+    """Indexes into the listing."""
+    wal_kept: Counter[str]
+    manifests: list[int]
+    manifests_kept: Counter[str]
+    sstables: list[str]
+    sstables_kept: Counter[str]
+
+
+def roots(versions: Mapping[int, Stored], latest: int, now: float, min_age: float) -> Roots:
+    """Split the versions: those superseded at least `min_age` ago may go, if nothing pins them.
+
+    A version ends when the next one is written. With `min_age` 0 only the latest lives.
+    """
+    known = sorted(v for v in versions if v < latest)
+    lowest = latest
+    ended = versions[latest].time if latest in versions else now
+    for version in reversed(known):
+        if now - ended >= min_age:
+            break
+        lowest = version
+        ended = versions[version].time
+    return Roots(lowest - 1, tuple(v for v in sorted({*known, latest}) if v >= lowest))
+
+
+def replay_point(retained: Sequence[ShardManifest]) -> int:
+    """The lowest R among the living versions; entries below it belong to pins alone."""
+    return min(manifest.replay_after for manifest in retained)
+
+
+def plan_shard(state: ShardState, ages: Ages) -> ShardPlan:
+    """Decide. Everything not proven dead stays."""
+    wal, wal_kept = _plan_wal(state, ages)
+    manifests, manifests_kept = _plan_manifests(state, ages)
+    sstables, sstables_kept = _plan_sstables(state, ages)
+    return ShardPlan(wal, wal_kept, manifests, manifests_kept, sstables, sstables_kept)
+
+
+def _plan_wal(state: ShardState, ages: Ages) -> tuple[npt.NDArray[np.intp], Counter[str]]:
+    positions = state.wal.positions
+    kept: Counter[str] = Counter()
+    doomed = np.ones(len(positions), dtype=np.bool_)
+
+    def keep(mask: Bools, reason: str) -> None:
+        count = int(np.count_nonzero(doomed & mask))
+        if count:
+            kept[reason] += count
+            doomed[mask] = False
+
+    # G-9: the entry at R itself stays, so that the log is never empty below its tip.
+    keep(positions >= state.latest.replay_after, "not yet in an SSTable")
+    keep(positions >= replay_point(state.retained), "min_age")
+    for pin in state.pins:
+        keep((positions > pin.replay_after) & (positions <= pin.through), "checkpoint")
+    if state.unread_from is not None:
+        keep(positions >= state.unread_from, "change feed consumer")
+    if ages.keep_first_entries:
+        young = state.now - state.wal.times < ages.fence_retention
+        firsts, crowded, unknown = _tripwires(state.runs, len(positions))
+        keep(firsts & young, "first entry of an epoch")
+        keep(crowded & young, "written beside a silent claim")
+        keep(unknown & young, "epoch not known")
+    return np.flatnonzero(doomed), kept
+
+
+def _tripwires(runs: Sequence[Run], count: int) -> tuple[Bools, Bools, Bools]:
+    """What a stalled writer may aim at: first entries; runs before a silent epoch; the unknown."""
+    firsts = np.zeros(count, dtype=np.bool_)
+    crowded = np.zeros(count, dtype=np.bool_)
+    unknown = np.ones(count, dtype=np.bool_)
+    before: Run | None = None
+    for run in runs:
+        here = slice(run.first, run.last + 1)
+        if run.epoch is not None:
+            unknown[here] = False
+            firsts[run.first] = True
+            if before is not None and before.epoch is not None and run.epoch > before.epoch + 1:
+                crowded[before.first : before.last + 1] = True
+        before = run
+    return firsts, crowded, unknown
+
+
+def _plan_manifests(state: ShardState, ages: Ages) -> tuple[list[int], Counter[str]]:
+    pinned = {pin.version for pin in state.pins}
+    doomed: list[int] = []
+    kept: Counter[str] = Counter()
+    for version, stored in sorted(state.versions.items()):
+        if version >= state.latest.version:
+            kept["latest"] += 1
+        elif version > state.floor:
+            kept["min_age"] += 1
+        elif version in pinned:
+            kept["checkpoint"] += 1
+        elif state.native and state.now - stored.time < ages.fence_retention:
+            kept["native writer"] += 1
+        else:
+            doomed.append(version)
+    return doomed, kept
+
+
+def _plan_sstables(state: ShardState, ages: Ages) -> tuple[list[str], Counter[str]]:
+    latest = {table.path for table in state.latest.sstables}
+    slack = {table.path for manifest in state.retained for table in manifest.sstables}
+    pinned = {name for pin in state.pins for name in pin.sstables}
+    doomed: list[str] = []
+    kept: Counter[str] = Counter()
+    for name, (generation, stored) in sorted(state.folders.items()):
+        if name in latest:
+            reason = "in use"
+        elif name in pinned:
+            reason = "checkpoint"
+        elif name in slack:
+            reason = "min_age"
+        elif generation >= state.latest.current_generation:
+            reason = "may still be published"  # G-4
+        elif state.now - stored.time < ages.min_age:
+            reason = "min_age"
+        else:
+            doomed.append(name)
+            continue
+        kept[reason] += stored.objects
+    return doomed, kept
+
+
+def prunable(manifest: ShardManifest, named: Collection[str]) -> ShardManifest | None:
+    """The manifest without the SSTables `named`; None when it names none of them."""
+    left = tuple(table for table in manifest.sstables if table.path not in named)
+    return None if len(left) == len(manifest.sstables) else replace(manifest, sstables=left)

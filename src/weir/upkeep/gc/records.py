@@ -1,0 +1,134 @@
+"""Collects under `_weir/`: expired checkpoints and consumers, old records, leftovers.
+
+Keeps
+  G-2  an expired checkpoint is ended by an appended record before anything it held is considered
+  G-9  the latest record of a chain stays, and the first of a living checkpoint, which says what it
+       holds
+  G-10 each chain is a task of its own
+A dead chain goes in two steps, its deletion record last: in between it is still dead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+from uuid import UUID
+
+from weir.errors import WeirError
+from weir.format import paths
+from weir.store.api import Store
+from weir.upkeep.gc.pins import ChainState, end_chain, load_chains
+from weir.upkeep.gc.plan import Ages
+from weir.upkeep.gc.report import GcReport, Veto
+from weir.upkeep.gc.tasks import Deleter, Item, batches
+
+log = logging.getLogger("weir.gc")
+
+LEFTOVERS: Final = (f"{paths.WEIR}/clock", f"{paths.WEIR}/probe")
+"""Folders of objects that live for a moment; an old one was left by a process that died."""
+SHARED_CHAINS: Final = (paths.table_chain(), paths.compaction_chain(), paths.reshard_chain())
+RECORDS_KEPT: Final = 16
+"""Newest records of a chain that stay: an appender that slept must meet the one it missed."""
+
+_ROOTS: Final = {"checkpoints": paths.CHECKPOINTS, "consumers": paths.CONSUMERS}
+
+
+def end_expired(store: Store, kind: str, now: float, report: GcReport, *, dry_run: bool) -> None:
+    """End every chain of that kind whose lifetime is over."""
+    for chain in load_chains(store, _ROOTS[kind]):
+        try:
+            if chain.newest.get("deleted") or not chain.expired(now):
+                continue
+            if dry_run or end_chain(store, chain):
+                report.kind(kind).deleted += 1
+                log.info("gc.expired kind=%s chain=%s", kind, chain.folder)
+            else:
+                report.kind(kind).kept["refreshed meanwhile"] += 1
+        except WeirError as error:
+            report.errors.append(f"{kind} {chain.folder}: {error}")
+
+
+def end_reclaimable(store: Store, ids: list[UUID], report: GcReport, *, dry_run: bool) -> None:
+    """End pins whose holder is gone for good (C-3), as told by whoever knows the clones."""
+    for chain in load_chains(store, paths.CHECKPOINTS):
+        wanted = chain.folder.rpartition("/")[2] in {str(i) for i in ids}
+        if wanted and chain.alive and (dry_run or end_chain(store, chain)):
+            report.kind("checkpoints").deleted += 1
+
+
+def collect_chains(
+    store: Store, kind: str, now: float, ages: Ages, deleter: Deleter, veto: Veto | None
+) -> None:
+    """Delete dead chains and superseded records of one kind."""
+    report = deleter.report
+    for chain in load_chains(store, _ROOTS[kind]):
+        part = report.kind(kind)
+        part.seen += len(chain.seqs)
+        part.seen_bytes += sum(chain.sizes.values())
+        dead = bool(chain.newest.get("deleted")) or (kind == "checkpoints" and chain.first is None)
+        if dead and now - chain.times[chain.seqs[-1]] >= ages.fence_retention:
+            for step in (chain.seqs[:-1], chain.seqs[-1:]):
+                _run(store, kind, chain, step, deleter, veto)
+            continue
+        _supersede(store, kind, chain, now, ages, deleter, veto)
+
+
+def _supersede(
+    store: Store,
+    kind: str,
+    chain: ChainState,
+    now: float,
+    ages: Ages,
+    deleter: Deleter,
+    veto: Veto | None,
+) -> None:
+    keep_first = kind == "checkpoints"
+    old = [
+        seq
+        for seq, following in zip(chain.seqs, chain.seqs[1:], strict=False)
+        if now - chain.times[following] >= ages.fence_retention and not (keep_first and seq == 1)
+    ]
+    old = [seq for seq in old if seq <= chain.seqs[-1] - RECORDS_KEPT]
+    deleter.report.kind(kind).kept["record"] += len(chain.seqs) - len(old)
+    _run(store, kind, chain, old, deleter, veto)
+
+
+def _run(
+    store: Store,
+    kind: str,
+    chain: ChainState,
+    seqs: list[int],
+    deleter: Deleter,
+    veto: Veto | None,
+) -> None:
+    items = [(paths.chain_path(chain.folder, seq), chain.sizes[seq]) for seq in seqs]
+    deleter.run(store, batches(kind, "table", items, deleter.report, veto), total=len(items))
+
+
+def collect_leftovers(
+    store: Store, now: float, ages: Ages, deleter: Deleter, veto: Veto | None
+) -> None:
+    """Delete what dead processes left, and superseded records of the table's own chains."""
+    part = deleter.report.kind("leftovers")
+
+    def items() -> Iterator[Item]:
+        for folder in LEFTOVERS:
+            for meta in store.list(folder):
+                part.seen += 1
+                part.seen_bytes += meta.size
+                if now - meta.last_modified >= max(ages.min_age, _LEFTOVER_AGE):
+                    yield meta.path, meta.size
+                else:
+                    part.kept["min_age"] += 1
+
+    deleter.run(store, batches("leftovers", "table", items(), deleter.report, veto), total=0)
+    for root in SHARED_CHAINS:
+        for chain in load_chains(store, root):
+            part.seen += len(chain.seqs)
+            part.seen_bytes += sum(chain.sizes.values())
+            _supersede(store, "leftovers", chain, now, ages, deleter, veto)
+
+
+_LEFTOVER_AGE: Final = 300.0
+"""Whoever reads the store's clock needs its object for a moment."""

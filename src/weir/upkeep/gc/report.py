@@ -1,0 +1,103 @@
+"""What a collection saw, kept and why, and deleted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+Kind = Literal["wal", "manifests", "sstables", "checkpoints", "consumers", "base", "leftovers"]
+KINDS: Final[tuple[Kind, ...]] = (
+    "wal",
+    "manifests",
+    "sstables",
+    "checkpoints",
+    "consumers",
+    "base",
+    "leftovers",
+)
+
+Progress = Callable[[str, int, int], None]
+"""`progress(kind, done, total)`: objects deleted so far of those planned so far."""
+Veto = Callable[[str, str], bool]
+"""`veto(kind, path)`: True keeps the object (for mirrors). The floors rise all the same (G-10)."""
+
+
+@dataclass
+class KindReport:
+    """One kind of object."""
+
+    seen: int = 0
+    seen_bytes: int = 0
+    deleted: int = 0
+    """Deleted, or in a dry run what would be."""
+    deleted_bytes: int = 0
+    kept: Counter[str] = field(default_factory=Counter)
+    """Objects kept, by the reason."""
+
+    def add(self, other: KindReport) -> None:
+        """Add up."""
+        self.seen += other.seen
+        self.seen_bytes += other.seen_bytes
+        self.deleted += other.deleted
+        self.deleted_bytes += other.deleted_bytes
+        self.kept.update(other.kept)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {
+            "seen": self.seen,
+            "seen_bytes": self.seen_bytes,
+            "deleted": self.deleted,
+            "deleted_bytes": self.deleted_bytes,
+            "kept": dict(sorted(self.kept.items())),
+        }
+
+
+@dataclass
+class GcReport:
+    """The result of `table.gc()`."""
+
+    dry_run: bool
+    kinds: dict[str, KindReport] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    """What was not looked at, and why: a WAL store that could not be reached (S-6), say."""
+    errors: list[str] = field(default_factory=list)
+    """Tasks that failed; the others went on (G-10). Run again."""
+    pruned: int = 0
+    """SSTables taken out of shard manifests because the base holds their rows."""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """True when no task failed."""
+        return not self.errors
+
+    @property
+    def deleted(self) -> int:
+        """Objects deleted, of all kinds."""
+        return sum(kind.deleted for kind in self.kinds.values())
+
+    @property
+    def deleted_bytes(self) -> int:
+        """Bytes deleted, of all kinds."""
+        return sum(kind.deleted_bytes for kind in self.kinds.values())
+
+    def kind(self, name: str) -> KindReport:
+        """The part of one kind, made when first asked for."""
+        return self.kinds.setdefault(name, KindReport())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {
+            "dry_run": self.dry_run,
+            "ok": self.ok,
+            "deleted": self.deleted,
+            "deleted_bytes": self.deleted_bytes,
+            "pruned": self.pruned,
+            "kinds": {name: kind.to_dict() for name, kind in self.kinds.items()},
+            "skipped": list(self.skipped),
+            "errors": list(self.errors),
+            "seconds": self.seconds,
+        }

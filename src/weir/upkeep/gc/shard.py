@@ -1,0 +1,320 @@
+"""Collects one shard: list, read, raise the floors, read the pins, decide, delete. In this order.
+
+Keeps
+  G-4  folders are listed before the manifest is read
+  G-6, G-7c, K-1b  floors rise before the pins are read and before anything is deleted
+  G-11 what cannot be read keeps everything it might name
+  S-6  a WAL store that cannot be listed is left alone, and the report says so
+  P-2  tokens in entries that go are recorded first
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from weir.errors import CommitConflict, FencedError, StoreError
+from weir.format import paths
+from weir.format.manifest import ShardManifest, decode_hint, decode_manifest, encode_hint
+from weir.lake.api import Lake
+from weir.log.floors import FloorValues
+from weir.log.manifests import Manifests
+from weir.log.rules import Evidence
+from weir.log.site import ShardSite
+from weir.store.api import ObjectMissing, Store
+from weir.types import Position, Version
+from weir.upkeep.gc import heads
+from weir.upkeep.gc.pins import Pins
+from weir.upkeep.gc.plan import (
+    Ages,
+    Roots,
+    ShardPlan,
+    ShardState,
+    Stored,
+    WalListing,
+    plan_shard,
+    prunable,
+    replay_point,
+    roots,
+)
+from weir.upkeep.gc.report import GcReport, Veto
+from weir.upkeep.gc.tasks import Batch, Deleter, Item, batches
+
+log = logging.getLogger("weir.gc")
+
+
+@dataclass
+class Job:
+    """What all shards of one collection share."""
+
+    lake: Lake | None
+    ages: Ages
+    kinds: frozenset[str]
+    report: GcReport
+    deleter: Deleter
+    pins: Callable[[], Pins]
+    veto: Veto | None = None
+    pause: Callable[[str], None] = lambda _step: None
+    """Called with the name of each step taken, for tests."""
+
+    @property
+    def dry_run(self) -> bool:
+        """True when nothing may be written."""
+        return self.deleter.dry_run
+
+
+@dataclass
+class Listing:
+    """One shard as listed."""
+
+    wal: WalListing | None
+    versions: dict[int, Stored] = field(default_factory=dict)
+    folders: dict[str, tuple[int, Stored]] = field(default_factory=dict)
+
+
+def collect_shard(site: ShardSite, job: Job) -> None:
+    """Collect what is dead in one shard. Raises only what concerns the whole shard."""
+    listing = list_shard(site, job)
+    now = site.store.now()
+    job.pause("listed")
+    manifests = Manifests(site)
+    if "sstables" in job.kinds:
+        _prune(manifests, job)
+    latest, floors = manifests.latest_with_floors()
+    if latest is None:
+        job.report.skipped.append(f"{site} has no manifest: nothing of it is known to be dead")
+        return
+    if job.dry_run:
+        latest = _as_pruned(latest, job)
+    living = roots(listing.versions, latest.version, now, job.ages.min_age)
+    retained = [latest, *_load(site, living, latest)]
+    job.pause("read")
+    _raise_floors(manifests, job, listing, living, retained, floors)
+    pins = job.pins()
+    # A restore may have named SSTables again that only a checkpoint held, and that checkpoint may
+    # be gone
+    # from the pins by now: then this reading sees the restored manifest.
+    again = manifests.latest()
+    if again is not None and again.version != latest.version:
+        retained.append(again)
+    job.pause("pinned")
+    state = ShardState(
+        now=now,
+        wal=listing.wal if listing.wal is not None else _EMPTY,
+        versions=listing.versions,
+        folders=listing.folders,
+        latest=latest,
+        retained=retained,
+        floor=living.floor,
+        pins=pins.of(site.shard),
+        unread_from=pins.unread_from(site.shard),
+    )
+    state = heads.examine(site, state, job.ages)
+    _delete(site, job, listing, state, plan_shard(state, job.ages))
+
+
+_EMPTY = WalListing(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64))
+
+
+def list_shard(site: ShardSite, job: Job) -> Listing:
+    """Every object of the shard, folded into numbers."""
+    separate = site.wal is not site.store
+    wal = _Log()
+    listing = Listing(None)
+    lead = len(paths.shard_dir(site.shard)) + 1
+    for meta in site.store.list(paths.shard_dir(site.shard)):
+        head, _, name = meta.path[lead:].partition("/")
+        if head == "wal" and not separate:
+            wal.add(name, meta.size, meta.last_modified)
+        elif head == "manifest":
+            version = paths.parse_manifest_name(name)
+            if version is not None:
+                listing.versions[version] = Stored(meta.size, meta.last_modified)
+        elif (parsed := paths.parse_sstable_name(head)) is not None:
+            _, old = listing.folders.get(head, (0, Stored(0, 0.0, 0)))
+            listing.folders[head] = (
+                parsed[1],
+                Stored(old.size + meta.size, max(old.time, meta.last_modified), old.objects + 1),
+            )
+    if separate and "wal" in job.kinds:
+        try:
+            folder = paths.wal_dir(site.shard)
+            for meta in site.wal.list(folder):
+                wal.add(meta.path[len(folder) + 1 :], meta.size, meta.last_modified)
+        except StoreError as error:
+            job.report.skipped.append(
+                f"{site}: its WAL store could not be listed; its log was left alone (S-6): {error}"
+            )
+            return listing
+    if "wal" in job.kinds:
+        listing.wal = wal.sorted()
+    return listing
+
+
+class _Log:
+    """Collects a listing of the log in three columns."""
+
+    def __init__(self) -> None:
+        self._positions, self._sizes, self._times = array("q"), array("q"), array("d")
+
+    def add(self, name: str, size: int, time: float) -> None:
+        position = paths.parse_wal_name(name)
+        if position is not None and position < 2**63:
+            self._positions.append(position)
+            self._sizes.append(size)
+            self._times.append(time)
+
+    def sorted(self) -> WalListing:
+        positions = np.array(self._positions, np.int64)
+        order = np.argsort(positions)
+        return WalListing(
+            positions[order],
+            np.array(self._sizes, np.int64)[order],
+            np.array(self._times, np.float64)[order],
+        )
+
+
+def _load(site: ShardSite, living: Roots, latest: ShardManifest) -> list[ShardManifest]:
+    """The living versions besides the latest; `CorruptEntry` when one cannot be read (G-11)."""
+    wanted = [v for v in living.versions if v != latest.version]
+    where = [paths.manifest_path(site.shard, Version(v)) for v in wanted]
+    return [
+        decode_manifest(data, path=path)
+        for path, data in zip(where, site.store.get_many(where), strict=True)
+        if data is not None  # another collector, with less slack, took it: it is no root any more
+    ]
+
+
+def _prune(manifests: Manifests, job: Job) -> None:
+    """Take SSTables out of the manifest whose rows the base holds; the epoch stays (L-2)."""
+    current = manifests.latest()
+    if current is None or job.lake is None or not current.sstables or job.dry_run:
+        return
+    # The base is read after the manifest and in its epoch: a restore claims the shard before it
+    # names again
+    # what was folded since, so a mark from before it cannot be used after it.
+    compacted = job.lake.open_base().compacted.get(manifests.site.shard, 0)
+    named = {table.path for table in current.sstables if table.generation <= compacted}
+    if not named:
+        return
+
+    def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+        pruned = prunable(latest, named)
+        return None if pruned is None else (pruned, Evidence())
+
+    before = len(current.sstables)
+    try:
+        after = manifests.update(change, epoch=current.writer_epoch)
+    except (FencedError, CommitConflict) as lost:
+        # G-12: somebody is busy there. What was not pruned now is pruned next time.
+        job.report.skipped.append(f"{manifests.site}: not pruned this time: {lost}")
+        return
+    job.report.pruned += max(0, before - len(after.sstables))
+    log.info("gc.pruned shard=%s sstables=%d", manifests.site.shard, len(named))
+
+
+def _as_pruned(latest: ShardManifest, job: Job) -> ShardManifest:
+    """Dry run: the manifest as pruning would leave it."""
+    if job.lake is None or "sstables" not in job.kinds:
+        return latest
+    compacted = job.lake.open_base().compacted.get(latest.shard_id, 0)
+    named = {table.path for table in latest.sstables if table.generation <= compacted}
+    job.report.pruned += len(named)
+    return prunable(latest, named) or latest
+
+
+def _raise_floors(
+    manifests: Manifests,
+    job: Job,
+    listing: Listing,
+    living: Roots,
+    retained: Sequence[ShardManifest],
+    floors: FloorValues,
+) -> None:
+    """Say what may go before asking who holds it (K-1b) and before any of it goes (G-6)."""
+    if job.dry_run:
+        return
+    kinds = job.kinds
+    old = any(version <= living.floor for version in listing.versions)
+    if living.floor > floors.manifest and (
+        ("manifests" in kinds and old) or ("sstables" in kinds and listing.folders)
+    ):
+        # For SSTables too: a checkpointer that still holds a version which named them must not
+        # succeed.
+        manifests.floors.raise_to("manifest", living.floor)
+        manifests.floors.trim("manifest")
+    if listing.wal is not None and len(listing.wal):
+        below = listing.wal.positions[listing.wal.positions < replay_point(retained)]
+        if len(below) and int(below[-1]) > floors.wal:
+            manifests.floors.raise_to("wal", int(below[-1]))
+            manifests.floors.trim("wal")
+    job.pause("floors")
+
+
+def _delete(
+    site: ShardSite, job: Job, listing: Listing, state: ShardState, plan: ShardPlan
+) -> None:
+    def run(
+        kind: str, where: Literal["table", "wal"], store: Store, items: Iterator[Item], total: int
+    ) -> None:
+        work: Iterator[Batch] = batches(kind, where, items, job.report, job.veto)
+        job.deleter.run(store, work, total=total)
+
+    if listing.wal is not None:
+        _count(job, "wal", len(listing.wal), int(listing.wal.sizes.sum()), plan.wal_kept)
+        if not job.dry_run:
+            heads.record_tokens(site, state, plan.wal)
+        run("wal", "wal", site.wal, _wal_items(site, listing.wal, plan), len(plan.wal))
+    if "manifests" in job.kinds:
+        sizes = sum(stored.size for stored in listing.versions.values())
+        _count(job, "manifests", len(listing.versions), sizes, plan.manifests_kept)
+        if plan.manifests and not job.dry_run:
+            _renew_hint(site, state)
+        items = (
+            (paths.manifest_path(site.shard, Version(v)), listing.versions[v].size)
+            for v in plan.manifests
+        )
+        run("manifests", "table", site.store, items, len(plan.manifests))
+    if "sstables" in job.kinds:
+        folders = listing.folders.values()
+        objects = sum(stored.objects for _, stored in folders)
+        _count(
+            job, "sstables", objects, sum(stored.size for _, stored in folders), plan.sstables_kept
+        )
+        total = sum(listing.folders[name][1].objects for name in plan.sstables)
+        run("sstables", "table", site.store, _folder_items(site, plan), total)
+
+
+def _count(job: Job, kind: str, seen: int, size: int, kept: dict[str, int]) -> None:
+    part = job.report.kind(kind)
+    part.seen += seen
+    part.seen_bytes += size
+    part.kept.update(kept)
+
+
+def _wal_items(site: ShardSite, wal: WalListing, plan: ShardPlan) -> Iterator[Item]:
+    for index in plan.wal:
+        position = Position(int(wal.positions[index]))
+        yield paths.wal_path(site.shard, position), int(wal.sizes[index])
+
+
+def _folder_items(site: ShardSite, plan: ShardPlan) -> Iterator[Item]:
+    for name in plan.sstables:
+        for meta in site.store.list(paths.sstable_dir(site.shard, name)):
+            yield meta.path, meta.size
+
+
+def _renew_hint(site: ShardSite, state: ShardState) -> None:
+    """Native readers follow the hint and know no floor: it must name a version that stays."""
+    where = paths.manifest_hint_path(site.shard)
+    try:
+        hinted = decode_hint(site.store.get(where).data)
+    except ObjectMissing:
+        hinted = None
+    if hinted is None or hinted <= state.floor:
+        site.store.put(where, encode_hint(Version(state.latest.version)))

@@ -1,0 +1,132 @@
+"""Deleting: batches of paths as plain values, run here or on an engine (P-5), each alone (G-10)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, Literal
+
+from weir.env import Env
+from weir.errors import WeirError
+from weir.store.api import Store
+from weir.upkeep.gc.report import GcReport, Progress, Veto
+
+log = logging.getLogger("weir.gc")
+
+BATCH_OBJECTS: Final = 1000
+"""What one bulk request of S3 takes."""
+WORKERS: Final = 8
+
+Item = tuple[str, int]
+"""A path and its size."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One task: objects of one kind on one store. JSON-ready and small."""
+
+    kind: str
+    where: Literal["table", "wal"]
+    paths: tuple[str, ...]
+    bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {
+            "kind": self.kind,
+            "where": self.where,
+            "paths": list(self.paths),
+            "bytes": self.bytes,
+        }
+
+    @staticmethod
+    def from_dict(value: dict[str, Any]) -> Batch:
+        """Back from JSON."""
+        return Batch(value["kind"], value["where"], tuple(value["paths"]), int(value["bytes"]))
+
+
+def delete_batch(store: Store, paths: Sequence[str]) -> int:
+    """Delete the objects and return how many; a missing one counts as deleted (G-12).
+
+    Needs nothing but the store: what is in a batch was settled when it was planned, for good, since
+    everything in it lies below a floor or can never be published any more.
+    """
+    store.delete(list(paths))
+    return len(paths)
+
+
+def batches(
+    kind: str,
+    where: Literal["table", "wal"],
+    items: Iterable[Item],
+    report: GcReport,
+    veto: Veto | None,
+) -> Iterator[Batch]:
+    """Cut `items` into tasks, leaving out what is vetoed."""
+
+    def allowed() -> Iterator[Item]:
+        for path, size in items:
+            if veto is not None and veto(kind, path):
+                report.kind(kind).kept["vetoed"] += 1
+            else:
+                yield path, size
+
+    rest = allowed()
+    while chunk := list(islice(rest, BATCH_OBJECTS)):
+        yield Batch(kind, where, tuple(path for path, _ in chunk), sum(size for _, size in chunk))
+
+
+@dataclass
+class Deleter:
+    """Runs batches in this process, some at a time, never holding more than that."""
+
+    env: Env
+    report: GcReport
+    dry_run: bool
+    workers: int = WORKERS
+    progress: Progress | None = None
+    planned: list[Batch] | None = None
+    """Given a list, batches are put there instead of being run: for Spark."""
+    _done: dict[str, int] = field(default_factory=dict)
+    _total: dict[str, int] = field(default_factory=dict)
+
+    def run(self, store: Store, work: Iterable[Batch], *, total: int) -> None:
+        """Delete every batch; one that fails is reported and the others go on."""
+        rest = iter(work)
+        first = True
+        while window := list(islice(rest, self.workers)):
+            kind = window[0].kind
+            if first:
+                self._total[kind] = self._total.get(kind, 0) + total
+                first = False
+            if self.planned is not None:
+                self.planned += window
+                continue
+            for batch, error in zip(window, self._window(store, window), strict=True):
+                if error is not None:
+                    self.report.errors.append(error)
+                    continue
+                part = self.report.kind(batch.kind)
+                part.deleted += len(batch.paths)
+                part.deleted_bytes += batch.bytes
+                self._done[kind] = self._done.get(kind, 0) + len(batch.paths)
+            if self.progress is not None:
+                self.progress(kind, self._done.get(kind, 0), self._total[kind])
+
+    def _window(self, store: Store, window: list[Batch]) -> list[str | None]:
+        if self.dry_run:
+            return [None] * len(window)
+
+        def one(batch: Batch) -> str | None:
+            try:
+                delete_batch(store, batch.paths)
+            except WeirError as error:
+                log.warning(
+                    "gc.failed kind=%s first=%s reason=%s", batch.kind, batch.paths[0], error
+                )
+                return f"deleting {len(batch.paths)} {batch.kind} from {batch.paths[0]} on: {error}"
+            return None
+
+        return self.env.threads.map(one, list(window), workers=self.workers)
