@@ -47,10 +47,20 @@ class Core:
     env: Env
     record: TableRecord
     tails: Tails
+    _known_schema: TableSchema | None = field(default=None, repr=False)
 
     def schema(self) -> TableSchema:
         """The schema of the latest base version. One listing."""
         return self.lake.open_base().schema
+
+    def known_schema(self) -> TableSchema:
+        """The schema of some recent base version; the key columns are the same in all of them.
+
+        No request once the base was opened.
+        """
+        if self._known_schema is None:
+            self._known_schema = self.schema()
+        return self._known_schema
 
     def site(self, shard: UUID) -> ShardSite:
         """Where that shard is."""
@@ -111,7 +121,7 @@ class Core:
         return self.route(self.value_of(shard, manifest)) == shard
 
     def _identity_type(self, sharding: Identity) -> pa.DataType:
-        return self.schema().plain.field(sharding.column).type
+        return self.known_schema().plain.field(sharding.column).type
 
     def map(self, run: Callable[[UUID], object], shards: list[UUID]) -> list[object]:
         """Apply `run` to each shard, several at a time."""
