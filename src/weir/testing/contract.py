@@ -4,8 +4,8 @@
     def test_contract(store, check):
         check(store)
 
-Each check wants an empty root, raises `AssertionError` when the store breaks the contract, and leaves its
-objects behind.
+Each check wants an empty root, raises `AssertionError` when the store breaks the contract, and
+leaves its objects behind.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weir.env import SYSTEM
 from weir.errors import InvalidInput, WeirError
 from weir.store.api import ObjectChanged, ObjectExists, ObjectMissing, Store
 
-_RACERS = 8
+_RACERS = 4
 
 
 def _raises(kind: type[Exception], call: Callable[[], object]) -> None:

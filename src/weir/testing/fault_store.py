@@ -20,113 +20,19 @@ values that another `FaultStore` takes.
 
 from __future__ import annotations
 
-import fnmatch
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
 
 from weir.env import SYSTEM, Env
 from weir.errors import StoreDenied, StoreError
 from weir.store.api import Blob, Bytes, Folder, LostAnswer, Meta, ObjectMissing, Store
+from weir.testing.faults import WRITES, Action, Crash, Event, Fault, Gate, Held
+
+__all__ = ["Crash", "Event", "Fault", "FaultBuilder", "FaultStore", "Gate", "Held"]
 
 T = TypeVar("T")
-
-WRITES = frozenset({"put_if_absent", "put", "put_if_match", "delete", "copy"})
-# fmt: off
-Action = Literal[
-    "delay", "fail_before", "fail_after", "refuse", "deny",
-    "drop", "hold", "pause", "duplicate", "reorder",
-]
-# fmt: on
-
-
-class Crash(BaseException):
-    """The process died here. No `Exception`, so that no handler of the product survives it."""
-
-
-class Event(NamedTuple):
-    """One call as the store saw it: `outcome` is `ok`, an exception's name, or the fault's."""
-
-    op: str
-    path: str
-    outcome: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One entry of a plan: which calls, and what happens to them."""
-
-    op: str
-    path: str
-    action: Action
-    times: int | None = 1
-    """How many calls it strikes; None for all."""
-    skip: int = 0
-    """How many matching calls pass first."""
-    rate: float = 1.0
-    """The chance to strike, drawn from the environment's randomness."""
-    seconds: float = 0.0
-    """`delay`: how long."""
-    answer: Literal["first", "second"] = "first"
-    """`duplicate`: which of the two answers the caller gets."""
-
-    def matches(self, op: str, paths: Sequence[str]) -> bool:
-        """True when the verb and one of the paths fit."""
-        kind = "write" if op in WRITES else "read"
-        return self.op in (op, kind, "*") and any(
-            fnmatch.fnmatchcase(path, self.path) for path in paths
-        )
-
-
-class Held:
-    """Requests under way: their senders have given up, the store has not seen them yet."""
-
-    def __init__(self) -> None:
-        self._waiting: list[Callable[[], object]] = []
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def release(self, *, reverse: bool = False) -> int:
-        """Let them arrive, in order or in reverse, and return how many; outcomes are in the log."""
-        waiting, self._waiting = self._waiting, []
-        for apply in reversed(waiting) if reverse else waiting:
-            apply()
-        return len(waiting)
-
-    def add(self, apply: Callable[[], object]) -> None:
-        """Keep one more."""
-        self._waiting.append(apply)
-
-
-class Gate:
-    """A point where callers wait until the test lets them go on."""
-
-    def __init__(self, env: Env) -> None:
-        self._changed = env.threads.condition()
-        self._reached = 0
-        self._open = False
-
-    def wait_reached(self, calls: int = 1, timeout: float = 10.0) -> None:
-        """Return when so many calls wait here; `AssertionError` when they never come."""
-        with self._changed:
-            while self._reached < calls:
-                assert self._changed.wait(timeout), f"{self._reached} of {calls} calls came"
-
-    def release(self) -> None:
-        """Let all go on, those that come later too."""
-        with self._changed:
-            self._open = True
-            self._changed.notify_all()
-
-    def pass_through(self, timeout: float = 60.0) -> None:
-        """Wait for the release; called by the store."""
-        with self._changed:
-            self._reached += 1
-            self._changed.notify_all()
-            while not self._open:
-                assert self._changed.wait(timeout), "nobody released the gate"
 
 
 class _Rule:
@@ -241,7 +147,7 @@ class FaultStore:
     def on(
         self, op: str = "*", path: str = "*", *, skip: int = 0, rate: float = 1.0
     ) -> FaultBuilder:
-        """Choose calls; of several faults that match, the first one added strikes."""
+        """Choose calls. Of several faults that match the first added strikes, then the next."""
         return FaultBuilder(self, Fault(op, path, "delay", skip=skip, rate=rate))
 
     def add(self, fault: Fault) -> _Rule:
@@ -337,25 +243,34 @@ class FaultStore:
             crash = self._crash_at if op in WRITES else None
             crash = crash if crash and crash[0] == self.mutations else None
             self._crashed = crash is not None
-            struck = [rule for rule in self._rules if rule.strikes(op, paths)]
+            delays, action = self._choose(op, paths)
         if crash:
             if crash[1] == "after":
                 self._apply(op, path, apply)
             self.log.append(Event(op, path, f"crash {crash[1]}"))
             raise Crash(f"{crash[1]} {op} {path}")
-        for rule in struck:
-            if rule.fault.action == "delay":
-                self._env.clock.sleep(rule.fault.seconds)
-        actions = [rule for rule in struck if rule.fault.action != "delay"]
+        for seconds in delays:
+            self._env.clock.sleep(seconds)
         late = Held()
         if op in WRITES:
             late, self._late = self._late, late
         try:
-            if actions:
-                return self._strike(actions[0], op, path, apply)
+            if action:
+                return self._strike(action, op, path, apply)
             return self._apply(op, path, apply)
         finally:
             late.release()
+
+    def _choose(self, op: str, paths: Sequence[str]) -> tuple[tuple[float, ...], _Rule | None]:
+        """All delays that strike, and the first other fault that does; the rest wait their turn."""
+        delays: tuple[float, ...] = ()
+        action: _Rule | None = None
+        for rule in self._rules:
+            if rule.fault.action == "delay":
+                delays += (rule.fault.seconds,) if rule.strikes(op, paths) else ()
+            elif action is None and rule.strikes(op, paths):
+                action = rule
+        return delays, action
 
     def _strike(self, rule: _Rule, op: str, path: str, apply: Callable[[], T]) -> T:
         action = rule.fault.action

@@ -1,0 +1,106 @@
+"""What a fault is: the plan's values, and the handles a test keeps for requests that wait."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from weir.env import Env
+
+WRITES = frozenset({"put_if_absent", "put", "put_if_match", "delete", "copy"})
+# fmt: off
+Action = Literal[
+    "delay", "fail_before", "fail_after", "refuse", "deny",
+    "drop", "hold", "pause", "duplicate", "reorder",
+]
+# fmt: on
+
+
+class Crash(BaseException):
+    """The process died here. No `Exception`, so that no handler of the product survives it."""
+
+
+class Event(NamedTuple):
+    """One call as the store saw it: `outcome` is `ok`, an exception's name, or the fault's."""
+
+    op: str
+    path: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One entry of a plan: which calls, and what happens to them."""
+
+    op: str
+    path: str
+    action: Action
+    times: int | None = 1
+    """How many calls it strikes; None for all."""
+    skip: int = 0
+    """How many matching calls pass first."""
+    rate: float = 1.0
+    """The chance to strike, drawn from the environment's randomness."""
+    seconds: float = 0.0
+    """`delay`: how long."""
+    answer: Literal["first", "second"] = "first"
+    """`duplicate`: which of the two answers the caller gets."""
+
+    def matches(self, op: str, paths: Sequence[str]) -> bool:
+        """True when the verb and one of the paths fit."""
+        kind = "write" if op in WRITES else "read"
+        return self.op in (op, kind, "*") and any(
+            fnmatch.fnmatchcase(path, self.path) for path in paths
+        )
+
+
+class Held:
+    """Requests under way: their senders have given up, the store has not seen them yet."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], object]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def release(self, *, reverse: bool = False) -> int:
+        """Let them arrive, in order or in reverse, and return how many; outcomes are in the log."""
+        waiting, self._waiting = self._waiting, []
+        for apply in reversed(waiting) if reverse else waiting:
+            apply()
+        return len(waiting)
+
+    def add(self, apply: Callable[[], object]) -> None:
+        """Keep one more."""
+        self._waiting.append(apply)
+
+
+class Gate:
+    """A point where callers wait until the test lets them go on."""
+
+    def __init__(self, env: Env) -> None:
+        self._changed = env.threads.condition()
+        self._reached = 0
+        self._open = False
+
+    def wait_reached(self, calls: int = 1, timeout: float = 10.0) -> None:
+        """Return when so many calls wait here; `AssertionError` when they never come."""
+        with self._changed:
+            while self._reached < calls:
+                assert self._changed.wait(timeout), f"{self._reached} of {calls} calls came"
+
+    def release(self) -> None:
+        """Let all go on, those that come later too."""
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+    def pass_through(self, timeout: float = 60.0) -> None:
+        """Wait for the release; called by the store."""
+        with self._changed:
+            self._reached += 1
+            self._changed.notify_all()
+            while not self._open:
+                assert self._changed.wait(timeout), "nobody released the gate"

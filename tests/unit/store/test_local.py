@@ -1,0 +1,255 @@
+"""Local files: whole objects, no traces, clear errors."""
+
+import multiprocessing
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import obstore
+import pytest
+from obstore.store import LocalStore as ObstoreLocal
+
+from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
+from weir.store import local
+from weir.store.api import LostAnswer, ObjectExists
+from weir.store.local import LocalStore
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(str(tmp_path / "root"))
+
+
+def files(store):
+    return sorted(str(p.relative_to(store.uri)) for p in Path(store.uri).rglob("*"))
+
+
+def test_no_temporary_file_stays(store):
+    store.put_if_absent("d/a", b"1")
+    with pytest.raises(ObjectExists):
+        store.put_if_absent("d/a", b"2")
+    store.put("d/b", b"3")
+    store.now()
+    assert files(store) == ["d", "d/a", "d/b"]
+
+
+def test_a_file_in_the_making_is_seen_by_nobody(store):
+    store.put_if_absent("d/a", b"1")
+    Path(store.uri, "d", "a#17").write_bytes(b"half")
+    assert [meta.path for meta in store.list("")] == ["d/a"]
+    assert [meta.path for meta in store.list_folder("d")[1]] == ["d/a"]
+    theirs = [item["path"] for page in obstore.list(ObstoreLocal(store.uri)) for item in page]
+    assert theirs == ["d/a"]  # nor by obstore, and so by pylance
+
+
+def test_obstore_reads_what_we_write_and_the_other_way_round(store):
+    store.put_if_absent("d/a b", b"1")
+    other = ObstoreLocal(store.uri)
+    assert obstore.get(other, "d/a b").bytes() == b"1"
+    obstore.put(other, "d/c", b"2", mode="create")
+    with pytest.raises(ObjectExists):
+        store.put_if_absent("d/c", b"3")
+    assert store.get("d/c").data == b"2"
+
+
+def _race(root, body, rounds, barrier, won):
+    store = LocalStore(root)
+    for i in range(rounds):
+        barrier.wait()
+        try:
+            store.put_if_absent(f"wal/{i}", body * 5000)
+            won.put((i, body))
+        except ObjectExists:
+            pass
+
+
+def test_processes_that_race_have_one_winner_each_time(tmp_path):
+    context = multiprocessing.get_context("fork")
+    barrier, won = context.Barrier(3), context.Queue()
+    racers = [
+        context.Process(target=_race, args=(str(tmp_path), body, 40, barrier, won))
+        for body in (b"a", b"b", b"c")
+    ]
+    for racer in racers:
+        racer.start()
+    winners = [won.get(timeout=20) for _ in range(40)]
+    for racer in racers:
+        racer.join()
+    assert won.empty()
+    store = LocalStore(str(tmp_path))
+    assert sorted(i for i, _ in winners) == list(range(40))
+    assert all(store.get(f"wal/{i}").data == body * 5000 for i, body in winners)
+
+
+def test_folder_goes_with_its_last_object(store):
+    store.put_if_absent("a/b/c", b"")
+    store.put_if_absent("a/d", b"")
+    store.delete(["a/b/c"])
+    assert files(store) == ["a", "a/d"]
+    store.delete(["a/d"])
+    assert files(store) == []
+    assert Path(store.uri).is_dir()
+
+
+def test_folder_removed_under_a_put_is_made_again(store, monkeypatch):
+    store.put_if_absent("d/a", b"")
+    real = os.open
+
+    def remove_then_open(path, flags, *rest, **more):
+        if "#" in path and Path(store.uri, "d").exists():
+            monkeypatch.setattr(os, "open", real)
+            store.delete(["d/a"])
+        return real(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", remove_then_open)
+    store.put_if_absent("d/b", b"2")
+    assert store.get("d/b").data == b"2"
+
+
+def test_short_writes_are_continued(store, monkeypatch):
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:7]))
+    store.put_if_absent("a", b"0123456789" * 10)
+    monkeypatch.undo()
+    assert store.get("a").data == b"0123456789" * 10
+
+
+def test_full_disk_leaves_nothing(store, monkeypatch):
+    def full(file, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StoreError, match="No space left") as caught:
+        store.put_if_absent("d/a", b"1")
+    assert not isinstance(caught.value, LostAnswer)
+    assert files(store) == ["d"]
+
+
+def test_file_system_without_hard_links_is_refused(store, monkeypatch):
+    def no_links(source, target):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(StoreUnsuitable, match="hard links"):
+        store.put_if_absent("a", b"1")
+    assert files(store) == []
+
+
+@contextmanager
+def an_ordinary_user():
+    """Root may write anywhere: step down for the time of the test."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def read_only():
+    # Not below tmp_path: its parents are closed to all but their owner.
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        root = Path(folder, "fixed")
+        root.mkdir()
+        Path(root, "a").write_bytes(b"1")
+        Path(root, "a").chmod(0o644)
+        root.chmod(0o555)
+        yield root
+        root.chmod(0o755)
+
+
+def test_read_only_folder_is_denied_and_nothing_written(read_only):
+    store = LocalStore(str(read_only))
+    with an_ordinary_user():
+        for write in (
+            lambda: store.put_if_absent("b", b"2"),
+            lambda: store.put_if_absent("d/b", b"2"),
+            lambda: store.put("b", b"2"),
+            lambda: store.delete(["a"]),
+        ):
+            with pytest.raises(StoreDenied, match="fixed"):
+                write()
+        assert store.get("a").data == b"1"
+    assert files(store) == ["a"]
+
+
+def test_name_too_long_is_invalid(store):
+    with pytest.raises(InvalidInput):
+        store.put_if_absent("x" * 300, b"")
+
+
+def synced(monkeypatch):
+    """Record what is synced, by its path."""
+    seen = []
+    real = os.fsync
+
+    def fsync(file):
+        seen.append(Path(f"/proc/self/fd/{file}").readlink())
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return seen
+
+
+def test_fsync_covers_file_and_folders_before_success(tmp_path, monkeypatch):
+    seen = synced(monkeypatch)
+    LocalStore(str(tmp_path / "root"), fsync=True).put_if_absent("d/e/a", b"1")
+    assert "#" in seen[0].name  # the bytes, before the name
+    root = tmp_path / "root"
+    assert seen[1:] == [root / "d" / "e", root / "d", root, tmp_path]
+
+
+def test_no_fsync_unless_asked_for(store, monkeypatch):
+    seen = synced(monkeypatch)
+    store.put_if_absent("d/a", b"1")
+    store.put("d/b", b"1")
+    assert seen == []
+
+
+def test_f11_failed_folder_sync_is_a_lost_answer_until_synced(tmp_path, monkeypatch):
+    store = LocalStore(str(tmp_path / "root"), fsync=True)
+    store.put_if_absent("d/first", b"")
+    real, fail = os.fsync, [False, True]
+
+    def fsync(file):
+        if fail and fail.pop(0):
+            raise OSError(5, "Input/output error")
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(LostAnswer):
+        store.put_if_absent("d/a", b"1")
+    monkeypatch.undo()
+    seen = synced(monkeypatch)
+    with pytest.raises(ObjectExists):
+        store.put_if_absent("d/a", b"1")
+    assert tmp_path / "root" / "d" in seen  # a read-back that finds it ours may now say success
+
+
+def test_repeated_temporary_number_is_skipped(store, monkeypatch):
+    numbers = iter([5, 5, 6])
+    monkeypatch.setattr(store, "_numbers", numbers)
+    Path(store.uri).mkdir()
+    Path(store.uri, "a#5").write_bytes(b"another process's")
+    store.put_if_absent("a", b"1")
+    assert store.get("a").data == b"1"
+    assert Path(store.uri, "a#5").exists()
+
+
+def test_object_that_vanishes_while_listed_is_left_out(store, monkeypatch):
+    for name in "abc":
+        store.put_if_absent(name, b"")
+    real = local._meta
+
+    def vanish(path, status):
+        if path == "b":
+            raise FileNotFoundError
+        return real(path, status)
+
+    monkeypatch.setattr(local, "_meta", vanish)
+    assert sorted(meta.path for meta in store.list("")) == ["a", "c"]

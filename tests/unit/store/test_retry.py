@@ -1,0 +1,213 @@
+"""Retries are bounded, and an answer that was lost is settled by reading back."""
+
+import logging
+import random
+
+import pytest
+
+from weir.env import Env
+from weir.errors import InvalidInput, StoreDenied, StoreError
+from weir.store.api import LostAnswer, ObjectChanged, ObjectExists, ObjectMissing
+from weir.store.memory import MemoryStore
+from weir.store.retry import RetryingStore, RetryPolicy
+from weir.testing.fault_store import FaultStore
+
+
+class Clock:
+    """Time that passes only when slept."""
+
+    def __init__(self):
+        self.time = 0.0
+        self.naps = []
+
+    def boottime(self):
+        return self.time
+
+    wall = boottime
+
+    def sleep(self, seconds):
+        self.naps.append(seconds)
+        self.time += seconds
+
+
+@pytest.fixture
+def env():
+    return Env(clock=Clock(), random=random.Random(7))
+
+
+@pytest.fixture
+def faults(env):
+    return FaultStore(MemoryStore(env=env), env=env)
+
+
+@pytest.fixture
+def store(faults, env):
+    return RetryingStore(faults, env, RetryPolicy(attempts=4))
+
+
+def test_f9_lost_answer_that_was_applied_is_success(store, faults, caplog):
+    faults.on("put_if_absent").fail_after()
+    with caplog.at_level(logging.INFO, "weir.store"):
+        store.put_if_absent("a", b"mine")
+    assert faults.get("a").data == b"mine"
+    assert [record.getMessage() for record in caplog.records] == [
+        "store.put.settled path=a attempts=2"
+    ]
+
+
+def test_f9_lost_answer_that_was_not_applied_is_repeated(store, faults):
+    faults.on("put_if_absent").fail_before(times=2)
+    store.put_if_absent("a", b"mine")
+    assert faults.get("a").data == b"mine"
+    assert store.requests == {"put_if_absent": 3}
+
+
+def test_f9_lost_answer_then_somebody_elses_object_is_a_collision(store, faults):
+    faults.on("put_if_absent").fail_before()
+    faults.inner.put_if_absent("a", b"theirs")
+    with pytest.raises(ObjectExists):
+        store.put_if_absent("a", b"mine")
+    assert faults.get("a").data == b"theirs"
+
+
+def test_clean_collision_is_passed_on_without_a_read(store, faults):
+    faults.put_if_absent("a", b"mine")  # equal bytes, but nothing of this call can be there
+    with pytest.raises(ObjectExists):
+        store.put_if_absent("a", b"mine")
+    assert store.requests == {"put_if_absent": 1}
+
+
+@pytest.mark.parametrize("fault", ["fail_before", "fail_after"])
+def test_f11_outcome_that_stays_unknown_is_a_lost_answer(store, faults, fault):
+    getattr(faults.on("put_if_absent"), fault)(times=None)
+    faults.on("get").fail_before(times=None)
+    with pytest.raises(LostAnswer):
+        store.put_if_absent("a", b"mine")
+    assert store.requests["put_if_absent"] == 4
+    assert faults.events("delete") == []  # nothing is deleted on that path
+    assert (faults.inner.head("a") is not None) == (fault == "fail_after")
+
+
+def test_f11_collision_that_cannot_be_read_back_is_unknown(store, faults):
+    faults.on("put_if_absent").fail_after()
+    faults.on("get").fail_before(times=None)
+    with pytest.raises(LostAnswer):
+        store.put_if_absent("a", b"mine")
+
+
+def test_f11_refusal_after_a_lost_answer_is_still_unknown(store, faults):
+    faults.on("put_if_absent").fail_after()
+    faults.on("put_if_absent").deny()
+    with pytest.raises(LostAnswer):
+        store.put_if_absent("a", b"mine")
+
+
+def test_known_refusals_stay_a_store_error(store, faults):
+    faults.on("put_if_absent").refuse(times=None)
+    with pytest.raises(StoreError) as caught:
+        store.put_if_absent("a", b"mine")
+    assert not isinstance(caught.value, LostAnswer)
+
+
+def test_denied_is_not_retried(store, faults):
+    faults.on().deny(times=None)
+    for call in (
+        lambda: store.put_if_absent("a", b""),
+        lambda: store.get("a"),
+        lambda: store.head("a"),
+        lambda: list(store.list("")),
+    ):
+        with pytest.raises(StoreDenied):
+            call()
+    assert sum(store.requests.values()) == 4
+
+
+def test_missing_is_not_retried(store):
+    with pytest.raises(ObjectMissing):
+        store.get("a")
+    assert store.requests == {"get": 1}
+
+
+def test_reads_are_repeated(store, faults):
+    faults.put_if_absent("d/a", b"12")
+    faults.on("read").fail_before(times=None)
+    with pytest.raises(StoreError):
+        store.get("d/a")
+    assert store.requests["get"] == 4
+    for call, expected in (
+        (lambda: store.get("d/a").data, b"12"),
+        (lambda: store.get_range("d/a", 1, 1), b"2"),
+        (lambda: store.get_many(["d/a"]), [b"12"]),
+        (lambda: store.head("d/a").size, 2),
+        (lambda: [meta.size for meta in store.head_many(["d/a"])], [2]),
+        (lambda: [meta.path for meta in store.list("d")], ["d/a"]),
+        (lambda: store.list_folder("")[0], ["d"]),
+        (lambda: store.now() >= 0, True),
+    ):
+        faults.heal()
+        faults.on("read").fail_before(times=2)
+        assert call() == expected
+
+
+def test_safe_writes_are_repeated(store, faults):
+    for call in (
+        lambda: store.put("a", b"1"),
+        lambda: store.copy("a", "b"),
+        lambda: store.delete(["a", "b"]),
+    ):
+        faults.on("write").fail_after()
+        call()
+    assert list(store.list("")) == []
+
+
+def test_list_that_breaks_off_names_each_object_once(env):
+    class Breaks(MemoryStore):
+        broken = False
+
+        def list(self, prefix):
+            for meta in super().list(prefix):
+                yield meta
+                if not self.broken:
+                    self.broken = True
+                    raise StoreError("page two failed")
+
+    inner = Breaks()
+    for i in range(3):
+        inner.put(f"d/{i}", b"")
+    store = RetryingStore(inner, env)
+    assert [meta.path for meta in store.list("d")] == ["d/0", "d/1", "d/2"]
+
+
+def test_swap_settles_its_lost_answer(store, faults):
+    faults.put_if_absent("a", b"1")
+    faults.on("put_if_match").fail_after()
+    etag = store.put_if_match("a", b"2", faults.get("a").meta.etag)
+    assert etag == faults.get("a").meta.etag
+    with pytest.raises(ObjectChanged):
+        store.put_if_match("a", b"3", "other")
+
+
+def test_backoff_doubles_jitters_and_ends(faults, env):
+    faults.on("get").fail_before(times=None)
+    store = RetryingStore(faults, env, RetryPolicy(attempts=8, first_delay=1, longest_delay=4))
+    with pytest.raises(StoreError):
+        store.get("a")
+    naps = env.clock.naps
+    assert len(naps) == 7
+    assert all(0 <= nap <= bound for nap, bound in zip(naps, (1, 2, 4, 4, 4, 4, 4), strict=True))
+    assert len(set(naps)) == 7
+
+
+def test_deadline_ends_the_retries_early(faults, env):
+    faults.on("get").delay(10)
+    faults.on("get").fail_before(times=None)
+    store = RetryingStore(faults, env, RetryPolicy(attempts=100, deadline=35))
+    with pytest.raises(StoreError):
+        store.get("a")
+    assert store.requests["get"] < 10
+
+
+@pytest.mark.parametrize("bad", [{"attempts": 0}, {"deadline": -1}, {"first_delay": -0.1}])
+def test_policy_refuses_nonsense(bad):
+    with pytest.raises(InvalidInput):
+        RetryPolicy(**bad)
