@@ -24,7 +24,6 @@ from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
 from weir.lake.filters import filter_rows
 
-
 COLD_LOOKUPS: Final = 4
 SMALL_ROWS: Final = 2_000
 """A level is indexed after so many lookups, or at once when it is small."""

@@ -1,5 +1,7 @@
 """The merge over levels in memory and a real Lance base."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,7 +40,7 @@ class ListBase:
     """A base of one table, filtered by Lance as the real one is."""
 
     version = 1
-    compacted: dict = {}
+    compacted = MappingProxyType({})
     mem_wal = None
 
     def __init__(self, table: pa.Table, schema: TableSchema) -> None:
