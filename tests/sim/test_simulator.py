@@ -1,0 +1,60 @@
+"""The simulator itself: the same seed gives the same history, and seeds hold every promise."""
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from weir.testing.simulate import SCENARIOS, draw_plan, simulate
+from weir.testing.soak import run_chunk
+
+SEEDS_PER_TEST = 40
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_same_seed_same_history(seed):
+    first, second = simulate(draw_plan(seed)), simulate(draw_plan(seed))
+    assert first.notes == second.notes
+    assert first.digest == second.digest
+
+
+@pytest.mark.slow
+def test_same_seed_same_history_in_another_process_with_another_hash_seed():
+    code = (
+        "import logging; logging.disable(50)\n"
+        "from weir.testing.simulate import draw_plan, simulate\n"
+        "print([simulate(draw_plan(seed)).digest for seed in range(20, 32)])"
+    )
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": number},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for number in ("1", "2")
+    ]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, 320, SEEDS_PER_TEST))
+def test_seeds_hold_every_promise(start):
+    part = run_chunk((start, SEEDS_PER_TEST, None))
+    assert part["failures"] == [], "run `make sim SEED=...` for the history"
+    assert part["counts"]["acks"] > SEEDS_PER_TEST
+    assert part["counts"]["views"] > SEEDS_PER_TEST
+
+
+def test_every_scenario_is_drawn():
+    assert {draw_plan(seed).scenario for seed in range(100)} == set(SCENARIOS)
