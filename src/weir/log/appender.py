@@ -1,4 +1,5 @@
-"""Appends entries to one shard's log: one put in flight, nothing overwritten, fenced for good when fenced.
+"""Appends entries to one shard's log: one put in flight, nothing overwritten, fenced for good when
+fenced.
 
 Keeps
   F-5  on this path a collision always ends the appender
@@ -56,7 +57,8 @@ class HasSite(Protocol):
 
 
 class WalAppender:
-    """The low-level writer of one shard's log. Safe to share between threads; entries go one at a time."""
+    """The low-level writer of one shard's log. Safe to share between threads; entries go one at a
+    time."""
 
     def __init__(
         self,
@@ -79,10 +81,14 @@ class WalAppender:
         self._generation = Generation(claim.manifest.current_generation)
         self._lock = site.env.threads.lock()
         self._end: Callable[[], WeirError] | None = None
+        self._covered = claim.manifest.replay_after
+        self._announced = claim.fence
+        self._in_flight = False
 
     @classmethod
     def open(cls, shard: HasSite, *, fence_ttl: float = DEFAULT_FENCE_TTL) -> WalAppender:
-        """Claim the shard and fence every older writer; a write. See `claim_shard` for what it raises.
+        """Claim the shard and fence every older writer; a write. See `claim_shard` for what it
+        raises.
 
         Rows that older writers left in the log stay there; this appender does not read them.
         """
@@ -114,24 +120,29 @@ class WalAppender:
     ) -> Position:
         """Make `batches` (in the table's WAL schema) durable as one entry and return its position.
 
-        On return the rows survive the loss of this process. Raises `FencedError` when a newer writer owns the
-        shard (keep `.unacknowledged`), `StoreError` when the entry was certainly not written (append again
-        is safe), `UnknownOutcome` when nobody can tell (this appender is then finished). One put, plus two
-        reads once per `fence_ttl`.
+        On return the rows survive the loss of this process. Raises `FencedError` when a newer
+        writer owns the shard (keep `.unacknowledged`), `StoreError` when the entry was certainly
+        not written (append again is safe), `UnknownOutcome` when nobody can tell (this appender is
+        then finished). One put, plus two reads once per `fence_ttl`.
         """
         with self._lock:
             if self._end is not None:
                 raise self._ended(batches)
+            self._in_flight = True
             try:
                 return self._append(batches, generation or self._generation, tokens)
             except (FencedError, UnknownOutcome, CommitConflict) as error:
                 error.unacknowledged = list(batches)  # type: ignore[union-attr]
                 raise
+            finally:
+                self._in_flight = False
 
     def _append(
         self, batches: Sequence[pa.RecordBatch], generation: Generation, tokens: Sequence[Token]
     ) -> Position:
         position = self._next
+        if self.site.wal is not self.site.store and self._announced <= self._covered:
+            self._announce(position)
         entry = self._encoder.encode(
             batches,
             epoch=self.epoch,
@@ -157,8 +168,34 @@ class WalAppender:
         self.bytes_written += len(entry)
         return position
 
+    def covering(self, reached: Position) -> None:
+        """Called before a manifest with that R is committed, by whoever publishes (S-2)."""
+        self._covered = max(self._covered, reached)
+        if self.site.wal is self.site.store or reached < self._announced:
+            return
+        last = self._next if self._in_flight else Position(self._next - 1)
+        if last > reached:
+            # Entries above R are there or under way, and no mark above R says so yet.
+            self.manifests.floors.raise_to("open", last)
+            self._announced = max(self._announced, last)
+
+    def _announce(self, position: Position) -> None:
+        """S-2: the first entry after R is told to the table's own store before it is written.
+
+        So a lost log shows as a gap whenever rows were in it. Owning the shard is proved after the
+        mark is up: who takes a lost log over claims first and reads the mark second. One put and
+        two reads for each flush, and only with a separate WAL store.
+        """
+        self.manifests.floors.raise_to("open", position)
+        try:
+            self.ownership.prove()
+        except FencedError as fenced:
+            raise self._finish_fenced(fenced) from None
+        self._announced = max(self._announced, position)
+
     def _collided(self, position: Position) -> WeirError:
-        """F-5: somebody wrote where we were to write; either we are fenced or the log is not ours alone."""
+        """F-5: somebody wrote where we were to write; either we are fenced or the log is not ours
+        alone."""
         try:
             self.ownership.prove()
         except FencedError as fenced:

@@ -1,4 +1,5 @@
-"""Opens a shard for writing: probe, claim, fence, validate, then hand over to replay. This is a write.
+"""Opens a shard for writing: probe, claim, fence, validate, then hand over to replay. This is a
+write.
 
 Keeps
   F-1  both logs are fenced: the epoch in the manifest and a fence entry in the WAL
@@ -6,8 +7,9 @@ Keeps
   F-4  the fence is validated after it is written, never only before
   F-5  a collision at open means 'read the manifest'; only a newer epoch means fenced
   F-6  replay ends at our fence, not at a second look at the tip
-The tip is probed before the epoch is claimed: the other order lets a slower, older claimant put its fence
-above ours.
+  S-3  after the claim the log is where we fenced it, and nobody can move it without being seen
+The tip is probed before the epoch is claimed: the other order lets a slower, older claimant put its
+fence above ours.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.tip import find_tip
+from weir.log.wal_store import settle
 from weir.store.api import LostAnswer, ObjectExists
 from weir.types import Epoch, Position
 
@@ -57,8 +60,9 @@ def claim_shard(
 ) -> Claim:
     """Become the only writer of the shard; every older writer is fenced when this returns.
 
-    Raises `SealedShard`, `FencedError` (a still newer writer came while we opened), `UnknownOutcome` (the store
-    never answered). About eight requests; `pause` is called with the name of each step taken, for tests.
+    Raises `SealedShard`, `FencedError` (a still newer writer came while we opened),
+    `UnknownOutcome` (the store never answered). About eight requests; `pause` is called with the
+    name of each step taken, for tests.
     """
     manifests = manifests or Manifests(site)
     for _ in range(CLAIM_ATTEMPTS):
@@ -121,6 +125,10 @@ def _fence(
     began = site.env.clock.boottime()
     current, floors = manifests.latest_with_floors()
     _validate(site, manifests, current or claimed, floors, epoch, position)
+    settle(site, epoch, floors)
+    if site.wal is not site.store:
+        # Told to the table's own store: a wiped log must not look like one without a gap (S-2).
+        manifests.floors.raise_to("used", position)
     log.info("shard.claimed shard=%s epoch=%d fence=%d", site.shard, epoch, position)
     return Claim(manifest=current or claimed, fence=position, proof_began=began)
 
@@ -133,7 +141,8 @@ def _validate(
     epoch: Epoch,
     position: Position,
 ) -> None:
-    """F-4: while we fenced, others may have flushed past us and collected what we would have met."""
+    """F-4: while we fenced, others may have flushed past us and collected what we would have
+    met."""
     manifests.require_owner(current, epoch)
     if position <= max(current.replay_after, floors.wal):
         raise FencedError(

@@ -1,11 +1,15 @@
-"""Three numbers of a shard that only rise: what may have been collected, and what was certainly used.
+"""Numbers of a shard that only rise: what may have been collected, what was certainly used.
 
 Keeps
-  G-6  the manifest floor: versions at or below it may be gone, and committing one of them is no success
+  G-6  the manifest floor: versions at or below it may be gone, and committing one of them is no
+       success
   G-7c the WAL floor: tells a collected prefix of the log from a hole
   F-2  the used mark: positions a checkpoint refers to, also after the log itself was lost
-  G-8  create-only markers whose maximum counts; they need no conditional overwrite, and no cache is asked
-One listing reads all three.
+  G-8  create-only markers whose maximum counts; they need no conditional overwrite, and no cache is
+       asked
+  S-2  the open mark: rows were about to be written here, above R, to a log on a store of its own
+  S-3  the record that says where the log is, by its number: who lists the floors learns of a move
+One listing reads all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from weir.format import paths
 from weir.log.site import ShardSite
 from weir.store.api import ObjectExists
 
-FloorKind = Literal["wal", "manifest", "used"]
+FloorKind = Literal["wal", "manifest", "used", "open", "store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,12 @@ class FloorValues:
     wal: int = 0
     manifest: int = 0
     used: int = 0
+    open: int = 0
+    store: int = 0
+
+    def is_closed(self, replay_after: int, last_seen: int) -> bool:
+        """True when no row can be in the log beyond R: losing the log loses nothing (S-2)."""
+        return replay_after >= max(last_seen, self.used, self.open)
 
 
 class Floors:
@@ -37,7 +47,7 @@ class Floors:
 
     def load(self) -> FloorValues:
         """Read all floors with one listing."""
-        found = {"wal": 0, "manifest": 0, "used": 0}
+        found = {"wal": 0, "manifest": 0, "used": 0, "open": 0, "store": 0}
         for meta in self._site.store.list(paths.floors_dir(self._site.shard)):
             kind, _, name = meta.path.rpartition("/")
             kind = kind.rpartition("/")[2]

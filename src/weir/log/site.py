@@ -1,4 +1,5 @@
-"""Where one shard lives: its table's store, the store of its log, and the environment to reach both with."""
+"""Where one shard lives: its table's store, the store of its log, and the environment to reach both
+with."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ class ShardSite:
     wal: Store
     shard: UUID
     env: Env
+    wal_id: str | None = None
+    """The id `wal` is recorded under; None: the log is beside the data (S-1)."""
 
     def __str__(self) -> str:
         return f"shard {self.shard} of {self.store.uri}"

@@ -61,9 +61,9 @@ class MemTables:
         self.frozen: deque[MemTable] = deque()
         self.manifest: ShardManifest = appender.claim.manifest
         self.durable: Position = appender.claim.fence
-        """The last position whose rows, if any, have been booked in their MemTable. Not the appender's own
-        counter: that one runs ahead for the moment between a put's answer and its booking, and an R
-        taken then would pass rows no SSTable holds (W-1)."""
+        """The last position whose rows, if any, have been booked in their MemTable. Not the
+        appender's own counter: that one runs ahead for the moment between a put's answer and its
+        booking, and an R taken then would pass rows no SSTable holds (W-1)."""
         self._thread: Thread | None = None
         self._stopping = False
 
@@ -92,7 +92,8 @@ class MemTables:
         self._changed.notify_all()
 
     def make_room(self) -> None:
-        """Puts wait for room: flush the active MemTable although it is not due, or nobody ever would (M-6)."""
+        """Puts wait for room: flush the active MemTable although it is not due, or nobody ever
+        would (M-6)."""
         if self.active.rows and not self.frozen:
             self.freeze()
 
@@ -119,7 +120,8 @@ class MemTables:
     # -- called without it -----------------------------------------------------------------------
 
     def wait_flushed(self, through: Generation) -> None:
-        """Return when every generation up to `through` is published, or raise what ended the writer."""
+        """Return when every generation up to `through` is published, or raise what ended the
+        writer."""
         with self._group.lock:
             while self.frozen and self.frozen[0].generation <= through:
                 if self._group.failure is not None:
@@ -146,7 +148,8 @@ class MemTables:
             thread.join()
 
     def retire_active(self) -> MemTable:
-        """Replay only: close the active MemTable, to be flushed by the caller before anything else."""
+        """Replay only: close the active MemTable, to be flushed by the caller before anything
+        else."""
         closed = self.active
         assert closed.rows, "W-5: an empty generation cannot be published"
         self.active = MemTable(Generation(closed.generation + 1), self._schema)
@@ -269,7 +272,8 @@ class MemTables:
             self._changed.notify_all()
 
     def _covered(self, published: MemTable | None = None) -> Position:
-        """The last position before the first entry whose rows would be nowhere else (W-1). Lock held."""
+        """The last position before the first entry whose rows would be nowhere else (W-1). Lock
+        held."""
         for table in (*self.frozen, self.active):
             if table is published:
                 continue

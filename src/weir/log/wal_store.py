@@ -1,0 +1,224 @@
+"""Which store holds a shard's log: beside the data, or a second one known by its id.
+
+A chain per shard, `_weir/shards/{shard}/wal_store`, says where the log is; no record means beside
+the data. The store itself holds the id it is known by, so that a wrong or empty one is recognised.
+
+Keeps
+  S-1  identity is checked, not presence: the id in the store must be the id in the record
+  S-3  a move is prepared, proved and confirmed: the preparer looks for a newer claim after it
+       wrote, a claimant looks for a prepared move after it claimed, so one of the two sees the
+       other; of a confirmation and a refusal exactly one gets the next number
+  S-5  who reads the log without its store is told so when it asks, not by a 404 later
+A marker among the floors carries the number of the record, so that a reader who lists the floors
+anyway learns of a move for free; it is raised before the first entry in the new store counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from weir.env import Env
+from weir.errors import CommitConflict, CorruptEntry, WalStoreMismatch
+from weir.format import paths, records
+from weir.log.floors import Floors, FloorValues
+from weir.log.site import ShardSite
+from weir.store.api import ObjectExists, ObjectMissing, Store
+from weir.store.chain import Chain
+from weir.types import Epoch
+
+SETTLE_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class WalRecord:
+    """Where a shard's log is, as the chain tells it."""
+
+    seq: int = 0
+    """Number of the latest record; 0: none, the log is beside the data."""
+    uri: str | None = None
+    store_id: str | None = None
+    """None: beside the data."""
+    prepared_by: Epoch | None = None
+    """The epoch that prepared a move and has not confirmed it; the values above still hold."""
+
+
+class WalMoved(CommitConflict):
+    """The log was moved to another store while the shard was being opened; open it again."""
+
+
+def latest_record(store: Store, shard: UUID) -> WalRecord:
+    """Where the log is now. One list, and one get when it was ever moved."""
+    found = Chain(store, paths.wal_store_chain(shard)).latest()
+    if found is None:
+        return WalRecord()
+    path = paths.chain_path(paths.wal_store_chain(shard), found.seq)
+    return _decode(found.seq, records.loads(found.data, path), path)
+
+
+def known_ids(store: Store, shard: UUID) -> set[str]:
+    """Every store id this shard ever recorded, prepared ones too."""
+    ids: set[str] = set()
+    for record in Chain(store, paths.wal_store_chain(shard)).all():
+        raw = records.loads(record.data, f"record {record.seq} of {paths.wal_store_chain(shard)}")
+        ids.update(str(raw[key]) for key in ("store_id", "next_id") if raw.get(key) is not None)
+    return ids
+
+
+def read_store_id(wal: Store, shard: UUID) -> str | None:
+    """The id the WAL store holds for that shard, or None. One get."""
+    path = paths.store_id_path(shard)
+    try:
+        raw = records.loads(wal.get(path).data, path)
+    except ObjectMissing:
+        return None
+    return str(raw.get("store_id"))
+
+
+def stamp_store_id(wal: Store, shard: UUID, store_id: str, table: str) -> None:
+    """Write the id unless one is there; `WalStoreMismatch` when it is another's."""
+    body = records.dumps({"store_id": store_id, "table": table, "shard": str(shard)})
+    try:
+        wal.put_if_absent(paths.store_id_path(shard), body)
+    except ObjectExists:
+        found = read_store_id(wal, shard)
+        if found != store_id:
+            raise foreign_store(wal, shard, found) from None
+
+
+def foreign_store(wal: Store, shard: UUID, found: str | None) -> WalStoreMismatch:
+    """The error for a store that holds the log of another table, or another store than recorded."""
+    return WalStoreMismatch(
+        f"{wal.uri} holds a log of shard {shard} under the id {found}, which is not this table's:"
+        " it is the WAL store of another table, or another disk than the one recorded. Give each"
+        " table a wal_uri of its own, or mount the right disk (S-1)"
+    )
+
+
+class WalStores:
+    """The WAL stores of one table, each opened once. Safe to share between threads."""
+
+    def __init__(self, store: Store, env: Env, open_wal: Callable[[str], Store]) -> None:
+        """`open_wal` opens a store by its URI with the table's options."""
+        self.store = store
+        self._env = env
+        self._open_wal = open_wal
+        self._lock = env.threads.lock()
+        self._opened: dict[str, Store] = {}
+        self._sites: dict[UUID, tuple[int, ShardSite]] = {}
+
+    def at(self, uri: str | None) -> Store:
+        """The store at that URI; the table's own for None. Contacts nothing."""
+        if uri is None:
+            return self.store
+        with self._lock:
+            if uri not in self._opened:
+                self._opened[uri] = self._open_wal(uri)
+            return self._opened[uri]
+
+    def beside(self, shard: UUID) -> ShardSite:
+        """The shard with nothing but the table's own store: for all that never reads the log
+        (S-5)."""
+        return ShardSite(self.store, self.store, shard, self._env)
+
+    def site(self, shard: UUID, floors: FloorValues | None = None) -> ShardSite:
+        """The shard with the store of its log, its identity checked when it is first met.
+
+        With `floors` just read it costs nothing unless the log was moved. Raises
+        `WalStoreMismatch`.
+        """
+        known = self._sites.get(shard)
+        if floors is not None:
+            if floors.store == 0:
+                return self.beside(shard)
+            if known is not None and known[0] >= floors.store:
+                return known[1]
+        elif known is not None:
+            return known[1]
+        return self.resolve(shard)
+
+    def resolve(self, shard: UUID, record: WalRecord | None = None) -> ShardSite:
+        """Like `site`, from the chain itself: one list, and two gets when there is a record."""
+        record = record or latest_record(self.store, shard)
+        wal = self.at(record.uri)
+        if record.store_id is not None:
+            found = read_store_id(wal, shard)
+            if found is None:
+                raise lost_store(wal, shard, record)
+            if found != record.store_id:
+                raise foreign_store(wal, shard, found)
+        site = ShardSite(self.store, wal, shard, self._env, record.store_id)
+        with self._lock:
+            self._sites[shard] = (record.seq, site)
+        return site
+
+    def forget(self, shard: UUID) -> None:
+        """Let the next `site` look at the chain."""
+        with self._lock:
+            self._sites.pop(shard, None)
+
+
+def lost_store(wal: Store, shard: UUID, record: WalRecord) -> WalStoreMismatch:
+    """The error for a store that should have the log and is empty."""
+    return WalStoreMismatch(
+        f"{wal.uri} is recorded as the WAL store of shard {shard} (id {record.store_id}) but does"
+        " not hold that id: the disk was wiped, or it is the disk of another machine. Reads with"
+        " freshness='flushed' need no log; a writer can be opened if no row was left in it (S-2)"
+    )
+
+
+def settle(site: ShardSite, epoch: Epoch, floors: FloorValues) -> None:
+    """After a claim: nobody moves the log any more, and it is where `site` says (S-3).
+
+    A move that an older epoch prepared and did not confirm is refused for good. Raises `WalMoved`
+    when one was confirmed. One list.
+    """
+    chain = Chain(site.store, paths.wal_store_chain(site.shard))
+    for _ in range(SETTLE_ATTEMPTS):
+        record = latest_record(site.store, site.shard)
+        if record.store_id != site.wal_id:
+            raise WalMoved(f"{site}: its log was moved to {record.uri or 'the table'}; open again")
+        if record.prepared_by is None or record.prepared_by >= epoch:
+            if record.seq > floors.store:
+                Floors(site).raise_to("store", record.seq)
+            return
+        try:
+            chain.append(encode(record, epoch, site.env.new_id()), record.seq)
+        except ObjectExists:
+            continue
+    raise CommitConflict(f"{site}: its log is moved as fast as it is looked at; open again")
+
+
+def encode(
+    record: WalRecord,
+    epoch: Epoch,
+    nonce: UUID,
+    *,
+    move_to: tuple[str | None, str | None] | None = None,
+) -> bytes:
+    """A record that names where the log is, or with `move_to` one that prepares a move there.
+
+    The nonce keeps the records of two authors apart (F-9).
+    """
+    body: dict[str, Any] = {
+        "uri": record.uri,
+        "store_id": record.store_id,
+        "epoch": epoch,
+        "nonce": nonce.hex,
+        "prepared": move_to is not None,
+    }
+    if move_to is not None:
+        body |= {"next_uri": move_to[0], "next_id": move_to[1]}
+    return records.dumps(body)
+
+
+def _decode(seq: int, raw: dict[str, Any], path: str) -> WalRecord:
+    uri, store_id, epoch = raw.get("uri"), raw.get("store_id"), raw.get("epoch")
+    if not isinstance(epoch, int) or (uri is None) != (store_id is None):
+        raise CorruptEntry(f"{path} is not a usable record of a WAL store")
+    if not all(isinstance(v, str | None) for v in (uri, store_id)):
+        raise CorruptEntry(f"{path} is not a usable record of a WAL store")
+    prepared = Epoch(epoch) if raw.get("prepared") is True else None
+    return WalRecord(seq, uri, store_id, prepared)
