@@ -170,13 +170,13 @@ class PylanceLake:
         """Raise `MissingEntry` when that version can no longer be read."""
         versions.check_version(self.datasets, version)
 
-    def shallow_clone(
-        self, destination: str, version: int, storage_options: Mapping[str, str] | None = None
-    ) -> int:
-        """A base table at `destination` that shares the files of `version`; its version."""
-        return versions.shallow_clone(
-            self.datasets, destination, version, storage_options=storage_options
-        )
+    def shallow_clone(self, destination: Store, version: int) -> int:
+        """Make the table root `destination` a base that shares the files of `version`.
+
+        Any two kinds of store; protect the version first. Idempotent; `CommitConflict` when
+        another dataset is there. The clone keeps the version number.
+        """
+        return versions.shallow_clone(self.datasets, self.store, destination, version)
 
     def restore(self, version: int) -> int:
         """Make the content of `version` the latest again; the new version."""

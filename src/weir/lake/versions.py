@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from weir.errors import CommitConflict, MissingEntry
+from weir.errors import CommitConflict, InvalidInput, MissingEntry
+from weir.format.lance_file import version_name
+from weir.lake.clone_manifest import clone_manifest
 from weir.lake.datasets import Datasets
 from weir.lake.lance_errors import lance_errors
+from weir.store.api import ObjectExists, ObjectMissing, Store
+from weir.types import Version
+
+VERSIONS: Final = "_versions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +58,35 @@ def protected_versions(datasets: Datasets) -> dict[str, int]:
         return {name: tag["version"] for name, tag in datasets.latest().tags.list().items()}
 
 
-def shallow_clone(
-    datasets: Datasets,
-    destination: str,
-    version: int,
-    *,
-    storage_options: Mapping[str, str] | None = None,
-) -> int:
-    """A new base table that shares the data files of `version`; return its version.
+def shallow_clone(datasets: Datasets, source: Store, destination: Store, version: int) -> int:
+    """Make `destination` (the root of the new table) a base that shares the files of `version`.
 
-    The clone names its parent by URI: protect the version first. `CommitConflict` when something is
-    at the destination.
+    One read, one put-if-absent; any two kinds of store. The clone names its parent by URI, so the
+    version must stay protected there, and whoever reads the clone needs credentials for both.
+    Doing it again changes nothing; `CommitConflict` when another dataset is there.
     """
-    dataset = datasets.at(version)
-    options = None if storage_options is None else dict(storage_options)
+    datasets.at(version)
+    path = f"{VERSIONS}/{version_name(Version(version))}"
+    _, there = destination.list_folder(VERSIONS)
     try:
-        with lance_errors(f"cloning version {version} of {datasets.uri} to {destination}"):
-            made = dataset.shallow_clone(destination, version, storage_options=options)
-    except Exception as error:
-        if "already exists" in str(error).lower():
-            raise CommitConflict(f"{destination}: a dataset is already there") from error
-        raise
-    return int(made.version)
+        raw = clone_manifest(source.get(path).data, datasets.uri, path=path)
+    except ObjectMissing:
+        raise InvalidInput(
+            f"{datasets.uri} has manifest names of an old release of Lance;"
+            " run `LanceDataset.migrate_manifest_paths_v2` first"
+        ) from None
+    if not there:
+        try:
+            destination.put_if_absent(path, raw)
+            return version
+        except ObjectExists:
+            pass  # perhaps by an earlier attempt of ours
+    try:
+        if destination.get(path).data == raw:
+            return version
+    except ObjectMissing:
+        pass
+    raise CommitConflict(f"{destination.uri}: another dataset is already there")
 
 
 def restore(datasets: Datasets, version: int) -> int:

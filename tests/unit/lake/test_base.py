@@ -19,7 +19,7 @@ from weir.errors import (
 )
 from weir.lake.create import MemWalSettings
 from weir.lake.pylance_lake import PylanceLake
-from weir.store.open import open_store
+from weir.store.open import lance_options, open_store
 
 OLD = table({1: "a", 2: "b", 3: "c", 4: "d", 5: "e", 6: "f"})
 
@@ -184,14 +184,59 @@ def test_clone_shares_files_and_goes_its_own_way(make_lake: MakeLake, tmp_path: 
     shard = uuid.uuid4()
     lake.mark_compacted({shard: 2})
     uri = str(tmp_path / "clone")
-    lake.shallow_clone(uri, lake.open_base().version)
+    place = open_store(uri)
+    version = lake.open_base().version
+    assert lake.shallow_clone(place, version) == lake.shallow_clone(place, version) == version
     with pytest.raises(CommitConflict, match="already there"):
-        lake.shallow_clone(uri, lake.open_base().version)
+        lake.shallow_clone(place, version - 1)
     clone = PylanceLake(uri, None, open_store(uri))
     assert content(clone) == content(lake)
     assert clone.open_base().compacted == {shard: 2}
     assert not (tmp_path / "clone" / "data").exists()
     lance.dataset(uri).delete("id = 1")
+    assert (clone.open_base().count(), lake.open_base().count()) == (5, 6)
+
+
+def test_a_clone_of_a_clone_shares_files_of_both(make_lake: MakeLake, tmp_path: Path) -> None:
+    lake = make_lake(rows=OLD)
+    lance.dataset(lake.uri).create_scalar_index("id", "BTREE")
+    lance.dataset(lake.uri).delete("id = 6")
+    uris = [str(tmp_path / name) for name in ("child", "grandchild")]
+    lake.shallow_clone(open_store(uris[0]), lake.open_base().version)
+    child = PylanceLake(uris[0], None, open_store(uris[0]))
+    lance.dataset(uris[0]).delete("id = 1")
+    stored = pa.Table.from_arrays(table({7: "g"}).columns, schema=child.open_base().dataset.schema)
+    lance.write_dataset(stored, uris[0], mode="append")
+    child.shallow_clone(open_store(uris[1]), child.open_base().version)
+    grandchild = PylanceLake(uris[1], None, open_store(uris[1]))
+    assert content(grandchild) == content(child)
+    assert len(grandchild.open_base().dataset.base_paths()) == 2
+    for key in (2, 7):
+        assert grandchild.open_base()._query(pa.table({"id": [key]}), ["id"]).num_rows == 1
+    assert grandchild.index_names() == ["id_idx"]
+    lance.dataset(uris[1]).delete("id = 2")
+    assert [len(content(t)) for t in (lake, child, grandchild)] == [5, 5, 4]
+
+
+@pytest.mark.parametrize("to_s3", [False, True])
+def test_a_clone_may_be_on_another_kind_of_store(
+    make_lake: MakeLake, tmp_path: Path, s3: Any, *, to_s3: bool
+) -> None:
+    options = s3.storage_options()
+    there = f"s3://weir-test/{uuid.uuid4().hex}"
+    remote = lance_options(there, options)
+    if to_s3:
+        lake, uri = make_lake(rows=OLD), there
+    else:
+        lake, uri = PylanceLake(there, remote, open_store(there, options)), str(tmp_path / "c")
+        lake.create_base(SCHEMA, ("id",))
+        lake.initialize_mem_wal(MemWalSettings())
+        stored = pa.Table.from_arrays(OLD.columns, schema=lake.open_base().dataset.schema)
+        lance.write_dataset(stored, there, mode="append", storage_options=remote)
+    lake.shallow_clone(open_store(uri, options), lake.open_base().version)
+    clone = PylanceLake(uri, remote, open_store(uri, options))
+    assert content(clone) == content(lake)
+    clone.datasets.open(uri).delete("id = 1")
     assert (clone.open_base().count(), lake.open_base().count()) == (5, 6)
 
 

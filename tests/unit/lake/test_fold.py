@@ -287,7 +287,7 @@ def test_folding_into_a_shallow_clone(make_lake: MakeLake, tmp_path: Any) -> Non
     lance.dataset(lake.uri).delete("id = 3")
     parent = content(lake)
     uri = str(tmp_path / "clone")
-    lake.shallow_clone(uri, lake.open_base().version)
+    lake.shallow_clone(open_store(uri), lake.open_base().version)
     clone = PylanceLake(uri, None, open_store(uri))
     fold_local(clone, table({1: "A", 8: "H"}), table({2: None}))
     assert content(clone) == [(1, "A"), (4, "d"), (5, "e"), (6, "f"), (8, "H")]
