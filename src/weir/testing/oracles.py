@@ -83,6 +83,11 @@ class ShardTruth:
     opened_epoch: int = 0
     """Highest epoch whose `open` has returned."""
     folded: list[dict[int, Row]] = field(default_factory=list)
+    """Per position the newest row of each key, deletes left out."""
+
+    def state(self, position: int) -> dict[int, Row]:
+        """What a reader sees who sees the log through `position`; keyed tables."""
+        return self.folded[position - 1] if position else {}
 
 
 class Judge:
@@ -149,7 +154,10 @@ class Judge:
         state = dict(truth.folded[-1]) if truth.folded else {}
         if self.keyed:
             for row in entry.rows:
-                state[row[0]] = row
+                if row[5]:
+                    state.pop(row[0], None)
+                else:
+                    state[row[0]] = row
         truth.folded.append(state)
 
     def _check_batches(self, entry: Entry) -> None:
@@ -320,10 +328,10 @@ class Judge:
         if put is not None and put.acked_at is not None:
             raise Violation("T", f"batch {put.id} was acknowledged, and then taken back: {error}")
 
-    def viewed(self, shard: UUID, rows: list[Row], *, low: int, high: int) -> int:
+    def viewed(self, shard: UUID, rows: list[Row], *, low: int, high: int) -> tuple[int, int]:
         """A read that began when `low` was acknowledged and ended when the tip was `high`.
 
-        Returns the highest position the view may stand for; raises when there is none.
+        Returns the lowest and the highest position the view may stand for; raises when there is none.
         """
         self.counts["views"] += 1
         truth = self.truth(shard)
@@ -332,17 +340,18 @@ class Judge:
         found = {row[0]: row for row in rows}
         if len(found) != len(rows):
             raise Violation("O", "a key is in the view twice")
-        for position in range(high, low - 1, -1):
-            state = truth.folded[position - 1] if position else {}
-            if {k: r for k, r in state.items() if not r[5]} == found:
-                return position
-        raise Violation("R", self._explain(truth, found, low, high))
+        fits = [p for p in range(low, high + 1) if truth.state(p) == found]
+        if not fits:
+            raise Violation("R", self._explain(truth, found, low, high))
+        return fits[0], fits[-1]
 
-    def _viewed_appends(self, truth: ShardTruth, rows: list[Row], low: int, high: int) -> int:
+    def _viewed_appends(
+        self, truth: ShardTruth, rows: list[Row], low: int, high: int
+    ) -> tuple[int, int]:
         left = Counter(rows)
         if max(left.values(), default=0) > 1:
             raise Violation("O", f"rows in the view twice: {left.most_common(2)}")
-        position = 0
+        position = lowest = 0
         while position < high:
             following = truth.log[position + 1].rows
             if any(row not in left for row in following):
@@ -350,15 +359,15 @@ class Judge:
             for row in following:
                 del left[row]
             position += 1
+            lowest = position if following else lowest
         if left:
             raise Violation("R", f"rows beyond the prefix through {position}: {list(left)[:3]}")
         if position < low:
             raise Violation("R", f"the view ends at {position}, and {low} was acknowledged before")
-        return position
+        return max(lowest, low), position
 
     def _explain(self, truth: ShardTruth, found: dict[int, Row], low: int, high: int) -> str:
-        state = truth.folded[low - 1] if low else {}
-        want = {k: r for k, r in state.items() if not r[5]}
+        want = truth.state(low)
         lines = [f"no prefix of the log in [{low}, {high}] gives this view; compared with {low}:"]
         for key in sorted(want.keys() | found.keys()):
             if want.get(key) != found.get(key):

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import random
-from typing import Any
-
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.errors import SnapshotExpired, StoreError, WeirError
+from weir.errors import SnapshotExpired, StoreError, UnknownOutcome, WeirError
 from weir.log.manifests import Manifests
-from weir.log.tailer import WalTailer
 from weir.shard.ack import Ack
-from weir.shard.levels import Level, MemLevel
-from weir.shard.merge import merge_scan
 from weir.shard.writer import ShardWriter
+from weir.table.core import Core
+from weir.table.record import Route, TableRecord
+from weir.table.scan import Scan
+from weir.table.sharding import Unsharded
+from weir.table.tails import Tails
 from weir.testing.oracles import Put, Row, Violation
 from weir.testing.scenarios import COLUMNS, SHARD, Role, Run
 from weir.testing.scheduler import Actor
 
 KEYS = 6
-
-
-class _Place:
-    def __init__(self, site: Any, schema: Any) -> None:
-        self.site = site
-        self.table_schema = schema
 
 
 class Session:
@@ -46,7 +40,7 @@ class Session:
     def live(self) -> None:
         """Open, work in one or more threads, close."""
         run, judge = self.run, self.run.judge
-        config = WriterConfig(**self.role.config)
+        config = WriterConfig(**self.role.config, fence_ttl=run.plan.fence_ttl)
         run.note(self.actor, f"open session {self.number}")
         try:
             self.writer = ShardWriter.open(
@@ -124,11 +118,13 @@ class Session:
         self._told(put, ack)
 
     def _told(self, put: Put, ack: Ack) -> None:
-        if ack._error is None:  # noqa: SLF001  what a second wait would say
-            self.run.note(self.actor, f"acked {put.id} at {ack.position}")
-            self.run.judge.acked(SHARD, put, ack.position)
-        else:
-            self._failed(ack._error, put)  # noqa: SLF001
+        try:
+            position = ack.wait()
+        except WeirError as error:
+            self._failed(error, put)
+            return
+        self.run.note(self.actor, f"acked {put.id} at {position}")
+        self.run.judge.acked(SHARD, put, position)
 
     def _flush_wal(self) -> None:
         assert self.writer is not None, "opened first"
@@ -142,7 +138,7 @@ class Session:
         """M-1: this writer's reads show all it was handed, the newest row of each key."""
         assert self.writer is not None, "opened first"
         found = table_rows(self.writer.scan().read_all())
-        mine = [put for put in self.accepted if put not in self._doubtful()]
+        mine = self.accepted
         if not self.run.plan.keyed:
             rows = {row for row in found}
             missing = [put.id for put in mine if not rows.issuperset(put.rows)]
@@ -158,14 +154,11 @@ class Session:
             if not row[5] and got != row and (got is None or got[1] != self.number):
                 raise Violation("R", f"own scan of key {key}: put {row}, got {got} (M-1)")
 
-    def _doubtful(self) -> list[Put]:
-        return [put for put, ack in self.pending if ack._error is not None]  # noqa: SLF001
-
     def _failed(self, error: WeirError, put: Put | None) -> None:
         epoch = self.writer.epoch if self.writer is not None else 0
         self.run.note(self.actor, f"told {type(error).__name__} for {put.id if put else 'a call'}")
         self.run.judge.failed(SHARD, error, put, epoch)
-        if error.kind in {"fenced", "closed"} or self.writer and self.writer._group.failure:  # noqa: SLF001
+        if error.kind in {"fenced", "closed"} or isinstance(error, UnknownOutcome):
             self.ended = True
 
     def _close(self) -> None:
@@ -236,46 +229,55 @@ def writer(run: Run, actor: Actor, role: Role) -> None:
         Session(run, actor, role, run.next_session()).live()
 
 
-def durable_rows(run: Run, actor: Actor) -> list[Row]:
-    """A durable read, planned as L-1 says: manifest, tail, base."""
-    site, lake = run.site(actor), run.lake(actor)
-    for _ in range(50):
-        try:
-            manifest = Manifests(site).latest()
-            levels: list[Level] = []
-            after = manifest.replay_after if manifest else 0
-            tailer = WalTailer(_Place(site, run.schema), start=after + 1)
-            batches = [batch for entry in tailer for batch in entry.batches]
-            levels.append(MemLevel(batches, run.schema))
-            base = lake.open_base()
-            folded = base.compacted.get(SHARD, 0)
-            tables = sorted(manifest.sstables, key=lambda s: -s.generation) if manifest else []
-            levels += [
-                lake.open_sstable(SHARD, s.path, run.schema) for s in tables if s.generation > folded
-            ]
-            _, found = merge_scan(levels, base, run.schema, env=actor.env)
-            return table_rows(pa.Table.from_batches(found, run.schema.plain))
-        except SnapshotExpired:
-            continue
-    raise Violation("P", "a read was overtaken by collection 50 times")
-
-
 def reader(run: Run, actor: Actor, role: Role) -> None:
-    """Reads all the while; each view must be a prefix, and never go back."""
-    last = 0
+    """Reads all the while through one handle; each view must be a prefix, and never go back."""
+    core = core_of(run, actor)
+    least = 0
     for _ in range(role.ops):
         truth = run.judge.truth(SHARD)
         low = truth.acked
         try:
-            rows = durable_rows(run, actor)
-        except StoreError:
+            rows = table_rows(Scan(core).to_table())
+        except (StoreError, SnapshotExpired) as error:
+            run.note(actor, f"read failed: {type(error).__name__}")
             continue
         except WeirError as error:
             run.judge.failed(SHARD, error, None, 0)
             continue
-        last = run.judge.viewed(SHARD, rows, low=max(low, 0), high=truth.tip)
-        run.note(actor, f"read {len(rows)} rows, a prefix through {last}")
+        lowest, highest = run.judge.viewed(SHARD, rows, low=low, high=truth.tip)
+        if highest < least:
+            raise Violation("R", f"a view through {least}, then one through {highest}")
+        least = lowest
+        run.note(actor, f"read {len(rows)} rows, a prefix through {highest}")
         actor.env.clock.sleep(0.05)
+
+
+def core_of(run: Run, actor: Actor) -> Core:
+    """The table as that process holds it open."""
+    site = run.site(actor)
+    record = TableRecord(
+        table_id=SHARD,
+        primary_key=run.schema.primary_key,
+        sharding=Unsharded(),
+        routing=(Route(SHARD, None, 0),),
+        routing_version=1,
+        spec=0,
+        wal_uri=None,
+        writer_defaults=WriterConfig(fence_ttl=run.plan.fence_ttl),
+        probe={},
+        created=0.0,
+        extra={},
+    )
+    return Core(
+        uri=site.store.uri,
+        storage_options={},
+        store=site.store,
+        wal=site.wal,
+        lake=run.lake(actor),
+        env=actor.env,
+        record=record,
+        tails=Tails(actor.env),
+    )
 
 
 def final(run: Run, actor: Actor) -> None:
@@ -299,7 +301,8 @@ def final(run: Run, actor: Actor) -> None:
 def check_final_view(run: Run, actor: Actor) -> None:
     """The table is the whole log."""
     tip = run.judge.truth(SHARD).tip
-    run.judge.viewed(SHARD, durable_rows(run, actor), low=tip, high=tip)
+    rows = table_rows(Scan(core_of(run, actor)).to_table())
+    run.judge.viewed(SHARD, rows, low=tip, high=tip)
 
 
 ROLES = {"writer": writer, "fencer": writer, "reader": reader}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 
+from weir.testing.keepers import KEEPERS
 from weir.testing.roles import ROLES, final
 from weir.testing.scenarios import (
     Outcome,
@@ -18,6 +19,7 @@ from weir.testing.scenarios import (
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "writers": ("writer", "writer", "writer", "reader"),
     "fencing": ("writer", "fencer", "fencer", "reader"),
+    "collection": ("writer", "writer", "fencer", "collector", "collector", "reader"),
 }
 
 
@@ -37,13 +39,14 @@ def draw_plan(seed: int, scenario: str | None = None) -> Plan:
         settings=draw_settings(random.Random(f"settings/{seed}")),
         faults=draw_faults(random.Random(f"fault rates/{seed}")),
         paging=rng.choice((0.0, 0.0, 0.3)),
+        fence_ttl=rng.choice((0.0, 0.0, 0.1, 1.0, 60.0)),
         roles=kept,
     )
 
 
 def simulate(plan: Plan) -> Outcome:
     """Run one plan."""
-    return Run(plan, ROLES).execute(final)
+    return Run(plan, {**ROLES, **KEEPERS}).execute(final)
 
 
 def shrink(plan: Plan, letter: str, *, budget: int = 200) -> Plan:
