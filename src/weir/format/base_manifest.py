@@ -149,6 +149,42 @@ def parse_mem_wal_details(value: bytes, *, path: str) -> MemWalDetails:
         raise CorruptEntry(f"{path} holds a damaged MemWAL index entry: {error}") from error
 
 
+def encode_mem_wal_details(details: MemWalDetails) -> bytes:
+    """The value of a MemWAL index entry; `parse_mem_wal_details` gives `details` back."""
+    message = _MESSAGES["MemWalIndexDetails"](
+        num_shards=details.num_shards,
+        maintained_indexes=details.maintained_indexes,
+        maintain_all=details.maintain_all,
+    )
+    for spec in details.sharding_specs:
+        stored = message.sharding_specs.add(spec_id=spec.spec_id)
+        for part in spec.fields:
+            stored_field = stored.fields.add(
+                field_id=part.field_id,
+                source_ids=part.source_ids,
+                transform=part.transform,
+                expression=part.expression,
+                result_type=part.result_type,
+            )
+            _add_pairs(stored_field.parameters, part.parameters)
+    _add_progress(message.compacted, details.compacted)
+    for name, progress in details.index_catchup.items():
+        _add_progress(message.index_catchup.add(index_name=name).compacted, progress)
+    _add_pairs(message.writer_defaults, details.writer_defaults)
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def _add_pairs(target: Any, pairs: Mapping[str, str]) -> None:
+    for key, value in sorted(pairs.items()):
+        target.add(key=key, value=value)
+
+
+def _add_progress(target: Any, progress: Mapping[UUID, Generation]) -> None:
+    for shard, generation in progress.items():
+        target.add(generation=generation).shard_id.uuid = shard.bytes
+
+
 def _parse(raw: bytes, path: str) -> BaseManifest:
     offset = manifest_offset(raw, path=path)
     message = _MESSAGES["Manifest"].FromString(section(raw, offset, path=path))

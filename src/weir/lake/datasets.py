@@ -13,6 +13,7 @@ from typing import Final
 import lance
 from lance.lance import _Session
 
+from weir.env import SYSTEM, Env
 from weir.errors import MissingEntry, NotAWeirTable
 from weir.lake.lance_errors import lance_errors
 
@@ -25,7 +26,10 @@ METADATA_CACHE_BYTES: Final = 128 * 1024 * 1024
 class Datasets:
     """The base table and SSTables of one table as Lance datasets. Safe to share between threads."""
 
-    def __init__(self, uri: str, storage_options: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, uri: str, storage_options: Mapping[str, str] | None, env: Env = SYSTEM
+    ) -> None:
+        self.env = env
         self.uri = uri.rstrip("/")
         self.storage_options: dict[str, str] | None = dict(storage_options or {}) or None
         self.session = _Session(

@@ -13,7 +13,7 @@ import pyarrow as pa
 from weir.env import SYSTEM, Env
 from weir.errors import MissingEntry
 from weir.format import paths
-from weir.format.base_manifest import BaseManifest, parse_base_manifest
+from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
 from weir.lake import create, fence, fold, history, versions
@@ -48,7 +48,7 @@ class PylanceLake:
         *,
         env: Env = SYSTEM,
     ) -> None:
-        self.datasets = Datasets(uri, storage_options)
+        self.datasets = Datasets(uri, storage_options, env)
         self.uri = self.datasets.uri
         self.store = store
         self._writer = SsTableWriter(self.uri, self.datasets.storage_options, store, env)
@@ -151,6 +151,14 @@ class PylanceLake:
     def initialize_mem_wal(self, settings: create.MemWalSettings) -> int:
         """Attach MemWAL; `CommitConflict` when the table has it already. One commit."""
         return create.initialize_mem_wal(self.datasets, settings)
+
+    def replace_mem_wal(
+        self, details: MemWalDetails, *, planned_at: int, properties: Mapping[str, str]
+    ) -> int:
+        """Put `details` in the place of the MemWAL index entry: resharding in one commit (C-11)."""
+        return create.replace_mem_wal(
+            self.datasets, self.open_base(planned_at), details, properties
+        )
 
     # Versions of the base
 

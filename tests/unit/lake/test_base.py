@@ -1,5 +1,6 @@
 """The base table: what a version shows, and how cheaply a newer one is noticed."""
 
+import dataclasses
 import datetime as dt
 import uuid
 from pathlib import Path
@@ -17,6 +18,7 @@ from weir.errors import (
     NotAWeirTable,
     SnapshotExpired,
 )
+from weir.format.base_manifest import ShardingField, ShardingSpec
 from weir.lake.create import MemWalSettings
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.open import lance_options, open_store
@@ -125,6 +127,34 @@ def test_sharding_and_writer_defaults_are_recorded(tmp_path: Path) -> None:
     assert recorded.num_shards == 8
     assert recorded.sharding_specs[0].fields[0].transform == "bucket"
     assert recorded.writer_defaults["max_memtable_rows"] == "500"
+
+
+def test_c11_sharding_is_replaced_in_one_commit(make_lake: MakeLake) -> None:
+    lake = make_lake(rows=OLD)
+    shard = uuid.uuid4()
+    lake.mark_compacted({shard: 4})
+    base = lake.open_base()
+    assert base.mem_wal is not None
+    by_bucket = ShardingField("bucket", (0,), "bucket", None, "int32", {"num_buckets": "16"})
+    details = dataclasses.replace(
+        base.mem_wal,
+        num_shards=16,
+        sharding_specs=(ShardingSpec(2, (by_bucket,)),),
+        writer_defaults={"max_memtable_rows": "7"},
+    )
+    version = lake.replace_mem_wal(details, planned_at=base.version, properties={"weir.r": "1"})
+    assert version == base.version + 1
+    after = lake.open_base()
+    assert after.mem_wal == details
+    assert after.compacted == {shard: 4}
+    assert content(lake) == sorted(zip(*OLD.to_pydict().values(), strict=True))
+    native = after.dataset.mem_wal_index_details()
+    assert native["sharding_specs"][0]["spec_id"] == 2
+    assert native["writer_config_defaults"] == {"max_memtable_rows": "7"}
+    with pytest.raises(CommitConflict):
+        lake.replace_mem_wal(details, planned_at=base.version, properties={})
+    lake.mark_compacted({shard: 5})
+    assert lake.open_base().compacted == {shard: 5}
 
 
 def test_a_key_may_be_given_to_an_existing_dataset(tmp_path: Path) -> None:
