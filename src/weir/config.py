@@ -17,7 +17,8 @@ MiB = 1 << 20
 
 @dataclass(frozen=True)
 class IndexConfig:
-    """An index a MemTable writer keeps: the table's index `name` on `column`, of one of Lance's kinds."""
+    """An index a MemTable writer keeps: the table's index `name` on `column`, of one of Lance's
+    kinds."""
 
     name: str
     column: str
@@ -29,27 +30,31 @@ class IndexConfig:
 
 @dataclass(frozen=True)
 class WriterConfig:
-    """Settings of a `ShardWriter`; checked at construction, the same object may serve many writers."""
+    """Settings of a `ShardWriter`; checked at construction, the same object may serve many
+    writers."""
 
     enable_memtable: bool = True
-    """True: rows also go to a MemTable (reads, flush to SSTables). False: WAL-only, the log is all there is (M-2)."""
+    """True: rows also go to a MemTable (reads, flush to SSTables). False: WAL-only, the log is all
+    there is (M-2)."""
 
     durable_write: bool = True
-    """True: `put` returns when its rows survive the loss of this process. False: it returns when they are
-    buffered; `flush_wal()` and `close()` are the durability points, and up to `max_wal_buffer_size` bytes or
-    `max_wal_flush_interval` seconds of rows can be lost. Same in both modes."""
+    """True: `put` returns when its rows survive the loss of this process. False: it returns when
+    they are buffered; `flush_wal()` and `close()` are the durability points, and up to
+    `max_wal_buffer_size` bytes or `max_wal_flush_interval` seconds of rows can be lost. Same in
+    both modes."""
 
     max_wal_buffer_size: int = 10 * MiB
-    """Bytes of rows gathered into one WAL entry at most. With `durable_write=False` also the buffered amount
-    that starts a write. Larger: fewer requests, more to lose. Same in both modes."""
+    """Bytes of rows gathered into one WAL entry at most. With `durable_write=False` also the
+    buffered amount that starts a write. Larger: fewer requests, more to lose. Same in both
+    modes."""
 
     max_wal_flush_interval: Duration = 0.1
-    """Longest time a buffered row waits before its entry is written when `durable_write=False`; ignored
-    otherwise (durable puts never wait for a timer). Same in both modes."""
+    """Longest time a buffered row waits before its entry is written when `durable_write=False`;
+    ignored otherwise (durable puts never wait for a timer). Same in both modes."""
 
     max_memtable_size: int = 256 * MiB
-    """Bytes at which the MemTable is frozen and flushed to an SSTable. WAL-only: bytes after which entries are
-    tagged with the next generation, which bounds the memory of a later replay."""
+    """Bytes at which the MemTable is frozen and flushed to an SSTable. WAL-only: bytes after which
+    entries are tagged with the next generation, which bounds the memory of a later replay."""
 
     max_memtable_rows: int = 100_000
     """Rows at which the MemTable is frozen. WAL-only: rows after which the generation tag rises."""
@@ -58,15 +63,15 @@ class WriterConfig:
     """Puts at which the MemTable is frozen. WAL-only: ignored."""
 
     max_unflushed_memtable_bytes: int = 1024 * MiB
-    """Bytes of rows held in memory (waiting for the log, in MemTables, being flushed) at which puts wait
-    (M-6). WAL-only: the bound of the queue of rows not yet durable."""
+    """Bytes of rows held in memory (waiting for the log, in MemTables, being flushed) at which puts
+    wait (M-6). WAL-only: the bound of the queue of rows not yet durable."""
 
     index_configs: tuple[IndexConfig, ...] = ()
     """Indexes kept on fresh rows. Empty: those the table maintains. WAL-only: must be empty."""
 
     sync_indexed_write: bool = True
-    """True: a row can be found through the indexes when `put` returns. False: indexed in the background.
-    WAL-only: ignored."""
+    """True: a row can be found through the indexes when `put` returns. False: indexed in the
+    background. WAL-only: ignored."""
 
     async_index_buffer_rows: int = 10_000
     """Rows that start background indexing when `sync_indexed_write=False`. WAL-only: ignored."""
@@ -75,14 +80,15 @@ class WriterConfig:
     """Longest time a row waits to be indexed when `sync_indexed_write=False`. WAL-only: ignored."""
 
     fence_ttl: Duration = 60.0
-    """How old the proof of ownership may be when a put is acknowledged (G-7b). 0 proves it after every put,
-    at two small reads each. Same in both modes."""
+    """How old the proof of ownership may be when a put is acknowledged (G-7b). 0 proves it after
+    every put, at two small reads each. Same in both modes."""
 
     backpressure_log_interval: Duration = 30.0
     """At most one log line about waiting puts in this time. Same in both modes."""
 
     stats_log_interval: Duration = 60.0
-    """A line of statistics in the log every so often while rows arrive; 0 switches it off. Same in both modes."""
+    """A line of statistics in the log every so often while rows arrive; 0 switches it off. Same in
+    both modes."""
 
     def __post_init__(self) -> None:
         for name in ("max_wal_flush_interval", "async_index_interval", "fence_ttl"):
@@ -98,12 +104,14 @@ class WriterConfig:
                 )
         if not self.enable_memtable and self.index_configs:
             raise InvalidInput(
-                "WriterConfig: index_configs must be empty when enable_memtable=False, a WAL-only writer "
+                "WriterConfig: index_configs must be empty when enable_memtable=False, a WAL-only "
+                "writer "
                 "has nothing to index (M-2)"
             )
         if self.max_unflushed_memtable_bytes < self.max_wal_buffer_size:
             raise InvalidInput(
-                "WriterConfig: max_unflushed_memtable_bytes must be at least max_wal_buffer_size, or no "
+                "WriterConfig: max_unflushed_memtable_bytes must be at least max_wal_buffer_size, "
+                "or no "
                 "entry could ever fill"
             )
 
@@ -111,6 +119,11 @@ class WriterConfig:
     def flush_interval_s(self) -> float:
         """`max_wal_flush_interval` in seconds."""
         return seconds(self.max_wal_flush_interval)
+
+    @property
+    def stats_log_interval_s(self) -> float:
+        """`stats_log_interval` in seconds."""
+        return seconds(self.stats_log_interval)
 
     @property
     def fence_ttl_s(self) -> float:

@@ -14,7 +14,8 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 
 
 def seconds(value: Duration, *, name: str = "duration") -> float:
-    """The duration in seconds; `InvalidInput` names the argument when it is negative or not understood."""
+    """The duration in seconds; `InvalidInput` names the argument when it is negative or not
+    understood."""
     if isinstance(value, timedelta):
         result = value.total_seconds()
     elif isinstance(value, bool):

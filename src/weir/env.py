@@ -1,4 +1,5 @@
-"""Clock, randomness, identifiers and threads: the only source of each, passed in, never reached for.
+"""Clock, randomness, identifiers and threads: the only source of each, passed in, never reached
+for.
 
 A simulator owns all of them by passing its own `Env`; nothing else in the product may call `time`,
 `random`, `uuid` or start a thread (the linter bans it).
@@ -22,7 +23,7 @@ T = TypeVar("T")
 class Lock(AbstractContextManager[Any], Protocol):
     """A mutual-exclusion lock, used in a `with` block."""
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
         """Take the lock; False when it could not be had in time."""
 
     def release(self) -> None:
@@ -59,7 +60,8 @@ class Clock(Protocol):
         """Seconds on a clock that never goes back and also runs while the machine sleeps (G-7b)."""
 
     def wall(self) -> float:
-        """Seconds since 1970 by this machine; for people and logs, never for a safety decision (G-3)."""
+        """Seconds since 1970 by this machine; for people and logs, never for a safety decision
+        (G-3)."""
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
@@ -85,7 +87,8 @@ class SystemClock:
     """The machine's clocks."""
 
     def boottime(self) -> float:
-        """CLOCK_BOOTTIME where there is one (Linux); it counts suspended time, CLOCK_MONOTONIC does not."""
+        """CLOCK_BOOTTIME where there is one (Linux); it counts suspended time, CLOCK_MONOTONIC does
+        not."""
         if hasattr(time, "CLOCK_BOOTTIME"):
             return time.clock_gettime(time.CLOCK_BOOTTIME)
         return (

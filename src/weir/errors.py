@@ -1,10 +1,10 @@
 """Every error a caller of weir can meet.
 
     WeirError
-    |-- FencedError          fenced       a newer writer owns the shard: keep the rows, reopen on purpose
+    |-- FencedError          fenced       a newer writer owns the shard: keep the rows
     |-- WriterClosed         closed       this handle is finished: open a new one
     |-- UnknownOutcome       unavailable  perhaps written, perhaps not: reopening decides (F-11)
-    |-- PartialWrite         unavailable  some shards of a put failed: each with its own error and rows
+    |-- PartialWrite         unavailable  some shards of a put failed, each with its error
     |-- StoreError           unavailable  the store failed, after retries
     |   |-- StoreDenied      invalid      credentials missing, wrong or expired
     |   `-- StoreUnsuitable  invalid      the store does not keep put-if-absent
@@ -21,9 +21,9 @@
     |-- CorruptEntry         data         an object holds other bytes than it should
     `-- MissingEntry         data         an object that must exist does not
 
-The kind (second column, `error.kind`) alone says what to do: reopen (fenced, closed), retry the same call
-(unavailable), read again and retry (conflict), correct the call (invalid), stop and look (data).
-A missing object is `data`, never `unavailable`: a retry loop must not spin on a 404.
+The kind (second column, `error.kind`) alone says what to do: reopen (fenced, closed), retry the
+same call (unavailable), read again and retry (conflict), correct the call (invalid), stop and look
+(data). A missing object is `data`, never `unavailable`: a retry loop must not spin on a 404.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class WeirError(Exception):
 class FencedError(WeirError):
     """A newer writer owns the shard; this handle has written its last row.
 
-    `unacknowledged` holds the batches that were accepted but never acknowledged, in order: put them through
-    a new writer if this application should take the shard back. Never reopen in a bare loop: two
-    writers that do so fence each other for ever.
+    `unacknowledged` holds the batches that were accepted but never acknowledged, in order: put them
+    through a new writer if this application should take the shard back. Never reopen in a bare
+    loop: two writers that do so fence each other for ever.
     """
 
     kind = "fenced"
@@ -97,8 +97,8 @@ class UnknownOutcome(WeirError):
 class PartialWrite(WeirError):
     """A put or flush over several shards failed in some of them; the others are done.
 
-    `failures` holds the error of each shard that failed, `unacknowledged` its rows: what to do about
-    them, each error's own kind says.
+    `failures` holds the error of each shard that failed, `unacknowledged` its rows: what to do
+    about them, each error's own kind says.
     """
 
     kind = "unavailable"
@@ -116,7 +116,8 @@ class PartialWrite(WeirError):
 
 
 class StoreError(WeirError):
-    """The store failed and kept failing through the bounded retries; the same call may work later."""
+    """The store failed and kept failing through the bounded retries; the same call may work
+    later."""
 
     kind = "unavailable"
 
@@ -134,7 +135,8 @@ class StoreUnsuitable(StoreError):
 
 
 class Backpressure(WeirError):
-    """The writer's memory bound was reached and did not clear within the timeout; nothing was accepted."""
+    """The writer's memory bound was reached and did not clear within the timeout; nothing was
+    accepted."""
 
     kind = "unavailable"
 
@@ -146,11 +148,13 @@ class CommitConflict(WeirError):
 
 
 class SnapshotExpired(CommitConflict):
-    """Files this read had planned on were collected meanwhile; plan again, or read at a checkpoint (G-12)."""
+    """Files this read had planned on were collected meanwhile; plan again, or read at a checkpoint
+    (G-12)."""
 
 
 class SealedShard(WeirError):
-    """The shard takes no more writes (it was resharded away); open the table again to find its heirs."""
+    """The shard takes no more writes (it was resharded away); open the table again to find its
+    heirs."""
 
     kind = "invalid"
 
@@ -162,7 +166,8 @@ class InvalidInput(WeirError):
 
 
 class SchemaMismatch(InvalidInput):
-    """Data that does not fit the table's schema without loss; the message names the column. Nothing was written."""
+    """Data that does not fit the table's schema without loss; the message names the column. Nothing
+    was written."""
 
 
 class WalOnlyMode(WeirError):
@@ -172,7 +177,8 @@ class WalOnlyMode(WeirError):
 
 
 class WalStoreMismatch(WeirError):
-    """The WAL store given is not the one the shard recorded, or has lost rows that exist nowhere else (S-1, S-2)."""
+    """The WAL store given is not the one the shard recorded, or has lost rows that exist nowhere
+    else (S-1, S-2)."""
 
     kind = "invalid"
 
@@ -190,7 +196,8 @@ class CheckpointNotFound(WeirError):
 
 
 class CorruptEntry(WeirError):
-    """An object's bytes are torn, foreign or too large; the message names the object. Stop and look."""
+    """An object's bytes are torn, foreign or too large; the message names the object. Stop and
+    look."""
 
     kind = "data"
 

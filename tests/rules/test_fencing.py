@@ -154,7 +154,7 @@ def test_f3_the_replay_point_moves_only_with_proof(bench: Bench) -> None:
 def test_f4_the_fence_is_validated_whatever_happened_while_opening(
     bench: Bench, step: str, third: bool, collect: bool
 ) -> None:
-    """Old writer appends and flushes, GC collects, a third writer opens: in each pause of our open."""
+    """The old writer appends and flushes, GC collects, a third opens: in each pause of ours."""
     old = bench.open()
     old.append(bench.rows(1))
     acked: list[int] = [1]

@@ -1,6 +1,7 @@
 """M-1 to M-8, and the parts of W and F that a writer keeps: one ShardWriter, two modes."""
 
 import asyncio
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -166,10 +167,8 @@ def test_m4_a_crash_at_any_write_of_a_flush_loses_nothing(tmp_path, when: str) -
 
 
 def _flush_until_crash(w) -> None:
-    try:
+    with contextlib.suppress(Crash, WeirError):
         w.flush()
-    except (Crash, WeirError):
-        pass
 
 
 def _reconnect(shard: LocalShard) -> None:
@@ -358,10 +357,8 @@ def test_f8_a_crash_during_replay_loses_nothing(tmp_path, when: str) -> None:
             w.put([row(i)])
         w.close()
         shard.faults.crash_at(k, when)
-        try:
+        with contextlib.suppress(Crash, WeirError):
             shard.writer().close()
-        except (Crash, WeirError):
-            pass
         done = not shard.faults._crashed
         _reconnect(shard)
         with shard.writer() as again:

@@ -1,1 +1,2 @@
-"""One shard's log and manifest: claiming, fencing, appending, tailing. Knows nothing of MemTables."""
+"""One shard's log and manifest: claiming, fencing, appending, tailing. Knows nothing of
+MemTables."""

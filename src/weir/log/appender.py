@@ -201,7 +201,8 @@ class WalAppender:
         except FencedError as fenced:
             return self._finish_fenced(fenced)
         text = (
-            f"{self.site}: position {position} was taken although epoch {self.epoch} is still current; "
+            f"{self.site}: position {position} was taken although epoch {self.epoch} is still "
+            "current; "
             "something writes to this log without claiming it. Open the shard again."
         )
         self._end = lambda: WriterClosed(text)
@@ -215,7 +216,8 @@ class WalAppender:
 
     def _finish_unknown(self, position: Position, cause: WeirError) -> UnknownOutcome:
         text = (
-            f"{self.site}: it is not known whether the entry at position {position} is durable ({cause}); "
+            f"{self.site}: it is not known whether the entry at position {position} is durable "
+            f"({cause}); "
             "nothing was deleted. Open the shard again: its replay decides."
         )
         self._end = lambda: UnknownOutcome(text)

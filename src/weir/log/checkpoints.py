@@ -1,4 +1,5 @@
-"""Checkpoint records: what is pinned, for how long, for whom; one chain each in `_weir/checkpoints`.
+"""Checkpoint records: what is pinned, for how long, for whom; one chain each in
+`_weir/checkpoints`.
 
 Record 1 names everything the checkpoint holds and is pending: it protects, but cannot be used yet.
 A later record confirms it, moves its end of life, or says it is deleted. The highest number counts,
@@ -6,7 +7,8 @@ so confirming, refreshing and expiring race for one name and exactly one of them
 of this lives in a shard manifest: pylance drops fields it does not know.
 
 Keeps
-  K-1b the record is written before the floors are read and confirmed after; collectors do the reverse
+  K-1b the record is written before the floors are read and confirmed after; collectors do the
+       reverse
   K-5  a refresh only moves the end upward; of a checkpoint that is gone it is an error
   G-2  expiry is a compare-and-swap on the record that was read
 A collector keeps all that a record names, pending ones too, until it has itself appended the
@@ -73,7 +75,8 @@ class ShardPin:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A moment of the table: for each shard a manifest and an end of its log, and a base version."""
+    """A moment of the table: for each shard a manifest and an end of its log, and a base
+    version."""
 
     id: UUID
     scope: Scope
@@ -179,7 +182,8 @@ class Checkpoints:
         return self._read(checkpoint, [seq for seq in seqs if seq is not None])
 
     def all(self, *, pending: bool = False) -> list[Checkpoint]:
-        """Every checkpoint, oldest first, on request with those not confirmed. A list, two gets each."""
+        """Every checkpoint, oldest first, on request with those not confirmed. A list, two gets
+        each."""
         found = [self._read(id_, seqs) for id_, seqs in self._listed().items()]
         alive = [c for c in found if c is not None and (pending or c.confirmed)]
         return sorted(alive, key=lambda c: (c.created, str(c.id)))

@@ -77,7 +77,8 @@ def claim_shard(
         pause("claimed")
         return _fence(site, manifests, claimed, position, floors, pause)
     raise CommitConflict(
-        f"{site}: lost {CLAIM_ATTEMPTS} races for the epoch; several processes are opening the same shard "
+        f"{site}: lost {CLAIM_ATTEMPTS} races for the epoch; several processes are opening the "
+        "same shard "
         "in a loop, stop all but one"
     )
 
@@ -116,7 +117,8 @@ def _fence(
             position = Position(position + 1)
         except LostAnswer as lost:
             raise UnknownOutcome(
-                f"{site}: the store never answered whether the fence at position {position} was written; "
+                f"{site}: the store never answered whether the fence at position {position} was "
+                "written; "
                 "nothing was deleted, open the shard again"
             ) from lost
     else:
@@ -146,7 +148,8 @@ def _validate(
     manifests.require_owner(current, epoch)
     if position <= max(current.replay_after, floors.wal):
         raise FencedError(
-            f"{site}: the fence at position {position} came too late, the log is already covered through "
+            f"{site}: the fence at position {position} came too late, the log is already covered "
+            "through "
             f"{current.replay_after} and collected through {floors.wal}; open the shard again",
             epoch=epoch,
             fenced_by=current.writer_epoch,

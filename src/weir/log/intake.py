@@ -2,7 +2,8 @@
 
 Keeps
   M-7  a bad put fails alone, here, before it can reach the entry of its neighbours
-A value is accepted only if the table's type can hold it exactly; nothing is rounded, wrapped or parsed.
+A value is accepted only if the table's type can hold it exactly; nothing is rounded, wrapped or
+parsed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _FALSE = pa.array([False])
 class Intake:
     """Shapes rows for one table schema. Safe to share between threads.
 
-    Remembers how the last input schema maps to the table's: the common case, many batches of one shape,
-    costs one schema comparison and no copy.
+    Remembers how the last input schema maps to the table's: the common case, many batches of one
+    shape, costs one schema comparison and no copy.
     """
 
     def __init__(self, schema: TableSchema) -> None:
@@ -41,18 +42,15 @@ class Intake:
     def rows(self, data: Any) -> list[pa.RecordBatch]:
         """The rows of `data` as batches of the WAL schema, empty ones left out.
 
-        `data` is a RecordBatch, Table, RecordBatchReader, pandas or polars DataFrame, list of dicts, or anything
-        with `__arrow_c_stream__`. A boolean column `_tombstone` may mark rows that are deletes. Raises `SchemaMismatch`
-        or `InvalidInput`; nothing is written.
+        `data` is a RecordBatch, Table, RecordBatchReader, pandas or polars DataFrame, list of
+        dicts, or anything with `__arrow_c_stream__`. A boolean column `_tombstone` may mark rows
+        that are deletes. Raises `SchemaMismatch` or `InvalidInput`; nothing is written.
         """
-        shaped = []
-        for batch in self._batches(data):
-            if batch.num_rows:
-                shaped.append(self._shape(batch))
-        return shaped
+        return [self._shape(batch) for batch in self._batches(data) if batch.num_rows]
 
     def tombstones(self, keys: Any) -> list[pa.RecordBatch]:
-        """Delete markers for `keys`: values of a one-column key, tuples, dicts, or anything `rows` takes."""
+        """Delete markers for `keys`: values of a one-column key, tuples, dicts, or anything `rows`
+        takes."""
         schema = self._schema
         if not schema.primary_key:
             raise InvalidInput("delete needs a primary key; this table is append-only")
@@ -72,7 +70,8 @@ class Intake:
         return shaped
 
     def stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch that came out of the log, in today's shape: matched by field id, null where it was not there."""
+        """A batch that came out of the log, in today's shape: matched by field id, null where it
+        was not there."""
         return align_batch(batch, self._schema.wal)
 
     def _batches(self, data: Any) -> Sequence[pa.RecordBatch]:
@@ -91,7 +90,8 @@ class Intake:
         if type(data).__module__.partition(".")[0] == "pandas":
             return pa.Table.from_pandas(data, preserve_index=False).to_batches()  # type: ignore[no-any-return]
         raise InvalidInput(
-            f"cannot read rows from {type(data).__name__}; pass a RecordBatch, Table, RecordBatchReader, "
+            f"cannot read rows from {type(data).__name__}; pass a RecordBatch, Table, "
+            "RecordBatchReader, "
             "DataFrame, or a list of dicts"
         )
 
@@ -147,8 +147,7 @@ class Intake:
                 raise SchemaMismatch(f"column {name!r} occurs twice in the data")
             if name != TOMBSTONE and name not in self._schema.arrow.names:
                 raise SchemaMismatch(f"the table has no column {name!r}")
-        plan = [self._column(names, source, field) for field in self._schema.wal]
-        return plan
+        return [self._column(names, source, field) for field in self._schema.wal]
 
     def _column(self, names: list[str], source: pa.Schema, target: pa.Field) -> Column:
         if target.name not in names:
@@ -176,7 +175,8 @@ class Intake:
 
 
 def key_table(keys: Any, schema: TableSchema) -> pa.Table:
-    """Keys in any accepted form as a table of the key columns, in key order; `InvalidInput` otherwise."""
+    """Keys in any accepted form as a table of the key columns, in key order; `InvalidInput`
+    otherwise."""
     names = schema.primary_key
     if isinstance(keys, str | bytes | int | float | bool):
         keys = [keys]
@@ -281,16 +281,17 @@ def _cast(column: pa.Array, target: pa.Field) -> pa.Array:
     try:
         result = column.cast(target.type, safe=True)
         # Arrow checks overflow and truncation, but rounds between floating point widths.
-        if pa.types.is_floating(column.type) and not result.cast(column.type).equals(column):
-            if not _equal_but_nan(column, result.cast(column.type)):
-                raise SchemaMismatch(
-                    f"column {target.name!r}: a value of {column.type} is not exact as {target.type}"
-                )
+        if pa.types.is_floating(column.type) and not _is_same(column, result.cast(column.type)):
+            raise SchemaMismatch(
+                f"column {target.name!r}: a {column.type} value is not exact as {target.type}"
+            )
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatch(f"column {target.name!r}: {error}") from error
     return result
 
 
-def _equal_but_nan(left: pa.Array, right: pa.Array) -> bool:
+def _is_same(left: pa.Array, right: pa.Array) -> bool:
+    if left.equals(right):
+        return True
     same = pc.or_(pc.equal(left, right), pc.and_(pc.is_nan(left), pc.is_nan(right)))
     return bool(pc.all(pc.fill_null(same, True)).as_py() is not False)

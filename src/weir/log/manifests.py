@@ -5,7 +5,8 @@ Keeps
   F-3  `rules.check` runs on every write
   F-9  each version carries a random commit id, so that a lost answer can be settled by its bytes
   G-6  a version at or below the floor is no success
-  G-7d the hint, and any walk that ends at or below the floor, is not believed; then the folder is listed
+  G-7d the hint, and any walk that ends at or below the floor, is not believed; then the folder is
+       listed
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Manifests:
     def latest(self) -> ShardManifest | None:
         """The newest version, or None for a shard that has none.
 
-        Two requests when nothing changed since the last call of this object (one probe, one listing of
-        the floors), three or four the first time.
+        Two requests when nothing changed since the last call of this object (one probe, one listing
+        of the floors), three or four the first time.
         """
         return self.latest_with_floors()[0]
 
@@ -85,7 +86,8 @@ class Manifests:
         return found
 
     def create(self, first: ShardManifest) -> ShardManifest:
-        """Write version 1 unless there is one; returns whichever stands. For creators that agree."""
+        """Write version 1 unless there is one; returns whichever stands. For creators that
+        agree."""
         rules.check(first, None)
         try:
             self.site.store.put_if_absent(
@@ -101,7 +103,8 @@ class Manifests:
     def commit(
         self, following: ShardManifest, current: ShardManifest | None, evidence: Evidence
     ) -> ShardManifest:
-        """Write `following` right after `current`, or raise `CommitConflict`. Put, floor check, hint."""
+        """Write `following` right after `current`, or raise `CommitConflict`. Put, floor check,
+        hint."""
         following = replace(following, commit_id=self.site.env.new_id().bytes)
         rules.check(following, current, evidence)
         path = paths.manifest_path(self.site.shard, following.version)
@@ -109,14 +112,17 @@ class Manifests:
             self.site.store.put_if_absent(path, encode_manifest(following))
         except ObjectExists:
             raise CommitConflict(
-                f"{self.site}: manifest {following.version} was written by somebody else; read again"
+                f"{self.site}: manifest {following.version} was written by somebody else; read "
+                "again"
             ) from None
         except LostAnswer as lost:
             raise self._unknown(following.version) from lost
-        # Read the floor after the put: collection may have passed this version while it was on its way.
+        # Read the floor after the put: collection may have passed this version while it was on its
+        # way.
         if following.version <= self.floors.load().manifest:
             raise CommitConflict(
-                f"{self.site}: manifest {following.version} lies below the collected floor (G-6); read again"
+                f"{self.site}: manifest {following.version} lies below the collected floor (G-6); "
+                "read again"
             )
         self._known = following
         self._write_hint(following.version)
@@ -130,8 +136,9 @@ class Manifests:
     ) -> ShardManifest:
         """Commit `change(latest)` in `epoch`, rebasing on versions third parties wrote in it.
 
-        `change` sees the latest manifest and returns the next one with its evidence (the version number is
-        filled in), or None for 'nothing to do'. Raises `FencedError` when a newer epoch owns the shard.
+        `change` sees the latest manifest and returns the next one with its evidence (the version
+        number is filled in), or None for 'nothing to do'. Raises `FencedError` when a newer epoch
+        owns the shard.
         """
         for _ in range(COMMIT_ATTEMPTS):
             current = self.require()
@@ -146,7 +153,8 @@ class Manifests:
             except CommitConflict as conflict:
                 log.info("manifest.rebase shard=%s reason=%s", self.site.shard, conflict)
         raise CommitConflict(
-            f"{self.site}: gave up after {COMMIT_ATTEMPTS} lost races for the manifest; try again later"
+            f"{self.site}: gave up after {COMMIT_ATTEMPTS} lost races for the manifest; try again "
+            "later"
         )
 
     def claim(self, current: ShardManifest | None) -> ShardManifest:
@@ -167,7 +175,8 @@ class Manifests:
             return self.commit(first, None, Evidence())
         if current.status is Status.SEALED:
             raise SealedShard(
-                f"{self.site} is sealed and takes no more writes; open the table again to find the shards "
+                f"{self.site} is sealed and takes no more writes; open the table again to find the "
+                "shards "
                 "that took over"
             )
         claimed = replace(
@@ -181,8 +190,10 @@ class Manifests:
         """Raise `FencedError` when the manifest shows a newer epoch than `epoch`."""
         if manifest.writer_epoch > epoch:
             raise FencedError(
-                f"{self.site}: epoch {epoch} was fenced by epoch {manifest.writer_epoch}, a newer writer "
-                "owns the shard. This handle is finished; open a new writer to take the shard back.",
+                f"{self.site}: epoch {epoch} was fenced by epoch {manifest.writer_epoch}, a newer "
+                "writer "
+                "owns the shard. This handle is finished; open a new writer to take the shard "
+                "back.",
                 epoch=epoch,
                 fenced_by=manifest.writer_epoch,
             )

@@ -1,8 +1,8 @@
 """Ownership goes stale: the second lock of G-7.
 
-An entry that put-if-absent accepted proves nothing if collection removed the fence it should have met. So an
-acknowledgement also needs a proof that our epoch is current, younger than `fence_ttl` on a clock that
-runs while the machine sleeps. In steady state that is one small read per `fence_ttl`.
+An entry that put-if-absent accepted proves nothing if collection removed the fence it should have
+met. So an acknowledgement also needs a proof that our epoch is current, younger than `fence_ttl` on
+a clock that runs while the machine sleeps. In steady state that is one small read per `fence_ttl`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ class Ownership:
         self._ttl = fence_ttl
 
     def require(self) -> None:
-        """Return if the proof is young enough, else prove again; `FencedError` if the shard was taken over.
+        """Return if the proof is young enough, else prove again; `FencedError` if the shard was
+        taken over.
 
-        Called after the put and before the acknowledgement: a proof from before the put would not cover
-        the time the put was on its way.
+        Called after the put and before the acknowledgement: a proof from before the put would not
+        cover the time the put was on its way.
         """
         if self._clock.boottime() - self._began >= self._ttl:
             self.prove()

@@ -1,4 +1,5 @@
-"""Predicates over (next, current) manifest, run on every manifest write; none can be skipped by a call site.
+"""Predicates over (next, current) manifest, run on every manifest write; none can be skipped by a
+call site.
 
 Keeps
   F-3  versions rise by one; R and L never fall; R stays at or below L
@@ -19,7 +20,8 @@ from weir.types import Position
 
 
 class RuleBroken(WeirError):
-    """A manifest that must never be written was about to be; this is a bug in weir, please report it."""
+    """A manifest that must never be written was about to be; this is a bug in weir, please report
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +29,17 @@ class Evidence:
     """What the author of a manifest knows beyond the manifest itself."""
 
     covered: Position | None = None
-    """Every entry up to here is a fence or has all its rows in published generations or the base (W-1).
-    None: the author makes no claim, so R must stay."""
+    """Every entry up to here is a fence or has all its rows in published generations or the base
+    (W-1). None: the author makes no claim, so R must stay."""
     restoring: bool = False
     """A rollback to a checkpoint: names older generations again, and covers the log it discards."""
 
 
+NO_EVIDENCE = Evidence()
+
+
 def check(
-    following: ShardManifest, current: ShardManifest | None, evidence: Evidence = Evidence()
+    following: ShardManifest, current: ShardManifest | None, evidence: Evidence = NO_EVIDENCE
 ) -> None:
     """Raise `RuleBroken` naming the rule unless `following` may be written after `current`."""
     _check_alone(following)
@@ -102,10 +107,16 @@ def _check_new_generations(following: ShardManifest, current: ShardManifest) -> 
     _require(fresh == expected, "W-5", f"the next generation is {expected[:1]}", following)
 
 
-def _require(holds: bool, rule: str, text: str, manifest: ShardManifest) -> None:
+def _require(
+    holds: bool,  # noqa: FBT001
+    rule: str,
+    text: str,
+    manifest: ShardManifest,
+) -> None:
     if not holds:
         raise RuleBroken(
-            f"{rule}: {text}; refused to write manifest {manifest.version} of shard {manifest.shard_id} "
+            f"{rule}: {text}; refused to write manifest {manifest.version} of shard "
+            f"{manifest.shard_id} "
             f"(epoch {manifest.writer_epoch}, R {manifest.replay_after}, L {manifest.last_seen}, "
             f"next generation {manifest.current_generation}). Nothing was written."
         )

@@ -3,7 +3,8 @@
 Keeps
   F-7  an entry whose epoch is lower than its predecessor's is damage
   F-12 fences are passed over for readers of rows, and shown to those who ask for raw entries
-  G-7c the WAL floor tells a collected prefix from a hole; a hole is `MissingEntry`, never a silent skip
+  G-7c the WAL floor tells a collected prefix from a hole; a hole is `MissingEntry`, never a silent
+       skip
 Entries are fetched concurrently ahead of the reader and handed out in order.
 """
 
@@ -56,7 +57,8 @@ class WalTailer:
         return self._position
 
     def tip(self) -> Position:
-        """The last position used, 0 for an empty log. Two or three requests when little was added."""
+        """The last position used, 0 for an empty log. Two or three requests when little was
+        added."""
         manifest, floors = self._manifests.latest_with_floors()
         known = max(floors.wal, floors.used, manifest.last_seen if manifest else 0)
         return find_tip(self.site, Position(known))
@@ -64,8 +66,8 @@ class WalTailer:
     def read(self, position: int) -> WalEntry | None:
         """The entry at that position, fences included; None when the log has not got there yet.
 
-        Raises `SnapshotExpired` when it was collected, `MissingEntry` when it should exist and does not,
-        `CorruptEntry` when its bytes are not those of an entry. One request.
+        Raises `SnapshotExpired` when it was collected, `MissingEntry` when it should exist and does
+        not, `CorruptEntry` when its bytes are not those of an entry. One request.
         """
         path = paths.wal_path(self.site.shard, Position(position))
         try:
@@ -89,7 +91,8 @@ class WalTailer:
     def follow(
         self, poll: float = 0.1, *, stop: Callable[[], bool] = lambda: False
     ) -> Iterator[WalEntry]:
-        """Like iteration, but waits `poll` seconds at the end of the log and goes on, until `stop()` is true."""
+        """Like iteration, but waits `poll` seconds at the end of the log and goes on, until
+        `stop()` is true."""
         while not stop():
             yield from self
             if not stop():
@@ -121,7 +124,8 @@ class WalTailer:
         if None in data:
             end = data.index(None)
             if any(later is not None for later in data[end:]):
-                # Perhaps it was only written after we looked: the later one proves it exists by now.
+                # Perhaps it was only written after we looked: the later one proves it exists by
+                # now.
                 data[end] = self._reread(Position(first + end), wanted[end])
                 return self._decode(first, wanted[: end + 1], data[: end + 1])
             data = data[:end]
@@ -156,21 +160,24 @@ class WalTailer:
     def _check_epoch(self, entry: WalEntry) -> None:
         if entry.epoch < self._epoch:
             raise CorruptEntry(
-                f"{self.site}: the entry at position {entry.position} has epoch {entry.epoch} below the epoch "
+                f"{self.site}: the entry at position {entry.position} has epoch {entry.epoch} "
+                "below the epoch "
                 f"{self._epoch} before it (F-7); "
                 f"look at {paths.wal_path(self.site.shard, entry.position)}"
             )
         self._epoch = entry.epoch
 
     def _came_meanwhile(self, position: Position) -> bool:
-        """Nothing was found at `position`: False if the log just ends there, True if it was written since.
+        """Nothing was found at `position`: False if the log just ends there, True if it was written
+        since.
 
         Raises when neither can be: `SnapshotExpired`, or `MissingEntry` for a hole.
         """
         manifest, floors = self._manifests.latest_with_floors()
         if position <= floors.wal:
             raise SnapshotExpired(
-                f"{self.site}: position {position} was collected, the log now starts after {floors.wal}; "
+                f"{self.site}: position {position} was collected, the log now starts after "
+                f"{floors.wal}; "
                 "start there, or read the table at a checkpoint"
             )
         known = max(floors.used, manifest.last_seen if manifest else 0)
@@ -184,6 +191,7 @@ class WalTailer:
     def _hole(self, position: Position) -> MissingEntry:
         return MissingEntry(
             f"{self.site}: the log has a hole at position {position}, "
-            f"{paths.wal_path(self.site.shard, position)} does not exist although later entries were written. "
+            f"{paths.wal_path(self.site.shard, position)} does not exist although later entries "
+            "were written. "
             "Rows may be lost; restore that object or clone from a checkpoint."
         )

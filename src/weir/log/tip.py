@@ -1,8 +1,8 @@
 """Finds the tip: the last position used in a shard's log, with few requests.
 
-Above R the log has no holes (G-9), so existence is monotonic: doubling finds a missing position, bisection
-the border. A few probes beyond the border catch a damaged log before anything is built on it (F-6).
-The common case, nothing new, is two round trips.
+Above R the log has no holes (G-9), so existence is monotonic: doubling finds a missing position,
+bisection the border. A few probes beyond the border catch a damaged log before anything is built on
+it (F-6). The common case, nothing new, is two round trips.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _BEYOND = (2, 3, 5, 9, 17)
 def find_tip(site: ShardSite, after: Position) -> Position:
     """The highest position used, given that everything up to `after` is.
 
-    Raises `MissingEntry` when entries are seen beyond a missing one. O(log n) requests in O(log n / 6) round trips.
+    Raises `MissingEntry` when entries are seen beyond a missing one. O(log n) requests in O(log n /
+    6) round trips.
     """
     tip = int(after)
     while True:
@@ -29,7 +30,8 @@ def find_tip(site: ShardSite, after: Position) -> Position:
         if not _exists(site, [tip + 1])[0]:  # else a writer went on while we looked
             raise MissingEntry(
                 f"{site}: the log has a hole at position {tip + 1}, "
-                f"{paths.wal_path(site.shard, Position(tip + 1))} does not exist although later entries do. "
+                f"{paths.wal_path(site.shard, Position(tip + 1))} does not exist although later "
+                "entries do. "
                 "Rows may be lost; restore that object or clone from a checkpoint."
             )
 
@@ -51,7 +53,7 @@ def _bisect(site: ShardSite, present: int, missing: int) -> int:
     """Narrow down, four probes a round."""
     while missing - present > 1:
         step = max(1, (missing - present) // 5)
-        probes = [p for p in range(present + step, missing, step)][:4]
+        probes = list(range(present + step, missing, step))[:4]
         for probe, exists in zip(probes, _exists(site, probes), strict=True):
             if exists:
                 present = probe

@@ -1,1 +1,1 @@
-"""One shard: its writer, MemTable, flush, replay and the merge of its levels. Knows no other shard."""
+"""One shard: its writer, MemTable, flush, replay, and the merge of its levels."""

@@ -13,18 +13,23 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+
+import pyarrow as pa
 
 from weir.env import Env, Thread
 from weir.errors import StoreDenied, StoreError, WeirError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import TableSchema
+from weir.format.wal_entry import WalEntry
 from weir.lake.api import Lake
 from weir.log.appender import WalAppender
 from weir.log.rules import Evidence
+from weir.shard.ack import internal
 from weir.shard.group import GroupCommit
+from weir.shard.levels import Level
 from weir.shard.memtable import MemTable
 from weir.shard.stats import Counters
 from weir.shard.tokens import Tokens
@@ -72,6 +77,7 @@ class MemTables:
         self._group = group
         self._changed = self._env.threads.condition(group.lock)
         group.on_full = self.make_room
+        group.on_end = self._changed.notify_all
 
     # -- called with the lock held ---------------------------------------------------------------
 
@@ -119,6 +125,16 @@ class MemTables:
 
     # -- called without it -----------------------------------------------------------------------
 
+    def flush_all(self, make_durable: Callable[[], object]) -> None:
+        """Publish every row put so far and close the gap; `make_durable` sees to the log first."""
+        with self._group.lock:
+            if self.active.rows:
+                self.freeze()
+            through = Generation(self.active.generation - 1)
+        make_durable()
+        self.wait_flushed(through)
+        self.close_gap()
+
     def wait_flushed(self, through: Generation) -> None:
         """Return when every generation up to `through` is published, or raise what ended the
         writer."""
@@ -129,6 +145,21 @@ class MemTables:
                 self._changed.wait()
             if self._group.failure is not None:
                 raise self._group.ended()
+
+    def levels(self) -> list[Level]:
+        """Unflushed MemTables, then SSTables, newest first; one consistent look (M-1)."""
+        with self._group.lock:
+            fresh = [self.active, *reversed(self.frozen)]
+            levels: list[Level] = [table.level for table in fresh if table.rows]
+            manifest = self.manifest
+        shard = self._appender.site.shard
+        compacted = self._lake.open_base().compacted.get(shard, 0) if manifest.sstables else 0
+        levels.extend(
+            self._lake.open_sstable(shard, sstable.path, self._schema)
+            for sstable in sorted(manifest.sstables, key=lambda s: -s.generation)
+            if sstable.generation > compacted
+        )
+        return levels
 
     def close_gap(self) -> None:
         """Move R to everything covered; costs nothing when it is there already (W-2, W-3)."""
@@ -147,18 +178,35 @@ class MemTables:
         if thread is not None:
             thread.join()
 
-    def retire_active(self) -> MemTable:
-        """Replay only: close the active MemTable, to be flushed by the caller before anything
-        else."""
-        closed = self.active
-        assert closed.rows, "W-5: an empty generation cannot be published"
-        self.active = MemTable(Generation(closed.generation + 1), self._schema)
-        self.frozen.append(closed)
-        return closed
+    def rebuild(
+        self,
+        entries: Iterator[tuple[Generation, WalEntry]],
+        shape: Callable[[pa.RecordBatch], pa.RecordBatch],
+    ) -> dict[str, int]:
+        """Take in what replay found, before the writer serves; returns the tokens met on the way.
 
-    def flush_now(self, table: MemTable) -> None:
-        """Flush one frozen MemTable in this thread; for generations that replay found closed."""
-        self._flush(table)
+        A generation that replay finds closed is published with its own R before the next begins
+        (F-8): a crash in between loses nothing, and no more than one is in memory.
+        """
+        tokens: dict[str, int] = {}
+        for generation, entry in entries:
+            self.durable = Position(entry.position - 1)
+            while self.active.generation < generation:
+                assert self.active.rows, "W-5: an empty generation cannot be published"
+                self.frozen.append(self.active)
+                self.active = MemTable(Generation(self.active.generation + 1), self._schema)
+                self._flush(self.frozen[0])
+            batches = [shape(batch) for batch in entry.batches]
+            nbytes = sum(batch.nbytes for batch in batches)
+            self.active.append(batches, rows=entry.num_rows, nbytes=nbytes)
+            self.active.landed(entry.position, entry.tokens)
+            self._group.held_bytes += nbytes
+            for app, version in entry.tokens:
+                tokens[app] = max(version, tokens.get(app, version))
+            self._counters.replayed_entries += 1
+            self._counters.replayed_rows += entry.num_rows
+        self.durable = self._appender.claim.fence
+        return tokens
 
     def _run(self) -> None:
         while True:
@@ -172,7 +220,7 @@ class MemTables:
                 self._flush(table)
             except BaseException as error:
                 # Whatever it was, nobody else would hear of it, and waiters would wait for ever.
-                self._group.fail(error if isinstance(error, WeirError) else _internal(error))
+                self._group.fail(error if isinstance(error, WeirError) else internal(error))
                 with self._group.lock:
                     self._changed.notify_all()
                 if not isinstance(error, Exception):
@@ -280,9 +328,3 @@ class MemTables:
             if table.first_position is not None:
                 return Position(table.first_position - 1)
         return self.durable
-
-
-def _internal(error: BaseException) -> WeirError:
-    wrapped = WeirError(f"a flush failed: {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped

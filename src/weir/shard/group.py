@@ -1,8 +1,9 @@
 """Group commit: the first waiting put leads and writes one entry for all who wait.
 
-No timer and no hand-over to a background thread on the durable path: whoever waits and finds nobody leading
-writes the entry itself, for itself and everyone queued behind; while that entry is in flight the next group
-forms. Only rows that nobody waits for are written by a background thread, the pump.
+No timer and no hand-over to a background thread on the durable path: whoever waits and finds nobody
+leading writes the entry itself, for itself and everyone queued behind; while that entry is in
+flight the next group forms. Only rows that nobody waits for are written by a background thread, the
+pump.
 
 Keeps
   F-10 one put in flight per shard: leading is exclusive, also during retries
@@ -26,14 +27,13 @@ from weir.config import WriterConfig
 from weir.env import Env, Lock, Thread
 from weir.errors import (
     Backpressure,
-    FencedError,
     StoreDenied,
     StoreError,
     UnknownOutcome,
     WeirError,
     WriterClosed,
 )
-from weir.shard.ack import Ack, DoneCallback
+from weir.shard.ack import Ack, DoneCallback, internal, retold, run_callbacks
 from weir.shard.stats import Counters
 from weir.types import Generation, Position
 
@@ -59,7 +59,8 @@ class GroupCommit:
         counters: Counters,
         on_durable: Callable[[list[Ack], Position], None],
     ) -> None:
-        """`append` writes one entry; `on_durable` is called under the lock with each group that landed."""
+        """`append` writes one entry; `on_durable` is called under the lock with each group that
+        landed."""
         self.lock: Lock = env.threads.lock()
         self._env = env
         self._config = config
@@ -76,8 +77,11 @@ class GroupCommit:
         self._pump: Thread | None = None
         self._closing = False
         self._stopping = False
+        self.on_end: Callable[[], None] = lambda: None
+        """Called under the lock when the writer fails, for those who wait for something else."""
         self.on_full: Callable[[], None] = lambda: None
-        """Called under the lock by a put that waits for room: a MemTable that is not due may hold it all (M-6)."""
+        """Called under the lock by a put that waits for room: a MemTable that is not due may hold
+        it all (M-6)."""
         self._last_warning = -1e9
         self.held_bytes = 0
         self.queued_bytes = 0
@@ -90,7 +94,8 @@ class GroupCommit:
     def enqueue(
         self, ack: Ack, tag: Callable[[Ack], Generation], timeout: float | None = None
     ) -> None:
-        """Accept the rows of `ack`, waiting for room first; `tag` names their generation, under the lock."""
+        """Accept the rows of `ack`, waiting for room first; `tag` names their generation, under the
+        lock."""
         with self.lock:
             if self.failure is not None or self._closing:
                 raise self.ended(ack.batches)
@@ -112,7 +117,8 @@ class GroupCommit:
                 self._pump_wake.notify()
 
     def wait(self, ack: Ack, timeout: float | None = None) -> None:
-        """Return when `ack` is done, leading as often as it takes; `TimeoutError` after `timeout` seconds."""
+        """Return when `ack` is done, leading as often as it takes; `TimeoutError` after `timeout`
+        seconds."""
         deadline = None if timeout is None else self._env.clock.boottime() + timeout
         while True:
             with self.lock:
@@ -132,14 +138,16 @@ class GroupCommit:
                 if self._stop_waiting(ack):
                     return
                 raise TimeoutError(
-                    f"{self._name}: not durable after {timeout} s; the put goes on, wait again to learn more"
+                    f"{self._name}: not durable after {timeout} s; the put goes on, wait again to "
+                    "learn more"
                 )
             gate.release()  # a turnstile: `flush_wal` may wait for the same ack as its putter
 
     def last(self) -> Ack | None:
         """The newest row's ack that is not done yet, for callers that want everything durable.
 
-        Raises what ended the writer: an empty queue then means that rows were left, not that all are safe.
+        Raises what ended the writer: an empty queue then means that rows were left, not that all
+        are safe.
         """
         with self.lock:
             if self.failure is not None:
@@ -150,7 +158,7 @@ class GroupCommit:
         """Register `callback`; False when the ack is done already."""
         with self.lock:
             if not ack.done:
-                ack._callbacks.append(callback)
+                ack.callbacks.append(callback)
             return not ack.done
 
     # -- ending ----------------------------------------------------------------------------------
@@ -177,20 +185,22 @@ class GroupCommit:
             pump.join()
 
     def fail(self, error: WeirError) -> None:
-        """End the writer: every waiting and later caller gets `error`, or its like, with its rows (F-13)."""
+        """End the writer: every waiting and later caller gets `error`, or its like, with its rows
+        (F-13)."""
         with self.lock:
             callbacks = self._fail(error)
         for ack in callbacks:
-            _run_callbacks(ack)
+            run_callbacks(ack)
 
     def ended(self, batches: Sequence[pa.RecordBatch] = ()) -> WeirError:
-        """What a later call is told: the same error again, with all that was left plus its own rows."""
+        """What a later call is told: the same error again, with all that was left plus its own
+        rows."""
         rest = [*self.left, *batches]
         if self.failure is None:
             return WriterClosed(
                 f"{self._name}: the writer is closed; open a new one", unacknowledged=rest
             )
-        return _retold(self.failure, rest)
+        return retold(self.failure, rest)
 
     # -- leading ---------------------------------------------------------------------------------
 
@@ -221,13 +231,13 @@ class GroupCommit:
                     finished = self._complete(group, position)
         except Exception as error:  # noqa: BLE001  rows nobody can encode must end the writer, not loop
             with self.lock:
-                finished = self._fail(error if isinstance(error, WeirError) else _internal(error))
+                finished = self._fail(error if isinstance(error, WeirError) else internal(error))
         finally:
             with self.lock:
                 self._leading = False
                 self._promote()
         for ack in finished:
-            _run_callbacks(ack)
+            run_callbacks(ack)
 
     def _write(self, group: list[Ack]) -> Position:
         batches = [batch for ack in group for batch in ack.batches]
@@ -269,7 +279,7 @@ class GroupCommit:
             ack.done = True
             self._open_gate(ack)
         self._on_durable(group, position)
-        return [ack for ack in group if ack._callbacks]
+        return [ack for ack in group if ack.callbacks]
 
     def _promote(self) -> None:
         """Somebody who waits leads next; if nobody does, the pump. Lock held."""
@@ -289,20 +299,23 @@ class GroupCommit:
         self.queued_bytes = 0
         self.left = [batch for ack in failed for batch in ack.batches]
         for ack in failed:
-            ack._error = _retold(error, ack.batches)
+            ack.error = retold(error, ack.batches)
             ack.done = True
             self._open_gate(ack)
         self._room.notify_all()
         self._pump_wake.notify_all()
+        self.on_end()
         log.error("writer.ended %s rows_left=%d reason=%s", self._name, len(self.left), error)
         return failed
 
     def _stop_waiting(self, ack: Ack) -> bool:
-        """A waiter gave up; True if its ack is done after all. The lead it may have been given passes on."""
+        """A waiter gave up; True if its ack is done after all. The lead it may have been given
+        passes on."""
         with self.lock:
             if ack.done:
                 return True
-            ack._gate = None
+            # Others may wait at the same gate: let them look again, or nobody wakes them any more.
+            self._open_gate(ack)
             if not self._leading:
                 self._promote()
         self.nudge()
@@ -310,18 +323,18 @@ class GroupCommit:
 
     def _open_gate(self, ack: Ack) -> bool:
         """Wake whoever waits for `ack`; False when nobody does. Lock held."""
-        gate, ack._gate = ack._gate, None
+        gate, ack.gate = ack.gate, None
         if gate is not None:
             gate.release()
         return gate is not None
 
     def _gate_for(self, ack: Ack) -> Lock:
         """A lock that is released when `ack` is done or its waiter should lead. Lock held."""
-        if ack._gate is None:
-            ack._gate = self._env.threads.lock()
-            ack._gate.acquire()
+        if ack.gate is None:
+            ack.gate = self._env.threads.lock()
+            ack.gate.acquire()
             self._gated.append(ack)
-        return ack._gate
+        return ack.gate
 
     # -- room and pump ---------------------------------------------------------------------------
 
@@ -351,7 +364,8 @@ class GroupCommit:
                 self._counters.backpressure_seconds += clock.boottime() - began
                 raise Backpressure(
                     f"{self._name}: {self.held_bytes} bytes are held, the bound is "
-                    f"{self._config.max_unflushed_memtable_bytes}; nothing of this put was accepted, try again"
+                    f"{self._config.max_unflushed_memtable_bytes}; nothing of this put was "
+                    "accepted, try again"
                 )
             self.on_full()
             self._room.wait(left)
@@ -386,28 +400,3 @@ class GroupCommit:
             return None
         waited = self._env.clock.boottime() - self._queue[0].enqueued_at
         return max(0.001, self._config.flush_interval_s - waited)
-
-
-def _internal(error: Exception) -> WeirError:
-    wrapped = WeirError(f"an entry could not be written: {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped
-
-
-def _run_callbacks(ack: Ack) -> None:
-    for callback in ack._callbacks:
-        callback(ack)
-    ack._callbacks.clear()
-
-
-def _retold(error: WeirError, batches: Sequence[pa.RecordBatch]) -> WeirError:
-    """The error as told to one caller, with that caller's rows."""
-    if isinstance(error, FencedError):
-        return FencedError(
-            str(error), epoch=error.epoch, fenced_by=error.fenced_by, unacknowledged=batches
-        )
-    if isinstance(error, UnknownOutcome):
-        return UnknownOutcome(str(error), unacknowledged=batches)
-    closed = WriterClosed(f"the writer stopped: {error}", unacknowledged=batches)
-    closed.__cause__ = error
-    return closed

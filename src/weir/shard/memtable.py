@@ -25,7 +25,8 @@ class MemTable:
         self.first_position: Position | None = None
         """Position of the first entry that feeds this generation, once durable."""
         self.tokens: dict[str, int] = {}
-        """Exactly-once tokens that came with the rows; recorded for good before R passes them (P-2)."""
+        """Exactly-once tokens that came with the rows; recorded for good before R passes them
+        (P-2)."""
 
     def append(self, batches: Sequence[pa.RecordBatch], *, rows: int, nbytes: int) -> None:
         """Take rows in; they are visible to reads from here on (M-1)."""

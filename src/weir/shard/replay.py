@@ -1,10 +1,13 @@
 """The log between R and our fence, back into MemTables.
 
 Keeps
-  F-6  replay ends at the fence of this open; a missing entry before it is damage, unless we are fenced
+  F-6  replay ends at the fence of this open; a missing entry before it is damage, unless we are
+       fenced
   F-7  an entry of a newer epoch means fenced
-  F-8  rows keep the generation they were tagged with, so each MemTable covers exactly its own entries
-Entries tagged below the manifest's current generation are in an SSTable already: native writers let R lag.
+  F-8  rows keep the generation they were tagged with, so each MemTable covers exactly its own
+       entries
+Entries tagged below the manifest's current generation are in an SSTable already: native writers let
+R lag.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ def replay_entries(
         _report(site, done, total, progress)
         if entry.epoch > claim.epoch:
             raise FencedError(
-                f"{site}: met an entry of epoch {entry.epoch} at position {entry.position} while replaying for "
+                f"{site}: met an entry of epoch {entry.epoch} at position {entry.position} while "
+                "replaying for "
                 f"epoch {claim.epoch}; a newer writer owns the shard",
                 epoch=claim.epoch,
                 fenced_by=entry.epoch,
@@ -82,7 +86,8 @@ def _read(site: ShardSite, manifests: Manifests, claim: Claim) -> Iterator[WalEn
         manifests.require_owner(manifests.require(), claim.epoch)
         if isinstance(missing, SnapshotExpired):
             raise MissingEntry(
-                f"{site}: entries after R={claim.manifest.replay_after} were collected although no SSTable "
+                f"{site}: entries after R={claim.manifest.replay_after} were collected although no "
+                "SSTable "
                 f"covers them: {missing}"
             ) from missing
         raise

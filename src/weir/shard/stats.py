@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from weir.log.appender import WalAppender
     from weir.shard.ack import Ack
+    from weir.shard.flush import MemTables
 
 _LATENCIES_KEPT = 1024
 
@@ -65,6 +67,7 @@ class WriterStats:
     memtable: MemtableStats | None
     puts: int
     rows_put: int
+    """Rows accepted, deletes included."""
     rows_deleted: int
     backpressure_waits: int
     backpressure_seconds: float
@@ -76,7 +79,8 @@ class WriterStats:
 
 @dataclass
 class Counters:
-    """The running counts behind the statistics; changed by the thread that leads or under the queue's lock."""
+    """The running counts behind the statistics; changed by the thread that leads or under the
+    queue's lock."""
 
     puts: int = 0
     rows_put: int = 0
@@ -107,3 +111,66 @@ class Counters:
         """That quantile of the recent appends, 0.0 before the first."""
         recent = sorted(self.latencies)
         return recent[min(len(recent) - 1, int(quantile * len(recent)))] if recent else 0.0
+
+
+def wal_stats(counters: Counters, appender: WalAppender, *, queued_bytes: int) -> WalStats:
+    """The log side of a writer as it is now."""
+    c = counters
+    return WalStats(
+        epoch=appender.epoch,
+        fence_position=appender.claim.fence,
+        next_position=appender.next_position,
+        durable_position=appender.next_position - 1,
+        entries=c.entries,
+        rows=c.entry_rows,
+        bytes=appender.bytes_written,
+        append_failures=c.append_failures,
+        group_rows_mean=c.entry_rows / c.entries if c.entries else 0.0,
+        group_puts_mean=c.entry_puts / c.entries if c.entries else 0.0,
+        append_p50_seconds=c.latency(0.5),
+        append_p99_seconds=c.latency(0.99),
+        queued_puts_bytes=queued_bytes,
+    )
+
+
+def memtable_stats(counters: Counters, memtables: MemTables) -> MemtableStats:
+    """The MemTable side as it is now; called with the writer's lock held."""
+    return MemtableStats(
+        generation=memtables.active.generation,
+        rows=memtables.active.rows,
+        batches=len(memtables.active.batches),
+        bytes=memtables.active.nbytes,
+        frozen=len(memtables.frozen),
+        unflushed_bytes=memtables.unflushed_bytes(),
+        flushes=counters.flushes,
+        flush_failures=counters.flush_failures,
+        flushed_rows=counters.flushed_rows,
+        flush_seconds=counters.flush_seconds,
+    )
+
+
+def writer_stats(
+    shard: str,
+    counters: Counters,
+    wal: WalStats,
+    memtable: MemtableStats | None,
+    *,
+    held_bytes: int,
+) -> WriterStats:
+    """Everything in one value."""
+    c = counters
+    return WriterStats(
+        shard=shard,
+        mode="memtable" if memtable else "wal-only",
+        wal=wal,
+        memtable=memtable,
+        puts=c.puts,
+        rows_put=c.rows_put,
+        rows_deleted=c.rows_deleted,
+        backpressure_waits=c.backpressure_waits,
+        backpressure_seconds=c.backpressure_seconds,
+        held_bytes=held_bytes,
+        replayed_entries=c.replayed_entries,
+        replayed_rows=c.replayed_rows,
+        replay_seconds=c.replay_seconds,
+    )

@@ -1,8 +1,9 @@
 """Generation tags of a WAL-only writer.
 
-It has no MemTable to freeze, but its entries carry a generation all the same, which rises by one as the rows
-since the last rise would have filled a MemTable. So whoever replays the log later, weir or a native
-writer, can do it in bounded memory (F-8), and nobody takes an entry for one that was flushed already.
+It has no MemTable to freeze, but its entries carry a generation all the same, which rises by one as
+the rows since the last rise would have filled a MemTable. So whoever replays the log later, weir or
+a native writer, can do it in bounded memory (F-8), and nobody takes an entry for one that was
+flushed already.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class _Place:
 def last_tag(site: ShardSite, manifests: Manifests, claim: Claim) -> Generation:
     """The generation the log ends with: tags must neither fall nor jump (see `replay`).
 
-    Reads back from the fence to the last entry with rows: one get, plus one for each fence on the way.
+    Reads back from the fence to the last entry with rows: one get, plus one for each fence on the
+    way.
     """
     tailer = WalTailer(_Place(site))  # type: ignore[arg-type]
     current = Generation(claim.manifest.current_generation)

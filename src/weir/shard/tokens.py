@@ -1,8 +1,9 @@
 """Exactly-once tokens of a shard: per application the highest batch number that is in (P-2).
 
-A token rides in the log entry (or beside the SSTable) that holds its rows, so it is atomic with them. Before
-whatever carries it stops being read, it is recorded here for good: a create-only marker, the highest
-number counts. Neither collection nor compaction nor a native writer touches these.
+A token rides in the log entry (or beside the SSTable) that holds its rows, so it is atomic with
+them. Before whatever carries it stops being read, it is recorded here for good: a create-only
+marker, the highest number counts. Neither collection nor compaction nor a native writer touches
+these.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""`ShardWriter`: the one high-level way to write to a shard. A facade; each promise lives in its module.
+"""`ShardWriter`: the one high-level way to write to a shard. A facade; each promise lives in its
+module.
 
-Opening is a write: probe, claim, fence, validate, replay, in that order (F-1 to F-8). Puts go through the group
-commit (group.py) to the log; in MemTable mode rows also go to the MemTable and from there to SSTables
-(flush.py). A WAL-only writer has only the log (M-2).
+Opening is a write: probe, claim, fence, validate, replay, in that order (F-1 to F-8). Puts go
+through the group commit (group.py) to the log; in MemTable mode rows also go to the MemTable and
+from there to SSTables (flush.py). A WAL-only writer has only the log (M-2).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -24,13 +25,21 @@ from weir.log.fence import claim_shard
 from weir.log.intake import Intake, key_table
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
-from weir.shard.ack import Ack
+from weir.shard.ack import Ack, awaitable
 from weir.shard.flush import MemTables
 from weir.shard.group import GroupCommit
 from weir.shard.levels import Level
 from weir.shard.merge import merge_lookup, merge_scan
 from weir.shard.replay import Progress, replay_entries
-from weir.shard.stats import Counters, MemtableStats, WalStats, WriterStats
+from weir.shard.stats import (
+    Counters,
+    MemtableStats,
+    WalStats,
+    WriterStats,
+    memtable_stats,
+    wal_stats,
+    writer_stats,
+)
 from weir.shard.tags import GenerationTags, last_tag
 from weir.shard.tokens import Tokens
 from weir.types import Epoch, Generation, Position
@@ -41,7 +50,8 @@ Belongs = Callable[[pa.RecordBatch], pa.Array]
 
 
 class ShardWriter:
-    """Writes to one shard it owns. Safe to share between threads: concurrent puts share WAL entries."""
+    """Writes to one shard it owns. Safe to share between threads: concurrent puts share WAL
+    entries."""
 
     def __init__(
         self,
@@ -52,7 +62,8 @@ class ShardWriter:
         config: WriterConfig,
         belongs: Belongs | None = None,
     ) -> None:
-        """Use `ShardWriter.open` or `Shard.writer`: a writer must have claimed and replayed first."""
+        """Use `ShardWriter.open` or `Shard.writer`: a writer must have claimed and replayed
+        first."""
         self._appender = appender
         self._schema = schema
         self._lake = lake
@@ -72,6 +83,7 @@ class ShardWriter:
         self._memtables: MemTables | None = None
         self._tags: GenerationTags | None = None
         self._seen_tokens: dict[str, int] = {}
+        self._told_at = appender.site.env.clock.boottime()
 
     @classmethod
     def open(
@@ -86,9 +98,10 @@ class ShardWriter:
     ) -> ShardWriter:
         """Claim the shard, fence every older writer, replay what they left, and serve.
 
-        Raises `SealedShard`, `FencedError` (a newer writer came while this one opened), `MissingEntry` or `CorruptEntry`
-        (the log is damaged), `UnknownOutcome`, `StoreError`. About eight requests, plus one get for each entry
-        replayed (concurrent). `progress(done, total)` is called for each replayed entry.
+        Raises `SealedShard`, `FencedError` (a newer writer came while this one opened),
+        `MissingEntry` or `CorruptEntry` (the log is damaged), `UnknownOutcome`, `StoreError`. About
+        eight requests, plus one get for each entry replayed (concurrent). `progress(done, total)`
+        is called for each replayed entry.
         """
         config = config or WriterConfig()
         manifests = Manifests(site)
@@ -111,25 +124,29 @@ class ShardWriter:
     def put(self, data: Any, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
         """Upsert the rows (append, on a table without a key); returns when durable, or buffered.
 
-        `data` is anything Arrow-shaped, a DataFrame, or a list of dicts. With `durable_write` it returns when
-        the rows survive the loss of this process; with `wait=False`, or `durable_write=False`, it returns at once
-        with an `Ack`. Rows are visible to this writer's own reads when it returns (M-1). Raises `SchemaMismatch` or
-        `InvalidInput` with nothing written; `Backpressure` when `timeout` passes before there is room;
-        `FencedError`, `UnknownOutcome` or `WriterClosed` with the rows not acknowledged. Share of one put-request
+        `data` is anything Arrow-shaped, a DataFrame, or a list of dicts. With `durable_write` it
+        returns when the rows survive the loss of this process; with `wait=False`, or
+        `durable_write=False`, it returns at once with an `Ack`. Rows are visible to this writer's
+        own reads when it returns (M-1). Raises `SchemaMismatch` or `InvalidInput` with nothing
+        written; `Backpressure` when `timeout` passes before there is room; `FencedError`,
+        `UnknownOutcome` or `WriterClosed` with the rows not acknowledged. Share of one put-request
         to the store; a put of no rows costs none.
         """
         ack = self._enqueue(self._intake.rows(data), timeout)
-        self._settle(ack, wait, timeout)
+        self._settle(ack, wait=wait, timeout=timeout)
         return ack
 
     def delete(self, keys: Any, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
-        """Delete the rows with those keys (values, tuples, dicts or an Arrow table); like a put otherwise."""
+        """Delete the rows with those keys (values, tuples, dicts or an Arrow table); like a put
+        otherwise."""
         ack = self._enqueue(self._intake.tombstones(keys), timeout)
-        self._settle(ack, wait, timeout)
+        self._counters.rows_deleted += ack.rows
+        self._settle(ack, wait=wait, timeout=timeout)
         return ack
 
     def put_once(self, data: Any, *, app: str, version: int, timeout: float | None = None) -> bool:
-        """Put `data` as one entry unless batch `version` of `app`, or a later one, is in already (P-2).
+        """Put `data` as one entry unless batch `version` of `app`, or a later one, is in already
+        (P-2).
 
         Returns False when it was. Rows and token become durable together, in one conditional write.
         """
@@ -138,7 +155,8 @@ class ShardWriter:
         ack = self._enqueue(self._intake.rows(data), timeout, tokens=((app, version),))
         ack.wait(timeout)
         if ack.rows:
-            # Recorded beside the log as well: a native writer may flush the entry without knowing of it.
+            # Recorded beside the log as well: a native writer may flush the entry without knowing
+            # of it.
             Tokens(self._appender.site).record(app, version)
         return True
 
@@ -156,14 +174,9 @@ class ShardWriter:
         except Backpressure:
             ack = await loop.run_in_executor(None, self._enqueue, batches, None)
         if not ack.done:
-            future: asyncio.Future[None] = loop.create_future()
-
-            def finish(_: Ack) -> None:
-                loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
-
-            ack.add_done_callback(finish)
+            done = awaitable(ack)
             self._group.nudge()
-            await future
+            await done
         ack.wait()
         return ack
 
@@ -178,23 +191,19 @@ class ShardWriter:
     def flush(self) -> None:
         """Freeze the MemTable, publish it as an SSTable, and leave no gap: afterwards R = L (W-2).
 
-        Raises `WalOnlyMode` on a WAL-only writer. One SSTable and one manifest commit, or just a manifest commit
-        when there was nothing but fences to cover, or nothing at all.
+        Raises `WalOnlyMode` on a WAL-only writer. One SSTable and one manifest commit, or just a
+        manifest commit when there was nothing but fences to cover, or nothing at all.
         """
         memtables = self._require_memtables("flush")
         self._check_open()
-        with self._group.lock:
-            if memtables.active.rows:
-                memtables.freeze()
-            through = Generation(memtables.active.generation - 1)
-        self.flush_wal()
-        memtables.wait_flushed(through)
-        memtables.close_gap()
+        memtables.flush_all(self.flush_wal)
 
     def close(self) -> None:
-        """Make every accepted row durable, flush (MemTable mode), close the gap, end the threads (M-8).
+        """Make every accepted row durable, flush (MemTable mode), close the gap, end the threads
+        (M-8).
 
-        Raises what prevented it, with the rows left as `.unacknowledged`. Closing twice is harmless.
+        Raises what prevented it, with the rows left as `.unacknowledged`. Closing twice is
+        harmless.
         """
         if self._closed:
             return
@@ -214,7 +223,7 @@ class ShardWriter:
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        filter: Any = None,  # noqa: A002  the name Lance users know
+        filter: Any = None,
     ) -> pa.RecordBatchReader:
         """This shard's rows, the newest of each key, with everything this writer has put (M-1)."""
         levels = self._levels("scan")
@@ -229,7 +238,8 @@ class ShardWriter:
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def get(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
-        """The newest rows of those keys; a key in the MemTable costs microseconds and no request."""
+        """The newest rows of those keys; a key in the MemTable costs microseconds and no
+        request."""
         levels = self._levels("get")
         return merge_lookup(
             key_table(keys, self._schema), levels, self._lake.open_base, self._schema, columns
@@ -254,61 +264,25 @@ class ShardWriter:
 
     def wal_stats(self) -> WalStats:
         """The log side: positions, entries, group sizes, latencies. No request."""
-        c = self._counters
-        return WalStats(
-            epoch=self.epoch,
-            fence_position=self._appender.claim.fence,
-            next_position=self._appender.next_position,
-            durable_position=self._appender.next_position - 1,
-            entries=c.entries,
-            rows=c.entry_rows,
-            bytes=self._appender.bytes_written,
-            append_failures=c.append_failures,
-            group_rows_mean=c.entry_rows / c.entries if c.entries else 0.0,
-            group_puts_mean=c.entry_puts / c.entries if c.entries else 0.0,
-            append_p50_seconds=c.latency(0.5),
-            append_p99_seconds=c.latency(0.99),
-            queued_puts_bytes=self._group.queued_bytes,
-        )
+        return wal_stats(self._counters, self._appender, queued_bytes=self._group.queued_bytes)
 
     def memtable_stats(self) -> MemtableStats:
         """The MemTable side; `WalOnlyMode` on a WAL-only writer. No request."""
         memtables = self._require_memtables("memtable_stats")
-        c = self._counters
         with self._group.lock:
-            return MemtableStats(
-                generation=memtables.active.generation,
-                rows=memtables.active.rows,
-                batches=len(memtables.active.batches),
-                bytes=memtables.active.nbytes,
-                frozen=len(memtables.frozen),
-                unflushed_bytes=memtables.unflushed_bytes(),
-                flushes=c.flushes,
-                flush_failures=c.flush_failures,
-                flushed_rows=c.flushed_rows,
-                flush_seconds=c.flush_seconds,
-            )
+            return memtable_stats(self._counters, memtables)
 
     def stats(self) -> WriterStats:
         """Everything counted since opening. No request."""
-        c = self._counters
-        return WriterStats(
-            shard=str(self._appender.site.shard),
-            mode="memtable" if self._memtables else "wal-only",
-            wal=self.wal_stats(),
-            memtable=self.memtable_stats() if self._memtables else None,
-            puts=c.puts,
-            rows_put=c.rows_put,
-            rows_deleted=c.rows_deleted,
-            backpressure_waits=c.backpressure_waits,
-            backpressure_seconds=c.backpressure_seconds,
+        return writer_stats(
+            str(self._appender.site.shard),
+            self._counters,
+            self.wal_stats(),
+            self.memtable_stats() if self._memtables else None,
             held_bytes=self._group.held_bytes,
-            replayed_entries=c.replayed_entries,
-            replayed_rows=c.replayed_rows,
-            replay_seconds=c.replay_seconds,
         )
 
-    def __enter__(self) -> ShardWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -320,7 +294,7 @@ class ShardWriter:
         self.close()
 
     def __repr__(self) -> str:
-        return f"ShardWriter({self._appender.site}, epoch={self.epoch}, next_position={self._appender.next_position})"
+        return f"ShardWriter({self._appender.site}, epoch={self.epoch})"
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -339,7 +313,7 @@ class ShardWriter:
         self._group.enqueue(ack, self._book, timeout)
         return ack
 
-    def _settle(self, ack: Ack, wait: bool | None, timeout: float | None) -> None:
+    def _settle(self, ack: Ack, *, wait: bool | None, timeout: float | None) -> None:
         if wait is None:
             wait = self.config.durable_write
         if wait:
@@ -370,7 +344,12 @@ class ShardWriter:
         generation: Generation,
         tokens: Sequence[tuple[str, int]],
     ) -> Position:
-        return self._appender.append(batches, generation=generation, tokens=tokens)
+        position = self._appender.append(batches, generation=generation, tokens=tokens)
+        interval = self.config.stats_log_interval_s
+        if interval and self._appender.site.env.clock.boottime() - self._told_at >= interval:
+            self._told_at = self._appender.site.env.clock.boottime()
+            log.info("writer.stats shard=%s %s", self._appender.site.shard, self.stats())
+        return position
 
     def _on_durable(self, group: list[Ack], position: Position) -> None:
         generation = group[0].generation
@@ -393,61 +372,26 @@ class ShardWriter:
         )
         memtables.attach(self._group)
         self._memtables = memtables
-        fence = memtables.durable
-        for generation, entry in replay_entries(
-            appender.site, appender.manifests, appender.claim, progress
-        ):
-            # What lies behind this entry is booked, what lies ahead is not: a flush may cover no more (F-8).
-            memtables.durable = Position(entry.position - 1)
-            # F-8: a generation that replay finds closed is published with its own R, before the next.
-            memtables.durable = Position(entry.position - 1)
-            while memtables.active.generation < generation:
-                memtables.flush_now(memtables.retire_active())
-            batches = [self._intake.stored(batch) for batch in entry.batches]
-            nbytes = sum(batch.nbytes for batch in batches)
-            memtables.active.append(batches, rows=entry.num_rows, nbytes=nbytes)
-            memtables.active.landed(entry.position, entry.tokens)
-            self._group.held_bytes += nbytes
-            for app, version in entry.tokens:
-                self._seen_tokens[app] = max(version, self._seen_tokens.get(app, version))
-            self._counters.replayed_entries += 1
-            self._counters.replayed_rows += entry.num_rows
-        memtables.durable = appender.claim.fence
-        memtables.durable = fence
+        entries = replay_entries(appender.site, appender.manifests, appender.claim, progress)
+        self._seen_tokens = memtables.rebuild(entries, self._intake.stored)
 
     def _finish(self) -> None:
         last = self._group.last()
         if last is not None:
             last.wait()
         if self._memtables is not None:
-            with self._group.lock:
-                if self._memtables.active.rows:
-                    self._memtables.freeze()
-                through = Generation(self._memtables.active.generation - 1)
-            self._memtables.wait_flushed(through)
-            self._memtables.close_gap()
+            self._memtables.flush_all(lambda: None)
 
     def _levels(self, call: str) -> list[Level]:
-        """Unflushed MemTables, then SSTables, newest first; one consistent look (M-1)."""
         memtables = self._require_memtables(call)
         self._check_open()
-        with self._group.lock:
-            fresh = [memtables.active, *reversed(memtables.frozen)]
-            tables = [table.level for table in fresh if table.rows]
-            manifest = memtables.manifest
-        levels: list[Level] = [*tables]
-        compacted = self._lake.open_base().compacted.get(self._appender.site.shard, 0)
-        for sstable in sorted(manifest.sstables, key=lambda s: -s.generation):
-            if sstable.generation > compacted:
-                levels.append(
-                    self._lake.open_sstable(self._appender.site.shard, sstable.path, self._schema)
-                )
-        return levels
+        return memtables.levels()
 
     def _require_memtables(self, call: str) -> MemTables:
         if self._memtables is None:
             raise WalOnlyMode(
-                f"{self._appender.site}: {call}() needs a MemTable, and this writer was opened with "
+                f"{self._appender.site}: {call}() needs a MemTable, and this writer was opened "
+                "with "
                 "enable_memtable=False; read the table instead, or open with enable_memtable=True"
             )
         return self._memtables
