@@ -1,0 +1,375 @@
+"""L-1, L-2, L-3, L-5, F-12: what a reader sees, against a dictionary that knows the truth."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import weir
+from tests.support.tables import compact_with_pylance, count_requests
+from weir.table import scan as scan_module
+
+SCHEMA = pa.schema(
+    [pa.field("id", pa.int64()), pa.field("x", pa.int64()), pa.field("s", pa.utf8())]
+)
+
+
+def make(uri, buckets=1, **options):
+    sharding = weir.Bucket("id", buckets)
+    return weir.create(uri, SCHEMA, primary_key="id", sharding=sharding, **options)
+
+
+def row(i, x=0, s="a"):
+    return {"id": i, "x": x, "s": s}
+
+
+def ids(table, **options):
+    return sorted(table.scan(**options).to_table()["id"].to_pylist())
+
+
+@pytest.fixture
+def table(tmp_path):
+    return make(str(tmp_path / "t"), 2)
+
+
+# -- L-3 -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("predicate", ["x > 5", pc.field("x") > 5])
+def test_l3_an_old_version_never_comes_back_through_a_filter(table, predicate):
+    with table.writer() as writer:
+        writer.put([row(i, 9) for i in range(6)])
+        writer.flush()
+        compact_with_pylance(table)
+        writer.put([row(0, 1)])  # out of the range, over a base row
+        writer.delete([1])
+        writer.flush()
+        writer.put([row(2, 1)])  # the same in the log alone
+        writer.delete([3])
+        assert ids(table, filter=predicate) == [4, 5]
+        assert ids(table, filter=predicate, freshness="flushed") == [2, 3, 4, 5]
+        assert ids(table, filter=predicate, freshness="base") == [0, 1, 2, 3, 4, 5]
+        assert table.scan(filter=predicate).count() == 2
+        assert table.get([0, 1, 2, 3, 4])["x"].to_pylist() == [1, 1, 9]
+
+
+# -- L-1 and L-5: what happens between the steps of a plan -----------------------------------------
+
+
+def test_l1_rows_folded_into_the_base_while_planning_are_seen_once(table, monkeypatch):
+    with table.writer() as writer:
+        writer.put([row(i) for i in range(4)])
+        writer.flush()
+        writer.put([row(4)])
+    reader = weir.open(table.uri)
+    opened = reader.core.lake.open_base
+    steps = []
+
+    def compact_first(version=None):
+        if version is None and not steps:
+            steps.append("compacted")
+            compact_with_pylance(table)
+        return opened(version)
+
+    reader.core.lake.open_base = compact_first
+    assert ids(reader) == [0, 1, 2, 3, 4]
+    assert steps == ["compacted"]
+
+
+def test_l1_base_is_opened_after_every_manifest_and_tail(table):
+    with table.writer() as writer:
+        writer.put([row(i) for i in range(4)])
+        reader = weir.open(table.uri)
+        counting = count_requests(reader)
+        seen = []
+        opened = reader.core.lake.open_base
+
+        def note(version=None):
+            if version is None:
+                seen.append(counting.requests)
+            return opened(version)
+
+        reader.core.lake.open_base = note
+        reader.core.lake.open_base(1)
+        before = counting.requests
+        reader.snapshot()
+        assert seen == [counting.requests]
+        assert counting.requests > before
+
+
+def test_l1_a_plan_that_was_collected_is_made_anew(table, monkeypatch):
+    with table.writer() as writer:
+        writer.put([row(1)])
+    plans = []
+    real = scan_module.take_snapshot
+
+    def expiring(core, freshness, **options):
+        plans.append(1)
+        if len(plans) < 3:
+            raise weir.SnapshotExpired("collected")
+        return real(core, freshness, **options)
+
+    monkeypatch.setattr(scan_module, "take_snapshot", expiring)
+    assert ids(table) == [1]
+    assert len(plans) == 3
+
+
+def test_l1_planning_gives_up_after_a_bounded_number_of_attempts(table, monkeypatch):
+    plans = []
+
+    def expiring(core, freshness, **options):
+        plans.append(1)
+        raise weir.SnapshotExpired("collected")
+
+    monkeypatch.setattr(scan_module, "take_snapshot", expiring)
+    with pytest.raises(weir.SnapshotExpired, match="checkpoint"):
+        ids(table)
+    assert len(plans) == scan_module.PLAN_ATTEMPTS
+
+
+def test_l5_a_stream_in_progress_keeps_its_snapshot(table):
+    with table.writer() as writer:
+        writer.put([row(i) for i in range(100)])
+        writer.flush()
+        stream = table.scan(batch_size=10).to_batches()
+        first = next(stream)
+        writer.put([row(i, 1) for i in range(200)])
+        writer.flush()
+        rest = list(stream)
+    rows = pa.Table.from_batches([first, *rest])
+    assert sorted(rows["id"].to_pylist()) == list(range(100))
+    assert set(rows["x"].to_pylist()) == {0}
+
+
+# -- L-2, F-12 -------------------------------------------------------------------------------------
+
+
+def test_l2_compacted_generations_are_skipped(table):
+    with table.writer() as writer:
+        writer.put([row(i, 1) for i in range(4)])
+        writer.flush()
+    compact_with_pylance(table)
+    import lance
+
+    # Only the base has this: a reader that still merged the SSTable would show 1.
+    lance.dataset(table.uri).update({"x": "7"})
+    assert set(table.scan().to_table()["x"].to_pylist()) == {7}
+    assert set(table.get([0, 1])["x"].to_pylist()) == {7}
+    assert "skipped" in table.scan().explain()
+
+
+def test_f12_fences_are_no_rows(table):
+    for i in range(3):
+        with table.writer() as writer:
+            writer.put([row(i), row(i + 10)])
+        for shard in table.shards():
+            shard.writer().close()
+    assert ids(table) == [0, 1, 2, 10, 11, 12]
+    kinds = [(c.kind, c.batch.num_rows) for c in table.changes()]
+    assert sum(rows for _, rows in kinds) == 6
+    assert {kind for kind, _ in kinds} == {"put"}
+
+
+# -- another process -------------------------------------------------------------------------------
+
+CHILD = """
+import json, sys
+sys.path.insert(0, sys.argv[3])
+import weir
+from tests.support.tables import count_requests
+table = weir.open(sys.argv[1], storage_options=json.loads(sys.argv[2]))
+counting = count_requests(table)
+table.scan().to_table()
+counting.reset()
+print("ready", flush=True)
+for line in sys.stdin:
+    counting.reset()
+    rows = table.scan().to_table()
+    print(json.dumps({"ids": sorted(rows["id"].to_pylist()), "requests": counting.requests,
+                      "calls": dict(counting.calls)}), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_l1_another_process_sees_an_acknowledged_row_in_its_next_read(store_kind, request):
+    uri = store_kind.uri_factory()
+    table = make(uri, 1, storage_options=store_kind.storage_options)
+    with table.writer() as writer:
+        writer.put([row(1)])
+        child = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                textwrap.dedent(CHILD),
+                uri,
+                json.dumps(store_kind.storage_options),
+                str(request.config.rootpath),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert child.stdout.readline() == "ready\n"
+            writer.put([row(2)])  # returns when acknowledged; nobody tells the child but the test
+            child.stdin.write("read\n")
+            child.stdin.flush()
+            answer = json.loads(child.stdout.readline())
+            child.stdin.write("read\n")
+            child.stdin.flush()
+            idle = json.loads(child.stdout.readline())
+        finally:
+            child.stdin.close()
+            child.wait(timeout=20)
+            child.stdout.close()
+    assert answer["ids"] == [1, 2]
+    # A listing of the shards, a probe of the manifest, a listing of the floors, two probes for the
+    # tip and five beyond it (a hole would show), a get of the new entry.
+    assert answer["requests"] == 11, answer
+    # Nothing new: the same without the get. No entry is read twice.
+    assert idle["requests"] == 10, idle
+    assert idle["calls"] == {"list_folder": 1, "get_many": 1, "list": 1, "head_many": 2}, idle
+
+
+# -- the model -------------------------------------------------------------------------------------
+
+KINDS = {
+    "int64": ([("id", pa.int64())], st.integers(-3, 8)),
+    "int16": ([("id", pa.int16())], st.integers(-3, 8)),
+    "uint64": ([("id", pa.uint64())], st.integers(2**64 - 9, 2**64 - 1)),
+    "utf8": ([("id", pa.utf8())], st.sampled_from(["", "a", "b\0", "é", "日本", "long" * 9])),
+    "large_utf8": ([("id", pa.large_utf8())], st.sampled_from(["", "a", "'quoted'", "x%_"])),
+    "composite": (
+        [("id", pa.int32()), ("t", pa.utf8())],
+        st.tuples(st.integers(0, 3), st.sampled_from(["", "a", "b"])),
+    ),
+}
+FILTERS = {
+    None: lambda r: True,
+    "x > 3": lambda r: r["x"] is not None and r["x"] > 3,
+    "x is null": lambda r: r["x"] is None,
+    "x in (1, 2, 5) and s <> 'b'": lambda r: (
+        r["x"] in (1, 2, 5) and r["s"] is not None and r["s"] != "b"
+    ),
+    "s like 'a%' or x = 0": lambda r: (r["s"] or "").startswith("a") or r["x"] == 0,
+}
+
+
+class Model:
+    """Per shard what is durable, flushed and folded, as dictionaries of rows by key."""
+
+    def __init__(self, table, key):
+        self.table, self.key = table, key
+        self.writer = None
+        self.levels = {level: {} for level in ("durable", "flushed", "base")}
+
+    def shard_of(self, row):
+        keys = pa.Table.from_pylist([row], schema=self.table.core.schema().plain)
+        [(value, _)] = self.table.core.router.values(keys)
+        return self.table.core.route(value)
+
+    def key_of(self, row):
+        return tuple(row[name] for name in self.key)
+
+    def state(self, level, shard):
+        return self.levels[level].setdefault(shard, {})
+
+    def put(self, rows):
+        self.writer = self.writer or self.table.writer()
+        self.writer.put(rows)
+        for r in rows:
+            self.state("durable", self.shard_of(r))[self.key_of(r)] = r
+
+    def delete(self, keys):
+        rows = [dict(zip(self.key, k if isinstance(k, tuple) else (k,), strict=True)) for k in keys]
+        self.writer = self.writer or self.table.writer()
+        self.writer.delete(rows)
+        for r in rows:
+            self.state("durable", self.shard_of({**r, "x": None, "s": None})).pop(
+                self.key_of(r), None
+            )
+
+    def flush(self):
+        if self.writer is not None:
+            self.writer.flush()
+            for shard in self.writer.shard_writers():
+                self.levels["flushed"][shard] = dict(self.state("durable", shard))
+
+    def close(self):
+        if self.writer is not None:
+            shards = list(self.writer.shard_writers())
+            self.writer.close()
+            self.writer = None
+            for shard in shards:
+                self.levels["flushed"][shard] = dict(self.state("durable", shard))
+
+    def crash(self):
+        self.writer = None  # never closed: the next one fences and replays it
+
+    def compact(self):
+        compact_with_pylance(self.table)
+        self.levels["base"] = {s: dict(rows) for s, rows in self.levels["flushed"].items()}
+
+    def rows(self, level):
+        return [r for rows in self.levels[level].values() for r in rows.values()]
+
+
+def same(found, wanted):
+    return sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_l1_l2_l3_reads_equal_a_dictionary(kind, data, tmp_path_factory):
+    key_fields, keys = KINDS[kind]
+    key = [name for name, _ in key_fields]
+    schema = pa.schema([*key_fields, ("x", pa.int64()), ("s", pa.utf8())])
+    buckets = data.draw(st.integers(1, 8))
+    sharding = weir.Bucket("id", buckets) if buckets > 1 else weir.Unsharded()
+    uri = str(tmp_path_factory.mktemp("model") / "t")
+    model = Model(weir.create(uri, schema, primary_key=key, sharding=sharding), key)
+    reader = weir.open(uri)
+    a_row = st.tuples(keys, st.none() | st.integers(0, 6), st.none() | st.sampled_from("ab"))
+    step = st.one_of(
+        st.tuples(st.just("put"), st.lists(a_row, min_size=1, max_size=5)),
+        st.tuples(st.just("put"), st.lists(a_row, min_size=1, max_size=5)),
+        st.tuples(st.just("delete"), st.lists(keys, min_size=1, max_size=3)),
+        st.tuples(st.sampled_from(["flush", "close", "crash", "compact"]), st.none()),
+    )
+    for name, argument in data.draw(st.lists(step, max_size=9)):
+        if name == "put":
+            tuples = [((k if isinstance(k, tuple) else (k,)), x, s) for k, x, s in argument]
+            model.put([{**dict(zip(key, k, strict=True)), "x": x, "s": s} for k, x, s in tuples])
+        elif name == "delete":
+            model.delete(argument)
+        else:
+            getattr(model, name)()
+    level = data.draw(st.sampled_from(["durable", "durable", "flushed", "base"]))
+    columns = data.draw(
+        st.none() | st.lists(st.sampled_from(schema.names), min_size=1, unique=True)
+    )
+    predicate = data.draw(st.sampled_from(list(FILTERS)))
+    passing = [r for r in model.rows(level) if FILTERS[predicate](r)]
+    wanted = [{c: r[c] for c in (columns or schema.names)} for r in passing]
+    scan = reader.scan(columns=columns, filter=predicate, freshness=level)
+    assert same(scan.to_table().to_pylist(), wanted)
+    assert scan.count() == len(wanted)
+    asked = data.draw(st.lists(keys, max_size=6))
+    found = reader.get(asked, freshness=level).to_pylist()
+    truth = {model.key_of(r): r for r in model.rows(level)}
+    order = dict.fromkeys(k if isinstance(k, tuple) else (k,) for k in asked)
+    assert found == [truth[k] for k in order if k in truth]
+    model.close()
+    assert same(reader.scan().to_table().to_pylist(), model.rows("durable"))

@@ -1,0 +1,84 @@
+"""Helpers for tests of whole tables: counting requests, and folding SSTables with pylance alone."""
+
+from collections import Counter
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance.mem_wal import CompactedSsTable
+
+import weir
+from weir.format.schema import TOMBSTONE
+
+VERBS = (
+    "copy",
+    "delete",
+    "get",
+    "get_many",
+    "get_range",
+    "head",
+    "head_many",
+    "list",
+    "list_folder",
+    "put",
+    "put_if_absent",
+    "put_if_match",
+)
+
+
+class CountingStore:
+    """A store that counts: `calls` by verb, and `requests` with one for each object asked for."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.calls: Counter[str] = Counter()
+        self.requests = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in VERBS:
+            return found
+
+        def call(*args: Any, **options: Any) -> Any:
+            self.calls[name] += 1
+            many = name in ("get_many", "head_many")
+            self.requests += len(args[0]) if many else 1
+            return found(*args, **options)
+
+        return call
+
+    def reset(self) -> None:
+        """Start counting anew."""
+        self.calls.clear()
+        self.requests = 0
+
+
+def count_requests(table: weir.Table) -> CountingStore:
+    """Count what the table asks of its stores from now on; Lance's own reads are not seen."""
+    counting = CountingStore(table.core.store)
+    if table.core.wal is table.core.store:
+        table.core.wal = counting  # type: ignore[assignment]
+    table.core.store = counting  # type: ignore[assignment]
+    return counting
+
+
+def compact_with_pylance(table: weir.Table) -> None:
+    """Fold every published SSTable into the base, oldest first, by pylance's own merges (L-4)."""
+    base = table.core.lake.open_base()
+    key = list(table.primary_key)
+    for shard in table.shards():
+        folded = base.compacted.get(shard.id, 0)
+        for sstable in shard.manifest().sstables:
+            if sstable.generation <= folded:
+                continue
+            reader = table.core.lake.open_sstable(shard.id, sstable.path, base.schema)
+            rows = pa.Table.from_batches(reader.scan())
+            dead = rows.filter(rows[TOMBSTONE])
+            live = rows.filter(pa.compute.invert(rows[TOMBSTONE])).drop_columns([TOMBSTONE])
+            dataset = lance.dataset(table.uri)
+            if dead.num_rows:
+                dataset.merge_insert(key).when_matched_delete().execute(dead.select(key))
+            merge = dataset.merge_insert(key).when_matched_update_all()
+            merge.when_not_matched_insert_all()
+            merge.mark_sstables_as_compacted([CompactedSsTable(str(shard.id), sstable.generation)])
+            merge.execute(live.cast(table.schema))
