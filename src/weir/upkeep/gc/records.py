@@ -68,8 +68,11 @@ def collect_chains(
         part.seen_bytes += sum(chain.sizes.values())
         dead = bool(chain.newest.get("deleted")) or (kind == "checkpoints" and chain.first is None)
         if dead and now - chain.times[chain.seqs[-1]] >= ages.fence_retention:
-            for step in (chain.seqs[:-1], chain.seqs[-1:]):
-                _run(store, kind, chain, step, deleter, veto)
+            # The deletion record goes only after all others are gone; tasks that may run in any order
+            # leave it to the next collection.
+            rest, last = chain.seqs[:-1], chain.seqs[-1:]
+            if not rest or (_run(store, kind, chain, rest, deleter, veto) and deleter.immediate):
+                _run(store, kind, chain, last, deleter, veto)
             continue
         _supersede(store, kind, chain, now, ages, deleter, veto)
 
@@ -101,9 +104,12 @@ def _run(
     seqs: list[int],
     deleter: Deleter,
     veto: Veto | None,
-) -> None:
+) -> bool:
     items = [(paths.chain_path(chain.folder, seq), chain.sizes[seq]) for seq in seqs]
-    deleter.run(store, batches(kind, "table", items, deleter.report, veto), total=len(items))
+    kept = deleter.report.kind(kind).kept
+    vetoed = kept["vetoed"]
+    done = deleter.run(store, batches(kind, "table", items, deleter.report, veto), total=len(items))
+    return done and kept["vetoed"] == vetoed
 
 
 def collect_leftovers(

@@ -92,8 +92,14 @@ class Deleter:
     _done: dict[str, int] = field(default_factory=dict)
     _total: dict[str, int] = field(default_factory=dict)
 
-    def run(self, store: Store, work: Iterable[Batch], *, total: int) -> None:
-        """Delete every batch; one that fails is reported and the others go on."""
+    @property
+    def immediate(self) -> bool:
+        """True when `run` deletes before it returns."""
+        return self.planned is None
+
+    def run(self, store: Store, work: Iterable[Batch], *, total: int) -> bool:
+        """Delete every batch; False when one failed, which is reported while the others go on."""
+        errors = len(self.report.errors)
         rest = iter(work)
         first = True
         while window := list(islice(rest, self.workers)):
@@ -114,6 +120,7 @@ class Deleter:
                 self._done[kind] = self._done.get(kind, 0) + len(batch.paths)
             if self.progress is not None:
                 self.progress(kind, self._done.get(kind, 0), self._total[kind])
+        return len(self.report.errors) == errors
 
     def _window(self, store: Store, window: list[Batch]) -> list[str | None]:
         if self.dry_run:
