@@ -1,0 +1,30 @@
+"""Threads for tests that must end: what hangs fails with its name."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Caller:
+    """Runs a call in a thread; `result()` gives its value or raises its error."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+        def run() -> None:
+            try:
+                self._value = call()
+            except BaseException as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def result(self, timeout: float = 10.0) -> Any:
+        """Wait for the end."""
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), "the call never returned"
+        if self._error is not None:
+            raise self._error
+        return self._value
