@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import itertools
 import os
 import stat
@@ -26,6 +27,8 @@ from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
 from weir.store.api import Blob, Bytes, Folder, LostAnswer, Meta, ObjectExists, ObjectMissing
 from weir.store.paths import TEMPORARY, check, check_folder
+
+Names = list[str]
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_CLOEXEC
@@ -161,14 +164,16 @@ class LocalStore:
 
     def delete(self, paths: Sequence[str]) -> None:
         """Unlink each, and folders that become empty: other stores have no empty folders either."""
+        by_folder: dict[str, Names] = {}
         for path in paths:
+            folder, _, name = check(path).rpartition("/")
+            by_folder.setdefault(folder, []).append(name)
+        for folder in sorted(by_folder, key=len, reverse=True):
             try:
-                os.unlink(self._base + check(path))
+                self._unlink(folder, by_folder[folder])
             except OSError as error:
                 if error.errno not in _MISSING:
-                    raise self._failed(error, path) from error
-        folder_of = {path.rpartition("/")[0] for path in paths}
-        for folder in sorted(folder_of, key=len, reverse=True):
+                    raise self._failed(error, folder) from error
             self._drop_empty(folder)
 
     def copy(self, source: str, target: str) -> None:
@@ -237,21 +242,40 @@ class LocalStore:
             # There, but perhaps not after a power loss: neither success nor failure (F-11).
             raise LostAnswer(f"{self._root}: {path} was written but not synced: {error}") from error
 
+    def _unlink(self, folder: str, names: Names) -> None:
+        """Delete from one folder, never while somebody scans it.
+
+        A scan that runs beside deletions and creations can miss the newest of a sequence: it
+        passes the place where the new one appears, and comes too late for the old one. A floor read
+        that way would be too low (G-8). The lock is held for one file at a time.
+        """
+        file = os.open(self._base + folder, _READ | os.O_DIRECTORY)
+        try:
+            for name in names:
+                with _locked(file, fcntl.LOCK_EX), contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=file)
+        finally:
+            os.close(file)
+
     def _scan(self, folder: str) -> Folder:
         folders, objects = _empty()
         lead = folder + "/" if folder else ""
         try:
-            with os.scandir(self._base + folder) as entries:
-                for entry in entries:
-                    if TEMPORARY.search(entry.name):
-                        continue
-                    try:
-                        if entry.is_dir():
-                            folders.append(lead + entry.name)
-                        else:
-                            objects.append(_meta(lead + entry.name, entry.stat()))
-                    except FileNotFoundError:
-                        continue  # deleted between the scan and the stat
+            file = os.open(self._base + folder, _READ | os.O_DIRECTORY)
+            try:
+                with _locked(file, fcntl.LOCK_SH), os.scandir(file) as entries:
+                    for entry in entries:
+                        if TEMPORARY.search(entry.name):
+                            continue
+                        try:
+                            if entry.is_dir():
+                                folders.append(lead + entry.name)
+                            else:
+                                objects.append(_meta(lead + entry.name, entry.stat()))
+                        except FileNotFoundError:
+                            continue  # deleted by somebody who knows no locks, such as pylance
+            finally:
+                os.close(file)
         except OSError as error:
             if error.errno in _MISSING:
                 return [], []
@@ -278,6 +302,22 @@ class LocalStore:
         if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP):
             return InvalidInput(f"{where}: {error.strerror}; choose another folder")
         return StoreError(f"{where}: {error.strerror}; nothing was written")
+
+
+@contextlib.contextmanager
+def _locked(file: int, kind: int) -> Iterator[None]:
+    """Hold a lock on an open folder; a file system without locks gives what its scans give."""
+    try:
+        fcntl.flock(file, kind)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        yield
+        return
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _empty() -> Folder:

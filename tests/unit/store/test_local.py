@@ -1,5 +1,6 @@
 """Local files: whole objects, no traces, clear errors."""
 
+import fcntl
 import multiprocessing
 import os
 import tempfile
@@ -239,6 +240,41 @@ def test_repeated_temporary_number_is_skipped(store, monkeypatch):
     store.put_if_absent("a", b"1")
     assert store.get("a").data == b"1"
     assert Path(store.uri, "a#5").exists()
+
+
+def is_free(folder, kind):
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+def test_g8_no_deletion_runs_beside_a_scan(store, monkeypatch):
+    for name in "abc":
+        store.put_if_absent(f"d/{name}", b"")
+    folder = Path(store.uri, "d")
+    real_meta, real_unlink, free = local._meta, os.unlink, []
+
+    def scanning(path, status):
+        free.append((is_free(folder, fcntl.LOCK_EX), is_free(folder, fcntl.LOCK_SH)))
+        return real_meta(path, status)
+
+    def deleting(name, **more):
+        free.append((is_free(folder, fcntl.LOCK_EX), is_free(folder, fcntl.LOCK_SH)))
+        real_unlink(name, **more)
+
+    monkeypatch.setattr(local, "_meta", scanning)
+    assert len(list(store.list("d"))) == 3
+    assert set(free) == {(False, True)}  # other scans may run, deletions wait
+    free.clear()
+    monkeypatch.setattr(os, "unlink", deleting)
+    store.delete(["d/a", "d/b"])
+    assert set(free) == {(False, False)}
+    assert is_free(folder, fcntl.LOCK_EX)
 
 
 def test_object_that_vanishes_while_listed_is_left_out(store, monkeypatch):
