@@ -108,6 +108,8 @@ class WalStores:
         self._lock = env.threads.lock()
         self._opened: dict[str, Store] = {}
         self._sites: dict[UUID, tuple[int, ShardSite]] = {}
+        self.alias: str | None = None
+        """A URI under which the recorded store may be reached as well (another mount point)."""
 
     def at(self, uri: str | None) -> Store:
         """The store at that URI; the table's own for None. Contacts nothing."""
@@ -131,8 +133,8 @@ class WalStores:
         """
         known = self._sites.get(shard)
         if floors is not None:
-            if floors.store == 0:
-                return self.beside(shard)
+            if floors.store == 0 and known is None:
+                return self._remember(0, self.beside(shard))
             if known is not None and known[0] >= floors.store:
                 return known[1]
         elif known is not None:
@@ -144,14 +146,21 @@ class WalStores:
         record = record or latest_record(self.store, shard)
         wal = self.at(record.uri)
         if record.store_id is not None:
+            if self.alias is not None and self.alias != record.uri:
+                other = self.at(self.alias)
+                wal = other if read_store_id(other, shard) == record.store_id else wal
             found = read_store_id(wal, shard)
             if found is None:
                 raise lost_store(wal, shard, record)
             if found != record.store_id:
                 raise foreign_store(wal, shard, found)
-        site = ShardSite(self.store, wal, shard, self._env, record.store_id)
+        return self._remember(
+            record.seq, ShardSite(self.store, wal, shard, self._env, record.store_id)
+        )
+
+    def _remember(self, seq: int, site: ShardSite) -> ShardSite:
         with self._lock:
-            self._sites[shard] = (record.seq, site)
+            self._sites[site.shard] = (seq, site)
         return site
 
     def forget(self, shard: UUID) -> None:

@@ -38,6 +38,8 @@ from weir.types import Generation, Position
 log = logging.getLogger("weir.shard")
 
 FLUSH_ROUNDS = 8
+CUTS_KEPT = 64
+"""Generations that may be published while one flush waits to be told its own cut."""
 RETRY_DELAY_MAX = 5.0
 
 
@@ -65,6 +67,8 @@ class MemTables:
         self.active = MemTable(generation, schema)
         self.frozen: deque[MemTable] = deque()
         self.manifest: ShardManifest = appender.claim.manifest
+        self._cuts: dict[int, ShardManifest] = {self.manifest.current_generation: self.manifest}
+        """The newest manifest before each of the latest generations: the cut a checkpoint pins."""
         self.durable: Position = appender.claim.fence
         """The last position whose rows, if any, have been booked in their MemTable. Not the
         appender's own counter: that one runs ahead for the moment between a put's answer and its
@@ -125,8 +129,11 @@ class MemTables:
 
     # -- called without it -----------------------------------------------------------------------
 
-    def flush_all(self, make_durable: Callable[[], object]) -> None:
-        """Publish every row put so far and close the gap; `make_durable` sees to the log first."""
+    def flush_all(self, make_durable: Callable[[], object]) -> ShardManifest:
+        """Publish every row put so far and close the gap; `make_durable` sees to the log first.
+
+        Returns a manifest that holds exactly those rows and none put later (K-3).
+        """
         with self._group.lock:
             if self.active.rows:
                 self.freeze()
@@ -134,6 +141,8 @@ class MemTables:
         make_durable()
         self.wait_flushed(through)
         self.close_gap()
+        with self._group.lock:
+            return self._cuts.get(through + 1, self.manifest)
 
     def wait_flushed(self, through: Generation) -> None:
         """Return when every generation up to `through` is published, or raise what ended the
@@ -313,6 +322,8 @@ class MemTables:
         with self._group.lock:
             # Readers switch from the MemTable to the SSTable in one step (M-1).
             self.manifest = committed
+            self._cuts[committed.current_generation] = committed
+            self._cuts.pop(committed.current_generation - CUTS_KEPT, None)
             if table is not None:
                 assert self.frozen[0] is table, "W-5: published out of order"
                 self.frozen.popleft()

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from weir.config import WriterConfig
 from weir.errors import Backpressure, FencedError, WalOnlyMode
+from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.lake.api import Lake
 from weir.log.appender import WalAppender
@@ -188,7 +189,7 @@ class ShardWriter:
             last.wait(timeout)
         return Position(self._appender.next_position - 1)
 
-    def flush(self) -> None:
+    def flush(self) -> ShardManifest:
         """Freeze the MemTable, publish it as an SSTable, and leave no gap: afterwards R = L (W-2).
 
         Raises `WalOnlyMode` on a WAL-only writer. One SSTable and one manifest commit, or just a
@@ -196,14 +197,12 @@ class ShardWriter:
         """
         memtables = self._require_memtables("flush")
         self._check_open()
-        memtables.flush_all(self.flush_wal)
+        return memtables.flush_all(self.flush_wal)
 
     def close(self) -> None:
-        """Make every accepted row durable, flush (MemTable mode), close the gap, end the threads
-        (M-8).
+        """Make every accepted row durable, flush (MemTable mode), close the gap (M-8).
 
-        Raises what prevented it, with the rows left as `.unacknowledged`. Closing twice is
-        harmless.
+        Raises what prevented it, with the rows left as `.unacknowledged`. Twice is harmless.
         """
         if self._closed:
             return
@@ -256,6 +255,11 @@ class ShardWriter:
     def fenced(self) -> bool:
         """True once a newer writer was met; this handle is then finished (F-13)."""
         return isinstance(self._group.failure, FencedError)
+
+    @property
+    def is_open(self) -> bool:
+        """True until it is closed, fenced or stopped."""
+        return not self._closed and self._group.failure is None
 
     @property
     def site(self) -> ShardSite:

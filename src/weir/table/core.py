@@ -15,8 +15,12 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.format.schema import TableSchema
 from weir.lake.api import Lake
+from weir.log.floors import FloorValues
 from weir.log.site import ShardSite
+from weir.log.wal_store import WalRecord, WalStores
+from weir.shard.writer import ShardWriter
 from weir.store.api import Store
+from weir.store.open import open_store
 from weir.table.record import Route, TableRecord, TableRecords
 from weir.table.sharding import (
     Identity,
@@ -47,6 +51,21 @@ class Core:
     env: Env
     record: TableRecord
     tails: Tails
+    wal_uri: str | None = None
+    """Where this handle wants the log; None: where it is, or where the record puts new shards."""
+    live: dict[UUID, ShardWriter] = field(default_factory=dict, repr=False)
+    """The latest writer this handle opened of each shard; a checkpoint flushes through them."""
+    wal_stores: WalStores = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        def open_wal(uri: str) -> Store:
+            if uri == self.wal.uri:
+                return self.wal
+            return open_store(uri, self.storage_options, env=self.env)
+
+        self.wal_stores = WalStores(self.store, self.env, open_wal)
+        self.wal_stores.alias = None if self.wal_uri == self.uri else self.wal_uri
+
     _known_schema: TableSchema | None = field(default=None, repr=False)
 
     def schema(self) -> TableSchema:
@@ -62,9 +81,27 @@ class Core:
             self._known_schema = self.schema()
         return self._known_schema
 
-    def site(self, shard: UUID) -> ShardSite:
-        """Where that shard is."""
-        return ShardSite(self.store, self.wal, shard, self.env)
+    def site(self, shard: UUID, floors: FloorValues | None = None) -> ShardSite:
+        """Where that shard and its log are; one listing the first time, unless `floors` are given.
+
+        Raises `WalStoreMismatch` when the store of the log is not the one recorded (S-1, S-5).
+        """
+        return self.wal_stores.site(shard, floors)
+
+    def beside(self, shard: UUID) -> ShardSite:
+        """The shard for whoever never reads its log: manifests, floors, SSTables (S-5)."""
+        return self.wal_stores.beside(shard)
+
+    def wanted_wal(self, recorded: WalRecord) -> str | None:
+        """Where a writer of this handle puts the log: as asked for, as recorded, or by default."""
+        if self.wal_uri is not None:
+            return None if self.wal_uri == self.uri else self.wal_uri
+        return recorded.uri if recorded.seq else self.record.wal_uri
+
+    def live_writer(self, shard: UUID) -> ShardWriter | None:
+        """The open writer of that shard in this handle, if there is one."""
+        writer = self.live.get(shard)
+        return writer if writer is not None and writer.is_open else None
 
     def refresh(self) -> TableRecord:
         """Read the record again: after resharding, say. One list, one get."""
@@ -98,7 +135,7 @@ class Core:
     def ensure_shard(self, value: Value) -> UUID:
         """The shard of `value`, made if it does not exist. Creators at the same time agree."""
         shard = self.route(value)
-        manifests = self.tails.manifests(self.site(shard))
+        manifests = self.tails.manifests(self.beside(shard))
         if isinstance(self.record.sharding, Identity) and manifests.latest() is None:
             dtype = self.schema().plain.field(self.record.sharding.column).type
             entries = field_entries(self.record.sharding, value, dtype)

@@ -18,6 +18,7 @@ from weir.format.keys import check_key_type
 from weir.format.schema import TOMBSTONE
 from weir.lake import adopt
 from weir.lake.pylance_lake import PylanceLake
+from weir.log.lineage import require_ready
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.store.api import Store
@@ -79,14 +80,20 @@ def create(
 def open(
     uri: str, *, storage_options: Options = None, wal_uri: str | None = None, env: Env = SYSTEM
 ) -> Table:
-    """Open the table at `uri`. Claims nothing. Four requests.
+    """Open the table at `uri`. Claims nothing. Five requests.
 
-    `wal_uri` overrides where the recorded WAL store is reached (another mount point, say). Raises
-    `NotAWeirTable` when there is none.
+    `wal_uri` is where this handle reaches the log: the recorded store under another name (another
+    mount point, say), or another store, to which its writers then move the log (S-3); the table's
+    own URI means beside the data. Raises `NotAWeirTable` when there is none, `MissingEntry` for a
+    clone that was not finished (C-2).
     """
     store = open_store(uri, storage_options, env=env)
+    require_ready(store)
     record = TableRecords(store).load()
-    place = _Place(uri, wal_uri or record.wal_uri, storage_options, env, store)
+    asked = None if wal_uri is None else normalize(wal_uri)
+    beside = asked == normalize(uri)
+    place = _Place(uri, None if beside else asked or record.wal_uri, storage_options, env, store)
+    place.asked_wal = asked
     return place.table(record)
 
 
@@ -155,6 +162,7 @@ class _Place:
     ) -> None:
         self.uri = normalize(uri)
         self.wal_uri = None if wal_uri is None else normalize(wal_uri)
+        self.asked_wal = self.wal_uri
         if self.uri.startswith("memory://"):
             raise InvalidInput(
                 f"{self.uri}: a table needs a place that Lance can reach too; memory:// serves as"
@@ -189,6 +197,7 @@ class _Place:
                 env=self.env,
                 record=record,
                 tails=Tails(self.env),
+                wal_uri=self.asked_wal,
             )
         )
 

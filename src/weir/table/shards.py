@@ -10,6 +10,7 @@ from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
+from weir.shard.handover import open_writer
 from weir.shard.writer import ShardWriter
 from weir.table.core import Core
 from weir.table.sharding import Unsharded, Value
@@ -42,9 +43,10 @@ class Shard:
 
     def manifest(self) -> ShardManifest:
         """The latest manifest. Two requests when nothing changed."""
-        manifest = self._core.tails.manifests(self.site).latest()
+        site = self._core.beside(self.id)
+        manifest = self._core.tails.manifests(site).latest()
         if manifest is None:
-            raise NotAWeirTable(f"{self.site} does not exist; `Table.shards` lists those that do")
+            raise NotAWeirTable(f"{site} does not exist; `Table.shards` lists those that do")
         return manifest
 
     def writer(self, config: WriterConfig | None = None) -> ShardWriter:
@@ -60,13 +62,17 @@ class Shard:
             def belongs(batch: object) -> object:
                 return router.mask(batch, value)
 
-        return ShardWriter.open(
-            self.site,
+        opened = open_writer(
+            core.wal_stores,
+            self.id,
+            core.wanted_wal,
             schema=self.table_schema,
             lake=core.lake,
             config=config or core.record.writer_defaults,
             belongs=belongs,
         )
+        core.live[self.id] = opened
+        return opened
 
     def tailer(self, start: int | None = None, *, fences: bool = False) -> WalTailer:
         """A reader of the shard's log; see `WalTailer`."""

@@ -171,7 +171,7 @@ def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable"
     check_freshness(freshness)
 
     def load(pin: ShardPin) -> Cut:
-        site = core.site(pin.shard)
+        site = core.beside(pin.shard)
         manifest = core.tails.manifests(site).load(Version(pin.manifest_version))
         if manifest is None:
             raise MissingEntry(
@@ -192,10 +192,10 @@ def _ordered(cuts: list[Cut]) -> tuple[Cut, ...]:
 
 
 def _cut(core: Core, shard: UUID, *, tail: bool) -> Cut | None:
-    site = core.site(shard)
-    manifest, floors = core.tails.latest(site)
+    manifest, floors = core.tails.latest(core.beside(shard))
     if manifest is None:
         return None  # a folder without a manifest: a shard somebody is just making
+    site = core.site(shard, floors) if tail else core.beside(shard)
     through = core.tails.tip(site, manifest, floors) if tail else manifest.replay_after
     return _cut_of(manifest, max(through, manifest.replay_after))
 

@@ -52,10 +52,10 @@ def collect_stats(core: Core) -> TableStats:
     """Look at every shard, several at a time, then at the base."""
 
     def look(shard: UUID) -> ShardStats | None:
-        site = core.site(shard)
-        manifest, floors = core.tails.latest(site)
+        manifest, floors = core.tails.latest(core.beside(shard))
         if manifest is None:
             return None
+        site = core.site(shard, floors)
         tip = core.tails.tip(site, manifest, floors)
         return ShardStats(
             shard=shard,

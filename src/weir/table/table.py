@@ -81,7 +81,7 @@ class Table:
         strange = [shard for shard in ids if shard not in routed]
 
         def latest(shard: UUID) -> ShardManifest | None:
-            return self.core.tails.manifests(self.core.site(shard)).latest()
+            return self.core.tails.manifests(self.core.beside(shard)).latest()
 
         found = dict(
             zip(strange, self.core.env.threads.map(latest, strange, workers=16), strict=True)

@@ -1,0 +1,193 @@
+"""Opens a shard for writing where its log is, and moves the log when another store is wanted.
+
+Keeps
+  S-1  the recorded store is known by its id; a wrong one is refused
+  S-2  a lost store is survivable exactly when no row was left in it: claim first, then look
+  S-3  a move fences the recorded store, replays and flushes from it to R = L, then switches by one
+       record; the first append goes to the new store
+Opening a writer is a write, and so is a move: both fence every older writer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from weir.config import WriterConfig
+from weir.errors import CommitConflict, MissingEntry, StoreError, WalStoreMismatch
+from weir.format import paths
+from weir.format.schema import TableSchema
+from weir.lake.api import Lake
+from weir.log.floors import FloorValues
+from weir.log.manifests import Manifests
+from weir.log.site import ShardSite
+from weir.log.wal_store import (
+    WalMoved,
+    WalRecord,
+    WalStores,
+    encode,
+    foreign_store,
+    known_ids,
+    latest_record,
+    read_store_id,
+    stamp_store_id,
+)
+from weir.shard.writer import Belongs, ShardWriter
+from weir.store.api import ObjectExists
+from weir.store.chain import Chain
+from weir.types import Epoch
+
+log = logging.getLogger("weir.shard")
+
+OPEN_ATTEMPTS: Final = 8
+
+Pause = Callable[[str], None]
+Wanted = Callable[[WalRecord], str | None]
+"""Where the log should be, given where it is recorded."""
+
+
+def open_writer(
+    stores: WalStores,
+    shard: UUID,
+    wanted: Wanted,
+    *,
+    schema: TableSchema,
+    lake: Lake,
+    config: WriterConfig,
+    belongs: Belongs | None = None,
+    pause: Pause = lambda _step: None,
+) -> ShardWriter:
+    """A writer whose log is at `wanted(recorded)`.
+
+    Raises what `ShardWriter.open` raises, `WalStoreMismatch` (the store is another table's, or not
+    the recorded one) and `MissingEntry` (the recorded store lost rows that exist nowhere else). Two
+    requests more than `ShardWriter.open`; a move opens the shard twice.
+    """
+    for _ in range(OPEN_ATTEMPTS):
+        try:
+            site = _site(stores, shard, wanted, schema=schema, lake=lake, pause=pause)
+            return ShardWriter.open(site, schema=schema, lake=lake, config=config, belongs=belongs)
+        except WalMoved as moved:
+            log.info("wal.moved shard=%s reason=%s", shard, moved)
+            stores.forget(shard)
+    raise CommitConflict(
+        f"shard {shard} of {stores.store.uri}: its log was moved {OPEN_ATTEMPTS} times while it was"
+        " being opened; several processes open it with different wal_uri, stop all but one"
+    )
+
+
+def _site(
+    stores: WalStores,
+    shard: UUID,
+    wanted: Wanted,
+    *,
+    schema: TableSchema,
+    lake: Lake,
+    pause: Pause,
+) -> ShardSite:
+    record = latest_record(stores.store, shard)
+    target = wanted(record)
+    try:
+        site = stores.resolve(shard, record)
+    except (WalStoreMismatch, StoreError) as lost:
+        return _take_over(stores, shard, record, target, lost, pause)
+    if target == record.uri or site.wal is stores.at(target):
+        return site
+    config = WriterConfig(enable_memtable=True)
+    with ShardWriter.open(site, schema=schema, lake=lake, config=config) as old:
+        pause("claimed")
+        old.flush()
+        pause("flushed")
+        manifests = Manifests(site)
+        return _switch(stores, manifests, target, old.epoch, pause)
+
+
+def _take_over(
+    stores: WalStores,
+    shard: UUID,
+    record: WalRecord,
+    target: str | None,
+    lost: Exception,
+    pause: Pause,
+) -> ShardSite:
+    """S-2: go on without the recorded store, if nothing was left in it."""
+    if target == record.uri and (
+        isinstance(lost, StoreError) or read_store_id(stores.at(target), shard) is not None
+    ):
+        raise lost  # not reachable now, or another's: nothing may be written there
+    manifests = Manifests(stores.beside(shard))
+    current, floors = manifests.latest_with_floors()
+    _require_closed(manifests, record, target, floors, lost)
+    claimed = manifests.claim(current)
+    pause("claimed")
+    # Again, now that R is ours: a living writer marks its first row, then looks for a claim.
+    _, floors = manifests.latest_with_floors()
+    _require_closed(manifests, record, target, floors, lost)
+    log.warning("wal.lost shard=%s uri=%s: nothing was left in it", shard, record.uri)
+    return _switch(stores, manifests, target, Epoch(claimed.writer_epoch), pause)
+
+
+def _require_closed(
+    manifests: Manifests,
+    record: WalRecord,
+    target: str | None,
+    floors: FloorValues,
+    lost: Exception,
+) -> None:
+    manifest = manifests.require()
+    if floors.is_closed(manifest.replay_after, manifest.last_seen):
+        return
+    marked = max(manifest.last_seen, floors.used, floors.open)
+    text = (
+        f"{manifests.site}: its log is recorded in {record.uri} ({lost}), and entries after"
+        f" position {manifest.replay_after}, up to at least {marked}, are not in any SSTable"
+    )
+    if target == record.uri:
+        raise MissingEntry(f"{text}; acknowledged rows are lost unless that store comes back (S-2)")
+    raise WalStoreMismatch(
+        f"{text}: wal store reconfiguration needs the recorded store (S-3); make it reachable"
+    )
+
+
+def _switch(
+    stores: WalStores, manifests: Manifests, target: str | None, epoch: Epoch, pause: Pause
+) -> ShardSite:
+    """One record moves the log. R = L holds, and `epoch` is ours."""
+    store, shard = stores.store, manifests.site.shard
+    chain = Chain(store, paths.wal_store_chain(shard))
+    record = latest_record(store, shard)
+    wal = stores.at(target)
+    store_id = None if target is None else _id_for(stores, shard, target)
+    new_id = manifests.site.env.new_id
+    try:
+        move_to = (target, store_id)
+        chain.append(encode(record, epoch, new_id(), move_to=move_to), record.seq)
+        pause("prepared")
+        if store_id is not None:
+            stamp_store_id(wal, shard, store_id, store.uri)
+            pause("stamped")
+        manifests.require_owner(manifests.require(), epoch)
+        pause("proved")
+        moved = WalRecord(record.seq + 2, target, store_id)
+        chain.append(encode(moved, epoch, new_id()), record.seq + 1)
+    except ObjectExists:
+        manifests.require_owner(manifests.require(), epoch)
+        raise WalMoved(f"{manifests.site}: somebody else settled where its log is") from None
+    pause("confirmed")
+    manifests.floors.raise_to("store", moved.seq)
+    log.info("wal.moved shard=%s from=%s to=%s", shard, record.uri, target)
+    stores.forget(shard)
+    return stores.resolve(shard, moved)
+
+
+def _id_for(stores: WalStores, shard: UUID, target: str) -> str:
+    """The id the store has if it was ours before, else a new one; another's is refused (S-4)."""
+    wal = stores.at(target)
+    found = read_store_id(wal, shard)
+    if found is None:
+        return stores.beside(shard).env.new_id().hex
+    if found not in known_ids(stores.store, shard):
+        raise foreign_store(wal, shard, found)
+    return found
