@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from weir.errors import MissingEntry
 from weir.format import paths
+from weir.log.floors import Floors
 from weir.log.site import ShardSite
 from weir.types import Position
 
@@ -28,6 +29,10 @@ def find_tip(site: ShardSite, after: Position) -> Position:
         if not any(_exists(site, [tip + offset for offset in _BEYOND])):
             return Position(tip)
         if not _exists(site, [tip + 1])[0]:  # else a writer went on while we looked
+            floor = Floors(site).load().wal
+            if floor > tip:  # flushed and collected since the caller read the manifest (G-7c)
+                tip = floor
+                continue
             raise MissingEntry(
                 f"{site}: the log has a hole at position {tip + 1}, "
                 f"{paths.wal_path(site.shard, Position(tip + 1))} does not exist although later "
