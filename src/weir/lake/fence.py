@@ -8,8 +8,8 @@ empty table, for tables without a key, and between any two processes, with the p
 manifest as the only referee. Appends of other tools pass (`preserves_nullability`).
 
 (`LanceDataset.commit(commit_lock=...)` looks like the tool for this but is not: by its public
-source Lance, under a lock, looks for the manifest and then puts it without a condition, so a holder that
-stalls between the two overwrites another's commit.)
+source Lance, under a lock, looks for the manifest and then puts it without a condition, so a holder
+that stalls between the two overwrites another's commit.)
 """
 
 from __future__ import annotations
