@@ -13,6 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from weir.env import Env
+from weir.errors import SnapshotExpired
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.format.wal_entry import WalEntry
@@ -48,7 +49,10 @@ class Tails:
         return self.manifests(site).latest_with_floors()
 
     def tip(self, site: ShardSite, manifest: ShardManifest, floors: FloorValues) -> Position:
-        """The last position used. Two concurrent probes when nothing was added."""
+        """The last position used. Three requests when nothing was added.
+
+        Raises `SnapshotExpired` when entries after the manifest's R were collected while we looked.
+        """
         known = max(
             self._tips.get(site.shard, 0),
             manifest.last_seen,
@@ -57,6 +61,14 @@ class Tails:
             floors.used,
         )
         tip = find_tip(site, Position(known))
+        # Entries are flushed and collected while we probe, and what is gone looks like the end of
+        # the log. The floor rises before anything goes: read after the probes, it tells (G-7c).
+        floor = self.manifests(site).floors.load().wal
+        if floor > manifest.replay_after:
+            raise SnapshotExpired(
+                f"{site}: the log was collected through {floor} while a read planned on manifest "
+                f"{manifest.version} with R={manifest.replay_after}; read again"
+            )
         with self._lock:
             self._tips[site.shard] = max(tip, self._tips.get(site.shard, tip))
         return tip
