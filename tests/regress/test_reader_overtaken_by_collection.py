@@ -1,0 +1,57 @@
+"""A read planned on a manifest, the log behind it was flushed and collected, and its end was taken for the tip.
+
+The read then missed rows that were acknowledged before it began (L-1). And an opener called the collected part a hole:
+`MissingEntry` on a healthy table (seed 10305 of the simulator).
+"""
+
+from tests.support.hooks import HookStore
+from tests.support.one_shard import KEYED, lake_on, open_writer, site_on
+from tests.support.sim_table import core_on
+from weir.config import WriterConfig
+from weir.env import SYSTEM
+from weir.store.memory import MemoryStore
+from weir.table.scan import Scan
+from weir.upkeep.collect import Target, collect
+
+ALWAYS_PROVE = WriterConfig(fence_ttl=0)
+
+
+def collect_all(store):
+    site = site_on(store)
+    target = Target(site.store, SYSTEM, [site], lake=lake_on(site), fence_ttl=0)
+    collect(target, min_age=0, fence_retention=0, keep_first_entries=False)
+
+
+def overtaken(store, writer, verb, part):
+    def go_on():
+        for key in range(10, 40):
+            writer.put([{"k": key, "v": key}])
+        writer.flush()
+        writer.put([{"k": 50, "v": 50}])
+        collect_all(store)
+
+    return HookStore(store, verb, part, go_on)
+
+
+def test_l1_a_read_overtaken_by_flush_and_collection_misses_nothing():
+    store = MemoryStore()
+    writer = open_writer(site_on(store), ALWAYS_PROVE)
+    for key in range(5):
+        writer.put([{"k": key, "v": key}])
+    watched = overtaken(store, writer, "list", "floor")
+    table = Scan(core_on(site_on(watched), KEYED)).to_table()
+    assert set(table["k"].to_pylist()) >= set(range(5))
+    assert table.num_rows == 36
+    writer.close()
+
+
+def test_f6_an_opener_overtaken_by_flush_and_collection_finds_no_hole():
+    store = MemoryStore()
+    writer = open_writer(site_on(store), ALWAYS_PROVE)
+    for key in range(5):
+        writer.put([{"k": key, "v": key}])
+    watched = overtaken(store, writer, "list", "floor")
+    newer = open_writer(site_on(watched), ALWAYS_PROVE)
+    newer.close()
+    table = Scan(core_on(site_on(store), KEYED)).to_table()
+    assert table.num_rows == 36

@@ -1,0 +1,37 @@
+"""A table handle over one shard of `one_shard`, with the model of Lance."""
+
+from tests.support.one_shard import lake_on
+from weir.config import WriterConfig
+from weir.format.schema import TableSchema
+from weir.log.site import ShardSite
+from weir.table.core import Core
+from weir.table.record import Route, TableRecord
+from weir.table.sharding import Unsharded
+from weir.table.tails import Tails
+
+
+def core_on(site: ShardSite, schema: TableSchema) -> Core:
+    """The handle."""
+    record = TableRecord(
+        table_id=site.shard,
+        primary_key=schema.primary_key,
+        sharding=Unsharded(),
+        routing=(Route(site.shard, None, 0),),
+        routing_version=1,
+        spec=0,
+        wal_uri=None,
+        writer_defaults=WriterConfig(),
+        probe={},
+        created=0.0,
+        extra={},
+    )
+    return Core(
+        uri=site.store.uri,
+        storage_options={},
+        store=site.store,
+        wal=site.wal,
+        lake=lake_on(site, schema),
+        env=site.env,
+        record=record,
+        tails=Tails(site.env),
+    )
