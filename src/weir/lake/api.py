@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from weir.format.base_manifest import MemWalDetails
 from weir.format.schema import TableSchema
+from weir.store.api import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +107,25 @@ class Lake(Protocol):
 
     def open_sstable(self, shard: UUID, name: str, schema: TableSchema) -> SsTableReader:
         """Open for reading; rows come out in the shape of `schema`, matched by field id."""
+
+
+class VersionedLake(Lake, Protocol):
+    """A `Lake` whose base has versions that can be kept, shared and rolled back to."""
+
+    def protect_version(self, name: str, version: int) -> None:
+        """Keep a version from Lance's clean-up until `release_version`. Idempotent."""
+
+    def release_version(self, name: str) -> None:
+        """Undo `protect_version`. Idempotent."""
+
+    def protected_versions(self) -> dict[str, int]:
+        """Each tag and the version it protects."""
+
+    def check_version(self, version: int) -> None:
+        """Raise `MissingEntry` when that version can no longer be read."""
+
+    def shallow_clone(self, destination: Store, version: int) -> int:
+        """Make `destination` a base that shares the files of `version`. Idempotent."""
+
+    def restore(self, version: int) -> int:
+        """Make the content of `version` the latest again; the new version."""

@@ -1,0 +1,272 @@
+"""How a checkpoint comes to be: what it pins, shard by shard, and the handshake that makes it hold.
+
+Keeps
+  K-1b the record first, then the floors; a checkpoint whose pins collection may have passed is
+       dropped and made anew
+  K-3  scope "all" pins one manifest with the rows of the call and R = T
+  K-4  without a writer T is the tip found, never below L or R
+  K-6  shards first, base last
+  F-2  T is marked as used before anything names it
+  W-3  a gap of fences alone is closed by a manifest, without a claim, a row or an SSTable
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, cast
+from uuid import UUID
+
+from weir.config import WriterConfig
+from weir.errors import (
+    CheckpointNotFound,
+    CommitConflict,
+    FencedError,
+    MissingEntry,
+    WalOnlyMode,
+)
+from weir.format.manifest import ShardManifest, Status
+from weir.lake.api import VersionedLake
+from weir.log.checkpoints import Checkpoint, Checkpoints, Scope, ShardPin
+from weir.log.floors import FloorValues
+from weir.log.rules import Evidence
+from weir.log.site import ShardSite
+from weir.log.tailer import WalTailer
+from weir.log.tip import find_tip
+from weir.shard.writer import ShardWriter
+from weir.table.core import CONCURRENCY, Core
+from weir.table.shards import Shard
+from weir.types import Position
+
+log = logging.getLogger("weir.upkeep")
+
+ATTEMPTS: Final = 16
+PENDING_SECONDS: Final = 3600.0
+"""How long an unconfirmed checkpoint protects: longer than any checkpoint takes to make."""
+
+Pause = Callable[[str], None]
+Pins = Callable[[], Sequence[ShardPin]]
+
+
+class Passed(CommitConflict):
+    """Collection passed what a checkpoint was about to pin; it is made anew."""
+
+
+def versions(core: Core) -> VersionedLake:
+    """The Lance side of a table, with its verbs for versions."""
+    return cast("VersionedLake", core.lake)
+
+
+def make(
+    core: Core,
+    pins: Pins,
+    *,
+    scope: Scope,
+    lifetime: float | None,
+    name: str | None = None,
+    pause: Pause = lambda _step: None,
+) -> Checkpoint:
+    """A confirmed checkpoint of what `pins()` gives, made anew when collection was faster."""
+    last: Exception | None = None
+    for _ in range(ATTEMPTS):
+        shards = tuple(pins())
+        pause("pinned")
+        draft = Checkpoint(
+            id=core.env.new_id(),
+            scope=scope,
+            created=core.store.now(),
+            # K-6: after every shard.
+            base_version=core.lake.open_base().version,
+            routing_version=core.refresh().routing_version,
+            shards=shards,
+            name=name,
+        )
+        try:
+            return hold(core, draft, lifetime, partial(_shake_hands, core, shards), pause)
+        except (Passed, CheckpointNotFound, MissingEntry) as passed:
+            log.info("checkpoint.again table=%s reason=%s", core.uri, passed)
+            last = passed
+    raise CommitConflict(
+        f"{core.uri}: collection was faster than the checkpoint {ATTEMPTS} times; try again"
+    ) from last
+
+
+def hold(
+    core: Core,
+    draft: Checkpoint,
+    lifetime: float | None,
+    check: Callable[[], None],
+    pause: Pause = lambda _step: None,
+) -> Checkpoint:
+    """Announce, protect the base, `check` that nothing was passed, confirm; or leave nothing."""
+    records = Checkpoints(core.store)
+    pending = records.announce(draft, pending_until=draft.created + PENDING_SECONDS)
+    pause("announced")
+    try:
+        # The record comes before the tag, so that a tag nobody needs can be found by its name.
+        versions(core).protect_version(pending.base_tag, pending.base_version)
+        pause("tagged")
+        versions(core).check_version(pending.base_version)
+        check()
+        pause("checked")
+        expires = None if lifetime is None else draft.created + lifetime
+        confirmed = records.confirm(pending, expires=expires)
+    except (CommitConflict, CheckpointNotFound, MissingEntry):
+        drop(core, pending)
+        raise
+    pause("confirmed")
+    return confirmed
+
+
+def drop(core: Core, checkpoint: Checkpoint) -> bool:
+    """End a checkpoint as it was read: deletion, tag, records. False when it has changed (G-2)."""
+    records = Checkpoints(core.store)
+    if not records.mark_deleted(checkpoint):
+        return False
+    versions(core).release_version(checkpoint.base_tag)
+    records.erase(checkpoint.id)
+    return True
+
+
+def _shake_hands(core: Core, pins: Sequence[ShardPin]) -> None:
+    """K-1b: with the record written, no floor may have reached what it names."""
+
+    def check(pin: ShardPin) -> None:
+        floors = core.tails.manifests(core.beside(pin.shard)).floors.load()
+        if pin.manifest_version <= floors.manifest or pin.replay_after < floors.wal:
+            raise Passed(
+                f"{core.beside(pin.shard)}: manifest {pin.manifest_version} (R {pin.replay_after})"
+                f" is below the floors {floors.manifest} and {floors.wal}"
+            )
+
+    core.env.threads.map(check, list(pins), workers=CONCURRENCY)
+
+
+# -- the pins of one call ------------------------------------------------------------------------
+
+
+def durable_pins(core: Core) -> list[ShardPin]:
+    """Every shard as it stands: SSTables, and the log to the last acknowledged row (K-2, K-4)."""
+    return _each(core, lambda shard: _durable_pin(core, shard))
+
+
+def closed_pins(core: Core, scope_of: Sequence[UUID] | None = None) -> list[ShardPin]:
+    """Every shard flushed: R = T, through this handle's own writers where it has some (K-3).
+
+    A shard that another process writes to is claimed, and its writer fenced, if its gap has rows.
+    """
+    return _each(core, lambda shard: _closed_pin(core, shard), scope_of)
+
+
+def _each(
+    core: Core,
+    pin: Callable[[UUID], ShardPin | None],
+    shards: Sequence[UUID] | None = None,
+) -> list[ShardPin]:
+    ids = core.shard_ids() if shards is None else list(shards)
+    found = core.env.threads.map(pin, ids, workers=CONCURRENCY)
+    return [p for p in found if p is not None]
+
+
+def _durable_pin(core: Core, shard: UUID) -> ShardPin | None:
+    writer = core.live_writer(shard)
+    # Before the manifest: what is flushed meanwhile moves R up, never down.
+    acknowledged = writer.wal_stats().durable_position if writer is not None else None
+    manifest, floors = core.tails.latest(core.beside(shard))
+    if manifest is None:
+        return None
+    if acknowledged is None:
+        tip = find_tip(core.site(shard, floors), Position(_known(manifest, floors)))
+    else:
+        tip = Position(acknowledged)
+    through = Position(max(tip, manifest.last_seen, manifest.replay_after))
+    if through > manifest.last_seen:
+        core.tails.manifests(core.beside(shard)).floors.raise_to("used", through)
+    return ShardPin.of(manifest, through)
+
+
+def _closed_pin(core: Core, shard: UUID) -> ShardPin | None:
+    writer = core.live_writer(shard)
+    if writer is not None:
+        manifest: ShardManifest | None = _cut(core, writer)
+    else:
+        manifest = close_gap(core, shard)
+    return None if manifest is None else ShardPin.of(manifest, manifest.replay_after)
+
+
+def _cut(core: Core, writer: ShardWriter) -> ShardManifest:
+    """K-3: the writer's own cut, or a later version that differs in nothing it wrote."""
+    try:
+        cut = writer.flush()
+    except WalOnlyMode as error:
+        raise WalOnlyMode(
+            f"{writer.site}: a checkpoint of scope 'all' flushes, and this writer is WAL-only;"
+            " use scope='durable', or fold its log with table.compact() first"
+        ) from error
+    latest = core.tails.manifests(writer.site).require()
+    same = (latest.current_generation, latest.writer_epoch) == (
+        cut.current_generation,
+        cut.writer_epoch,
+    )
+    return latest if same else cut
+
+
+def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
+    """A manifest of the shard with R = tip, with as little done as that takes (W-2, W-3).
+
+    Nothing when the gap is closed; one manifest in the current epoch, which fences nobody, when it
+    holds only fences; a claim, a replay and a flush when it holds rows.
+    """
+    for _ in range(ATTEMPTS):
+        manifests = core.tails.manifests(core.beside(shard))
+        manifest, floors = manifests.latest_with_floors()
+        if manifest is None:
+            return None
+        site = core.site(shard, floors)
+        tip = find_tip(site, Position(_known(manifest, floors)))
+        if tip <= manifest.replay_after:
+            return manifest
+        if _holds_rows(site, manifest, tip):
+            assert manifest.status is not Status.SEALED, "C-11: a sealed shard has no gap"
+            config = replace(core.record.writer_defaults, enable_memtable=True)
+            with Shard(core, shard, None, is_routed=False).writer(_plain(config)) as writer:
+                return writer.flush()
+        try:
+            return manifests.update(_covering(tip), epoch=manifest.writer_epoch)
+        except FencedError:
+            continue  # claimed meanwhile: look again
+    raise CommitConflict(f"{core.beside(shard)}: claimed again and again; try later")
+
+
+def _plain(config: WriterConfig) -> WriterConfig:
+    return replace(config, index_configs=())
+
+
+def _covering(
+    tip: Position,
+) -> Callable[[ShardManifest], tuple[ShardManifest, Evidence] | None]:
+    def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+        if current.replay_after >= tip:
+            return None
+        last = Position(max(current.last_seen, tip))
+        return replace(current, replay_after=tip, last_seen=last), Evidence(covered=tip)
+
+    return change
+
+
+def _holds_rows(site: ShardSite, manifest: ShardManifest, tip: Position) -> bool:
+    entries = WalTailer(_Place(site)).read_range(manifest.replay_after, tip)  # type: ignore[arg-type]
+    return any(entry.batches for entry in entries)
+
+
+def _known(manifest: ShardManifest, floors: FloorValues) -> int:
+    return max(manifest.last_seen, manifest.replay_after, floors.wal, floors.used)
+
+
+class _Place:
+    """What a tailer needs to know of a shard."""
+
+    def __init__(self, site: ShardSite) -> None:
+        self.site = site
