@@ -13,6 +13,7 @@ import pyarrow as pa
 from weir.errors import MissingEntry
 from weir.format.base_manifest import BaseManifest, MemWalDetails
 from weir.format.schema import TableSchema
+from weir.lake.announce import announced_fold
 from weir.lake.keysets import rows_of_keys
 from weir.lake.lance_errors import lance_errors
 from weir.lake.literals import key_filter
@@ -53,10 +54,28 @@ class LanceBase:
         """The table's schema at this version."""
         return base_schema(self.dataset)
 
-    @property
+    @cached_property
     def compacted(self) -> Mapping[UUID, int]:
-        """Per shard the highest generation folded into this version (L-2)."""
+        """Per shard the highest generation folded into this version (L-2).
+
+        The marks of the MemWAL index, and what a fold between its commit and its mark announced
+        (L-4): its rows are here, so its generations count.
+        """
+        announced = announced_fold(self.dataset)
+        return self.marked if announced is None else {**self.marked, **announced.beyond(self)}
+
+    @property
+    def marked(self) -> Mapping[UUID, int]:
+        """Per shard the highest generation marked in the MemWAL index, for native readers."""
         return {} if self.mem_wal is None else self.mem_wal.compacted
+
+    def names_file(self, path: str) -> bool:
+        """True when one of this version's fragments has a data file of that name."""
+        return any(
+            file.path == path
+            for fragment in self.dataset.get_fragments()
+            for file in fragment.metadata.files
+        )
 
     @cached_property
     def mem_wal(self) -> MemWalDetails | None:

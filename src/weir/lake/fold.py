@@ -45,6 +45,8 @@ BYTES_PER_FILE: Final = 8 * 1024**3
 _COMMIT_ATTEMPTS_MAX: Final = 20
 _ROW_BITS: Final = np.uint64(0xFFFFFFFF)
 
+Offsets = np.ndarray[Any, np.dtype[np.uint64]]
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -104,12 +106,21 @@ def delete_keys_in_fragment(base: LanceBase, fragment_id: int, keys: KeySet) -> 
 
     Reads the key columns of that fragment, batch by batch; memory is the set of keys.
     """
+    return hide_rows(base, fragment_id, find_keys(base, fragment_id, keys))
+
+
+def find_keys(base: LanceBase, fragment_id: int, keys: KeySet) -> Offsets:
+    """Where in the fragment the rows of `keys` are."""
     names = base.schema.primary_key
-    wanted: list[np.ndarray[Any, np.dtype[np.uint64]]] = []
+    wanted: list[Offsets] = []
     for batch in base.scan(list(names), fragments=[fragment_id], with_row_address=True):
         hit = keys.contains(pk_values(batch, names))
         wanted.append(batch.column("_rowaddr").to_numpy()[hit] & _ROW_BITS)
-    offsets = np.concatenate(wanted) if wanted else np.zeros(0, np.uint64)
+    return np.concatenate(wanted) if wanted else np.zeros(0, np.uint64)
+
+
+def hide_rows(base: LanceBase, fragment_id: int, offsets: Offsets) -> Changes:
+    """A deletion vector that hides those rows of the fragment; commits nothing."""
     if len(offsets) == 0:
         return Changes()
     with lance_errors(f"hiding rows of fragment {fragment_id} of {base.dataset.uri}"):
@@ -258,7 +269,7 @@ def mark_compacted(
     """
     for _ in range(_COMMIT_ATTEMPTS_MAX):
         base = open_latest()
-        due = {shard: g for shard, g in marks.items() if g > base.compacted.get(shard, 0)}
+        due = {shard: g for shard, g in marks.items() if g > base.marked.get(shard, 0)}
         if not due:
             return None
         try:

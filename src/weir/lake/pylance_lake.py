@@ -16,7 +16,7 @@ from weir.format import paths
 from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
-from weir.lake import create, fence, fold, history, versions
+from weir.lake import announce, create, fence, fold, history, versions
 from weir.lake.api import SsTableInfo
 from weir.lake.base import LanceBase
 from weir.lake.cache import ByteCache
@@ -230,6 +230,10 @@ class PylanceLake:
     def fence_base(self, token: str) -> int:
         """Commit a fence: no fold planned before it can be committed any more; its version."""
         return fence.fence_base(self.datasets, token)
+
+    def announce_fold(self, generations: Mapping[UUID, int], fragment: str) -> None:
+        """Before the fold of an append-only table: what it brings, and a fragment it adds."""
+        announce.announce_fold(self.datasets, generations, fragment)
 
     def commit_fold(
         self,

@@ -1,0 +1,72 @@
+"""The shape all upkeep shares: a small plan, tasks that are pure functions of it, one commit.
+
+A task is JSON: the name of a function of this package and its arguments. Whoever runs it has opened
+the table itself; executors share nothing but the store (P-4). A runner returns one result for each
+task, in order, however often a task was tried; what losers wrote is named by nobody.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from weir.errors import InvalidInput
+from weir.table.core import Core
+
+Task = dict[str, Any]
+Result = dict[str, Any]
+Run = Callable[[Core, Task], Result]
+Progress = Callable[[str, int, int], None]
+"""`progress(kind, done, total)`."""
+
+LOCAL_WORKERS: Final = 2
+"""Tasks at once in one process: one computes while another waits for the store."""
+
+
+class Runner(Protocol):
+    """Runs tasks somewhere: in this process, or on an engine."""
+
+    name: str
+    slots: int
+    """How many tasks it runs at once; a plan makes at least so many when there is work for them."""
+
+    def run(self, core: Core, tasks: Sequence[Task], progress: Progress | None) -> list[Result]:
+        """The result of each task, in order; the first error is raised."""
+
+
+class LocalRunner:
+    """Runs tasks in threads of this process."""
+
+    name = "local"
+
+    def __init__(self, slots: int = LOCAL_WORKERS) -> None:
+        self.slots = slots
+
+    def run(self, core: Core, tasks: Sequence[Task], progress: Progress | None) -> list[Result]:
+        """The result of each task, in order; the first error is raised."""
+        lock = core.env.threads.lock()
+        done = 0
+
+        def one(task: Task) -> Result:
+            nonlocal done
+            result = run_task(core, task)
+            with lock:
+                done += 1
+                if progress is not None:
+                    progress(str(task["run"]), done, len(tasks))
+            return result
+
+        return core.env.threads.map(one, list(tasks), workers=self.slots)
+
+
+def run_task(core: Core, task: Task) -> Result:
+    """Run one task on an open table. The function is looked up in its module's `TASKS`."""
+    module, _, name = str(task["run"]).partition(".")
+    if not module.isidentifier():
+        raise InvalidInput(f"{task['run']!r} names no task")
+    found = importlib.import_module(f"weir.upkeep.{module}")
+    tasks: dict[str, Run] = getattr(found, "TASKS", {})
+    if name not in tasks:
+        raise InvalidInput(f"{task['run']!r} names no task; is the same weir installed everywhere?")
+    return tasks[name](core, task)
