@@ -31,6 +31,8 @@ _TOKENS: Final = b"weir_tokens"
 
 ENTRY_BYTES_MAX: Final = 1 << 30
 _SMALL_BATCH_ROWS = 1000
+# Made once: without it pyarrow asks the environment for its defaults at every stream, 5 us.
+_OPTIONS: Final = pa.ipc.IpcWriteOptions()
 _COMBINED_ROWS = 65536
 _U64_MAX = 2**64 - 1
 
@@ -92,7 +94,9 @@ class EntryEncoder:
         try:
             if len(filled) > 1:
                 filled = _combine(filled)
-            writer = pa.ipc.new_stream(sink, self._stream_schema(epoch, generation))
+            writer = pa.ipc.new_stream(
+                sink, self._stream_schema(epoch, generation), options=_OPTIONS
+            )
             writer.write_batch(filled[0], custom_metadata=metadata)
             for batch in filled[1:]:
                 writer.write_batch(batch)

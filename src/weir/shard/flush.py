@@ -64,7 +64,7 @@ class MemTables:
         self._appender = appender
         self._counters = counters
         self._tokens = Tokens(appender.site)
-        self.active = MemTable(generation, schema)
+        self.active = MemTable(generation, schema, env)
         self.frozen: deque[MemTable] = deque()
         self.manifest: ShardManifest = appender.claim.manifest
         self._cuts: dict[int, ShardManifest] = {self.manifest.current_generation: self.manifest}
@@ -94,7 +94,7 @@ class MemTables:
     def freeze(self) -> None:
         """Close the active MemTable; its rows go to the next SSTable."""
         self.frozen.append(self.active)
-        self.active = MemTable(Generation(self.active.generation + 1), self._schema)
+        self.active = MemTable(Generation(self.active.generation + 1), self._schema, self._env)
         if self._thread is None and not self._stopping:
             self._thread = self._env.threads.start(
                 self._run, name=f"weir-flush-{self._appender.site.shard}"
@@ -203,7 +203,9 @@ class MemTables:
             while self.active.generation < generation:
                 assert self.active.rows, "W-5: an empty generation cannot be published"
                 self.frozen.append(self.active)
-                self.active = MemTable(Generation(self.active.generation + 1), self._schema)
+                self.active = MemTable(
+                    Generation(self.active.generation + 1), self._schema, self._env
+                )
                 self._flush(self.frozen[0])
             batches = [shape(batch) for batch in entry.batches]
             nbytes = sum(batch.nbytes for batch in batches)

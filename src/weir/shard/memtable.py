@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from weir.config import WriterConfig
+from weir.env import Env
 from weir.format.schema import TableSchema
 from weir.shard.levels import MemLevel
 from weir.types import Generation, Position
@@ -15,10 +16,11 @@ from weir.types import Generation, Position
 class MemTable:
     """One generation. Changed only under the writer's lock; its level is read without it."""
 
-    def __init__(self, generation: Generation, schema: TableSchema) -> None:
+    def __init__(self, generation: Generation, schema: TableSchema, env: Env) -> None:
         self.generation = generation
-        self.level = MemLevel((), schema)
+        self.level = MemLevel((), schema, env)
         self.rows = 0
+        self.puts = 0
         self.nbytes = 0
         self.waiting = 0
         """Puts whose entry is not durable yet; the flush waits until there are none (W-4)."""
@@ -32,6 +34,7 @@ class MemTable:
         """Take rows in; they are visible to reads from here on (M-1)."""
         self.level.append(batches)
         self.rows += rows
+        self.puts += 1
         self.nbytes += nbytes
 
     def landed(self, position: Position, tokens: Sequence[tuple[str, int]] = ()) -> None:
@@ -51,5 +54,5 @@ class MemTable:
         return (
             self.nbytes >= config.max_memtable_size
             or self.rows >= config.max_memtable_rows
-            or len(self.batches) >= config.max_memtable_batches
+            or self.puts >= config.max_memtable_batches
         )

@@ -138,7 +138,7 @@ def memtable_stats(counters: Counters, memtables: MemTables) -> MemtableStats:
     return MemtableStats(
         generation=memtables.active.generation,
         rows=memtables.active.rows,
-        batches=len(memtables.active.batches),
+        batches=memtables.active.puts,
         bytes=memtables.active.nbytes,
         frozen=len(memtables.frozen),
         unflushed_bytes=memtables.unflushed_bytes(),
