@@ -41,4 +41,13 @@ def collector(run: Run, actor: Actor, role: Role) -> None:
         actor.env.clock.sleep(0.1)
 
 
+def collect_once(run: Run, actor: Actor) -> None:
+    """One collection of everything that may go."""
+    site = run.site(actor)
+    target = Target(site.store, actor.env, [site], lake=run.lake(actor), fence_ttl=0.0)
+    report = collect(target, min_age=0.0, fence_retention=0.0, keep_first_entries=False)
+    if report.errors:
+        raise Violation("T", f"collection of a healthy table: {report.errors}")
+
+
 KEEPERS = {"collector": collector}

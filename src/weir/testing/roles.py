@@ -39,19 +39,8 @@ class Session:
 
     def live(self) -> None:
         """Open, work in one or more threads, close."""
-        run, judge = self.run, self.run.judge
-        config = WriterConfig(**self.role.config, fence_ttl=run.plan.fence_ttl)
-        run.note(self.actor, f"open session {self.number}")
-        try:
-            self.writer = ShardWriter.open(
-                run.site(self.actor), schema=run.schema, lake=run.lake(self.actor), config=config
-            )
-        except WeirError as error:
-            run.note(self.actor, f"open failed: {type(error).__name__}")
-            judge.failed(SHARD, error, None, 0)
+        if not self.open():
             return
-        judge.opened(SHARD, self.writer.epoch)
-        run.note(self.actor, f"opened epoch {self.writer.epoch}")
         threads = [
             self.actor.env.threads.start(self._work, name=f"put{i}")
             for i in range(self.role.threads - 1)
@@ -65,6 +54,23 @@ class Session:
             thread.join()
         self._settle(closed=True)
         self._check_threads()
+
+    def open(self) -> bool:
+        """Open the writer; False when it could not be."""
+        run, judge = self.run, self.run.judge
+        config = WriterConfig(**self.role.config, fence_ttl=run.plan.fence_ttl)
+        run.note(self.actor, f"open session {self.number}")
+        try:
+            self.writer = ShardWriter.open(
+                run.site(self.actor), schema=run.schema, lake=run.lake(self.actor), config=config
+            )
+        except WeirError as error:
+            run.note(self.actor, f"open failed: {type(error).__name__}")
+            judge.failed(SHARD, error, None, 0)
+            return False
+        judge.opened(SHARD, self.writer.epoch)
+        run.note(self.actor, f"opened epoch {self.writer.epoch}")
+        return True
 
     def _work(self) -> None:
         for _ in range(self.role.ops):

@@ -82,6 +82,7 @@ class Outcome:
     counts: Counter[str]
     calls: int
     notes: list[tuple[int, str, str]]
+    writes: Counter[str]
 
     @property
     def letter(self) -> str:
@@ -155,15 +156,14 @@ class Run:
 
     # -- running ---------------------------------------------------------------------------------
 
-    def execute(self, final: Callable[[Run, Actor], None]) -> Outcome:
-        """Set up, let everybody live, then judge the rest on a healthy store."""
+    def execute(
+        self, final: Callable[[Run, Actor], None], live: Callable[[], None] | None = None
+    ) -> Outcome:
+        """Set up, let everybody live (the plan's roles, or `live`), then judge on a healthy store."""
         failure: BaseException | None = None
         try:
             self._prepare()
-            for role in self.plan.roles:
-                self._start(role, 0)
-            self.scheduler.on_step.append(self._kill_due)
-            self.scheduler.run()
+            (live or self._live)()
             self.world.healthy = True
             self.world.outages.clear()
             self.world.deliver(everything=True)
@@ -182,7 +182,14 @@ class Run:
             self.judge.counts,
             sum(self.world.calls.values()),
             self.scheduler.notes,
+            self.world.writes,
         )
+
+    def _live(self) -> None:
+        for role in self.plan.roles:
+            self._start(role, 0)
+        self.scheduler.on_step.append(self._kill_due)
+        self.scheduler.run()
 
     def _prepare(self) -> None:
         self.world.healthy = True

@@ -86,6 +86,10 @@ class World:
     """Called with (actor, op, path, data) right after a write was applied."""
     before_delete: list[Callable[[Actor, str], None]] = field(default_factory=list)
     healthy: bool = False
+    writes: Counter[str] = field(default_factory=Counter)
+    """Writes begun, by actor: the crash points of a script."""
+    crash_at: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Actor to (n, "before" or "after"): it dies at its n-th write."""
 
     def deliver(self, *, everything: bool = False) -> None:
         """Apply the late requests that are due."""
@@ -305,6 +309,7 @@ class SimStore:
 
     def _write(self, op: str, path: str, apply: Callable[[], T]) -> T:
         self._enter(op, lambda: self._orphan(op, path, apply))
+        dies = self._dies(op, path, apply)
         outcome = self._draw(path)
         if outcome == "slow":
             self._slow()
@@ -324,6 +329,8 @@ class SimStore:
             self._after()
             raise
         self._say(op, path, "ok" if outcome in {"ok", "slow"} else outcome)
+        if dies:
+            self._die()
         if outcome in {"twice", "echo"}:
             try:
                 apply()
@@ -334,6 +341,22 @@ class SimStore:
         if outcome == "lose_after":
             raise LostAnswer(f"{self.uri}/{path}: the simulated store's answer was lost")
         return result
+
+    def _dies(self, op: str, path: str, apply: Callable[[], Any]) -> bool:
+        """Count a crash point; True when the process dies right after this write."""
+        w, name = self._w, self.actor.name
+        w.writes[name] += 1
+        number, when = w.crash_at.get(name, (0, ""))
+        if number != w.writes[name]:
+            return False
+        if when == "before":
+            self._say(op, path, "dies before")
+            self._die()
+        return True
+
+    def _die(self) -> None:
+        self._s.kill(self.actor)
+        raise Killed(self.actor.name)
 
     def _after(self) -> None:
         if self._s.current is not None:

@@ -1,0 +1,155 @@
+"""Death at every write: a script runs once to count its writes, then dies before and after each of them.
+
+After each death somebody opens the shard again (who may die too), and at last the judge sees the whole table on a
+healthy store. What it demands is in `oracles`: every acknowledged row, every batch whole, no row twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from weir.testing.oracles import Violation
+from weir.testing.roles import Session, final
+from weir.testing.scenarios import Outcome, Plan, Role, Run
+from weir.testing.scheduler import Actor
+from weir.testing.sim_env import make_actor
+from weir.testing.sim_store import Faults
+
+Script = Callable[[Run, Actor], None]
+
+SMALL: dict[str, Any] = {"max_memtable_rows": 3, "stats_log_interval": 0}
+WAL_ONLY: dict[str, Any] = {**SMALL, "enable_memtable": False}
+
+
+@dataclass(frozen=True)
+class Life:
+    """A script, and what was there before it."""
+
+    script: Script
+    before: Script | None = None
+    again: Script | None = None
+    """Who comes after a death; the script itself if None."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """One point: the n-th write of the script's process, and perhaps one of the next process."""
+
+    write: int
+    when: str
+    second: tuple[int, str] | None = None
+
+
+def live(life: Life, death: Death | None = None, *, keyed: bool = True, seed: int = 0) -> Outcome:
+    """One life with that death, recovery, and the judge's verdict."""
+    run = _run(keyed=keyed, seed=seed)
+
+    def whole(judged: Run, actor: Actor) -> None:
+        final(judged, actor)
+
+    def prepare() -> None:
+        if life.before is not None:
+            _live_as(run, "before", life.before)
+        if death is not None:
+            run.world.crash_at["script"] = (death.write, death.when)
+            if death.second is not None:
+                run.world.crash_at["again"] = death.second
+        _live_as(run, "script", life.script)
+        if death is not None:
+            _live_as(run, "again", life.again or life.script)
+
+    return run.execute(whole, live=prepare)
+
+
+def _run(*, keyed: bool, seed: int) -> Run:
+    settings = {"policy": "uniform", "stay": 0.6, "lock_yield": 0.0, "step_seconds": 0.01}
+    plan = Plan(
+        seed=seed,
+        scenario="crash",
+        keyed=keyed,
+        wal_apart=False,
+        settings=settings,
+        faults=Faults(orphan=0.0).record(),
+        paging=0.0,
+        fence_ttl=0.0,
+        roles=[],
+    )
+    return Run(plan, {})
+
+
+def _live_as(run: Run, name: str, script: Script) -> None:
+    """Run one process to its end, on its own."""
+    actor = make_actor(run.scheduler, name, f"{name}/{run.plan.seed}")
+
+    def body() -> None:
+        try:
+            script(run, actor)
+        finally:
+            if not actor.dead:
+                run.scheduler.kill(actor)
+
+    run.scheduler.spawn(actor, body, name=name)
+    run.scheduler.run()
+
+
+def deaths(life: Life, *, keyed: bool = True) -> list[Death]:
+    """Every point of the script: before and after each write."""
+    outcome = live(life, keyed=keyed)
+    if outcome.failure is not None:
+        raise outcome.failure
+    writes = outcome.writes["script"]
+    if not writes:
+        raise Violation("P", "the script writes nothing: no point to die at")
+    return [Death(n, when) for n in range(1, writes + 1) for when in ("before", "after")]
+
+
+def second_deaths(life: Life, first: Death, *, keyed: bool = True) -> Iterator[Death]:
+    """Every point of the recovery after `first`."""
+    writes = live(life, first, keyed=keyed).writes["again"]
+    for number in range(1, writes + 1):
+        for when in ("before", "after"):
+            yield Death(first.write, first.when, (number, when))
+
+
+# -- scripts -------------------------------------------------------------------------------------
+
+
+def session(config: dict[str, Any], ops: str) -> Script:
+    """A writer that does `ops`: p(ut), f(lush), w (flush the WAL), and closes unless it ends with x."""
+
+    def script(run: Run, actor: Actor) -> None:
+        role = Role("script", sessions=1, ops=0, config=config)
+        Scripted(run, actor, role, run.next_session()).play(ops)
+
+    return script
+
+
+class Scripted(Session):
+    """A session that follows a script."""
+
+    def play(self, ops: str) -> None:
+        """Open and do what `ops` says."""
+        self.rng = random.Random(f"script/{self.run.plan.seed}/{self.number}")
+        if not self.open():
+            return
+        assert self.writer is not None, "opened"
+        for op in ops:
+            if op == "p":
+                put, data = self.make()
+                self.accepted.append(put)
+                self._told(put, self.writer.put(data))
+            elif op == "n":
+                put, data = self.make()
+                self.accepted.append(put)
+                self.pending.append((put, self.writer.put(data, wait=False)))
+            elif op == "f":
+                self.writer.flush()
+            elif op == "w":
+                self.writer.flush_wal()
+            elif op == "x":
+                return
+        self._close()
+        self._settle(closed=True)

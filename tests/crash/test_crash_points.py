@@ -1,0 +1,85 @@
+"""Death before and after every write of open, append, flush, replay and collection, then recovery.
+
+Complete enumeration: each test counts the script's writes first and then dies at each of them.
+"""
+
+import logging
+
+import pytest
+
+from weir.testing.crash import (
+    SMALL,
+    WAL_ONLY,
+    Death,
+    Life,
+    deaths,
+    live,
+    second_deaths,
+    session,
+)
+from weir.testing.keepers import collect_once
+
+LIVES = {
+    "open": Life(session(SMALL, "")),
+    "open after others": Life(session(SMALL, ""), before=session(SMALL, "pfpx")),
+    "append": Life(session(SMALL, "pppx")),
+    "append without waiting": Life(session(SMALL, "nnnwnx")),
+    "append wal-only": Life(session(WAL_ONLY, "pppp")),
+    "flush": Life(session(SMALL, "ppfpfpp")),
+    "replay": Life(session(SMALL, "p"), before=session(WAL_ONLY, "ppppppx")),
+    "replay wal-only": Life(session(WAL_ONLY, "p"), before=session(SMALL, "ppppppx")),
+    "collect": Life(collect_once, before=session(SMALL, "ppfppfpp")),
+    "collect beside an open log": Life(
+        collect_once, before=session(SMALL, "pfppfpx"), again=session(SMALL, "pf")
+    ),
+}
+SHORT = {
+    "open": LIVES["open"],
+    "open after others": LIVES["open after others"],
+    "append": LIVES["append"],
+    "replay": Life(session(SMALL, ""), before=session(WAL_ONLY, "pppx")),
+    "collect": Life(collect_once, before=session(SMALL, "pfpf")),
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "append-only"])
+@pytest.mark.parametrize("name", sorted(LIVES))
+def test_death_at_every_write(name, keyed):
+    life = LIVES[name]
+    points = deaths(life, keyed=keyed)
+    failures = [
+        (point, str(outcome.failure))
+        for point in points
+        if (outcome := live(life, point, keyed=keyed)).failure is not None
+    ]
+    assert not failures, f"{len(failures)} of {len(points)} points, first: {failures[0]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SHORT))
+def test_second_death_inside_recovery(name):
+    life = SHORT[name]
+    failures = []
+    for first in deaths(life):
+        for point in second_deaths(life, first):
+            outcome = live(life, point)
+            if outcome.failure is not None:
+                failures.append((point, str(outcome.failure)))
+    assert not failures, f"{len(failures)} points, first: {failures[0]}"
+
+
+def test_the_harness_dies_where_it_says():
+    life = LIVES["append"]
+    counted = len(deaths(life)) // 2
+    assert counted >= 5  # claim, hint, fence, three entries, at least
+    outcome = live(life, Death(4, "before"))
+    assert any(what == "killed" and who == "script" for _, who, what in outcome.notes)
+    assert outcome.writes["script"] == 4
