@@ -109,8 +109,8 @@ def test_m3_a_failed_append_drops_nothing_and_keeps_the_order(
 def test_m3_a_store_that_stays_down_gives_everything_back(
     shard: LocalShard, memtable: bool
 ) -> None:
-    w = shard.writer(enable_memtable=memtable)
-    w.put([row(0)])
+    w = shard.writer(enable_memtable=memtable, durable_write=False, max_wal_flush_interval="1h")
+    w.put([row(0)], wait=True)
     shard.faults.on("put_if_absent", "*/wal/*").refuse(times=None)
     acks = [w.put([row(i)], wait=False) for i in (1, 2)]
     with pytest.raises(WriterClosed) as closed:
