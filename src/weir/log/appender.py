@@ -33,7 +33,7 @@ from weir.log.fence import Claim, claim_shard
 from weir.log.manifests import Manifests
 from weir.log.ownership import Ownership
 from weir.log.site import ShardSite
-from weir.store.api import LostAnswer, ObjectExists
+from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
 from weir.types import Epoch, Generation, Position
 
 log = logging.getLogger("weir.log")
@@ -153,7 +153,8 @@ class WalAppender:
         try:
             self.site.wal.put_if_absent(paths.wal_path(self.site.shard, position), entry)
         except ObjectExists:
-            raise self._collided(position) from None
+            if not self._is_ours(position, entry):
+                raise self._collided(position) from None
         except LostAnswer as lost:
             raise self._finish_unknown(position, lost) from lost
         try:
@@ -192,6 +193,16 @@ class WalAppender:
         except FencedError as fenced:
             raise self._finish_fenced(fenced) from None
         self._announced = max(self._announced, position)
+
+    def _is_ours(self, position: Position, entry: memoryview) -> bool:
+        """True when a proxy repeated our request and the answer is about the repetition."""
+        try:
+            data = self.site.wal.get(paths.wal_path(self.site.shard, position)).data
+        except ObjectMissing:
+            return False
+        except StoreError as error:
+            raise self._finish_unknown(position, error) from error
+        return data == bytes(entry)
 
     def _collided(self, position: Position) -> WeirError:
         """F-5: somebody wrote where we were to write; either we are fenced or the log is not ours
