@@ -126,7 +126,10 @@ class Table:
         )
 
     def stats(self) -> TableStats:
-        """Per shard: epoch, WAL tip, lag, generations, sizes. About five requests a shard."""
+        """Per shard: epoch, WAL tip, lag, generations, sizes, pins.
+
+        About ten requests a shard, and up to 32 more for the sizes of unflushed entries.
+        """
         return collect_stats(self.core)
 
     # -- writing ---------------------------------------------------------------------------------
