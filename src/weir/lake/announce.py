@@ -5,7 +5,9 @@ with the next (pylance has no operation that carries both). With a primary key t
 same rows win again. Without one they would be read twice in between. So the fold announces itself
 in the table's config first: its generations, and the name of one file it is about to add. Whoever
 opens a version sees from that version alone whether the fold is in it (L-4, L-5): in a checkpoint
-and in a clone as well. Nothing has to be taken back: once marked, an announcement says nothing new.
+and in a clone as well. Once marked, an announcement says nothing new, and the next job takes it
+back. Each job has a key of its own, and takes back only what it saw when it planned: a compactor
+that was fenced may still announce, and must not talk over its successor.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from weir.lake.datasets import Datasets
 from weir.lake.lance_errors import lance_errors
 
 # Stored. Never change a value; add one.
-KEY: Final = "weir.fold"
-"""Key of the table's config that holds the latest announcement."""
+KEY: Final = "weir.fold."
+"""What keys of the table's config that hold announcements begin with; the job's id follows."""
 
 _ATTEMPTS_MAX: Final = 20
 
@@ -50,34 +52,44 @@ class Announcement:
         return more if more and version.names_file(self.witness) else {}
 
 
-def announced_fold(dataset: lance.LanceDataset) -> Announcement | None:
-    """The latest announcement as that version knows it. No request."""
-    text = dataset.config().get(KEY)
-    if not text:
-        return None
-    try:
-        raw = json.loads(text)
-        generations = {UUID(shard): int(g) for shard, g in raw["generations"].items()}
-        return Announcement(generations, str(raw["witness"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptEntry(f"{dataset.uri}: its config {KEY!r} is damaged: {error!r}") from error
+def announced_folds(dataset: lance.LanceDataset) -> list[Announcement]:
+    """The announcements that version knows of. No request."""
+    found = []
+    for key, text in dataset.config().items():
+        if key.startswith(KEY):
+            try:
+                raw = json.loads(text)
+                generations = {UUID(shard): int(g) for shard, g in raw["generations"].items()}
+                found.append(Announcement(generations, str(raw["witness"])))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise CorruptEntry(
+                    f"{dataset.uri}: its config {key!r} is damaged: {error!r}"
+                ) from error
+    return found
 
 
-def announce_fold(datasets: Datasets, generations: Mapping[UUID, int], fragment: str) -> None:
-    """Say which generations the fold brings that adds `fragment` (as `Changes` has it). A commit.
+def announce_fold(
+    datasets: Datasets,
+    job: str,
+    generations: Mapping[UUID, int],
+    fragment: str,
+    *,
+    planned_at: int,
+) -> None:
+    """Say which generations the job brings that adds `fragment` (as `Changes` has it). A commit.
 
-    Done again by a later fold, it replaces the announcement: the fence has settled the older one.
+    What was announced before version `planned_at` is settled, and taken back.
     """
     witness = json.loads(fragment)["files"][0]["path"]
-    text = json.dumps(
-        {"generations": {str(s): g for s, g in generations.items()}, "witness": witness}
-    )
+    told = {"generations": {str(s): g for s, g in generations.items()}, "witness": witness}
+    settled = [key for key in datasets.at(planned_at).config() if key.startswith(KEY)]
+    values: dict[str, str | None] = {**dict.fromkeys(settled), f"{KEY}{job}": json.dumps(told)}
     for _ in range(_ATTEMPTS_MAX):
         # A handle of its own: `update_config` moves the handle it is called on.
         dataset = datasets.open(datasets.uri)
         try:
             with lance_errors(f"announcing a fold of {datasets.uri}"):
-                dataset.update_config({KEY: text})
+                dataset.update_config(values)
         except CommitConflict:
             continue
         return

@@ -13,7 +13,7 @@ import pyarrow as pa
 from weir.errors import MissingEntry
 from weir.format.base_manifest import BaseManifest, MemWalDetails
 from weir.format.schema import TableSchema
-from weir.lake.announce import announced_fold
+from weir.lake.announce import announced_folds
 from weir.lake.keysets import rows_of_keys
 from weir.lake.lance_errors import lance_errors
 from weir.lake.literals import key_filter
@@ -61,8 +61,11 @@ class LanceBase:
         The marks of the MemWAL index, and what a fold between its commit and its mark announced
         (L-4): its rows are here, so its generations count.
         """
-        announced = announced_fold(self.dataset)
-        return self.marked if announced is None else {**self.marked, **announced.beyond(self)}
+        compacted = dict(self.marked)
+        for announced in announced_folds(self.dataset):
+            for shard, generation in announced.beyond(self).items():
+                compacted[shard] = max(generation, compacted.get(shard, 0))
+        return compacted
 
     @property
     def marked(self) -> Mapping[UUID, int]:

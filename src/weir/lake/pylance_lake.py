@@ -231,9 +231,11 @@ class PylanceLake:
         """Commit a fence: no fold planned before it can be committed any more; its version."""
         return fence.fence_base(self.datasets, token)
 
-    def announce_fold(self, generations: Mapping[UUID, int], fragment: str) -> None:
+    def announce_fold(
+        self, job: str, generations: Mapping[UUID, int], fragment: str, *, planned_at: int
+    ) -> None:
         """Before the fold of an append-only table: what it brings, and a fragment it adds."""
-        announce.announce_fold(self.datasets, generations, fragment)
+        announce.announce_fold(self.datasets, job, generations, fragment, planned_at=planned_at)
 
     def commit_fold(
         self,

@@ -1,0 +1,181 @@
+"""Logs of WAL-only shards: folded with the SSTables, or turned into SSTables first (L-6).
+
+Keeps
+  L-6  R moves by a manifest commit in the epoch that was planned with; a newer claim wins
+  W-1  R moves to T when every row up to T is in the base, or in an SSTable of the same commit
+  P-2  exactly-once tokens of the entries are recorded before R passes them
+With a primary key the entries are folded into the base and R moves afterwards: rows folded twice
+are the same rows. Without one R may not lag behind the base, not even for a moment, since whoever
+claims the shard then would write the rows again. There the entries become SSTables, published and
+passed by R in one commit, and the fold takes those. An entry published so must not share its
+generation with later ones, or they would be taken for published too: the generation the writer is
+still filling stays in the log, unless the shard is sealed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import Final
+
+from weir.errors import CommitConflict, FencedError
+from weir.format import paths
+from weir.format.manifest import ShardManifest, SsTable, Status
+from weir.format.schema import align_batch
+from weir.format.wal_entry import WalEntry, decode_entry
+from weir.format.wal_header import HEADER_BYTES, read_header
+from weir.log.fence import Claim
+from weir.log.manifests import Manifests
+from weir.log.rules import Evidence
+from weir.log.site import ShardSite
+from weir.shard.replay import replay_entries
+from weir.shard.tokens import Tokens
+from weir.store.api import ObjectMissing
+from weir.table.core import Core
+from weir.types import Epoch, Generation, Position
+from weir.upkeep.compact_jobs import WalFold
+
+log = logging.getLogger("weir.compact")
+
+_READS: Final = 16
+
+
+def last_generation(site: ShardSite, manifest: ShardManifest, through: int) -> Generation:
+    """The tag of the last entry with rows up to `through`; the manifest's own without one."""
+    current = Generation(manifest.current_generation)
+    for position in range(through, manifest.replay_after, -1):
+        path = paths.wal_path(site.shard, Position(position))
+        entry = decode_entry(site.wal.get(path).data, position=Position(position), path=path)
+        if not entry.is_fence and entry.batches:
+            return Generation(max(current, entry.generation or current))
+    return current
+
+
+def record_tokens(site: ShardSite, after: int, through: int) -> int:
+    """Make the tokens of entries `(after, through]` outlive them; how many there were.
+
+    A ranged read an entry, and a whole one where there is a token.
+    """
+
+    def look(position: int) -> tuple[tuple[str, int], ...]:
+        path = paths.wal_path(site.shard, Position(position))
+        try:
+            header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
+            if header is not None and not header.may_hold_tokens:
+                return ()
+            data = site.wal.get(path).data
+        except ObjectMissing:
+            return ()  # collected, and its tokens recorded by whoever collected it
+        return decode_entry(data, position=Position(position), path=path).tokens
+
+    highest: dict[str, int] = {}
+    positions = list(range(after + 1, through + 1))
+    for tokens in site.env.threads.map(look, positions, workers=_READS):
+        for app, number in tokens:
+            highest[app] = max(number, highest.get(app, number))
+    recorded = Tokens(site)
+    for app, number in sorted(highest.items()):
+        recorded.record(app, number)
+    return len(highest)
+
+
+def pass_folded(site: ShardSite, fold: WalFold) -> bool:
+    """Move R over entries that are in the base now; False when a newer writer owns the shard.
+
+    Then R stays, the new owner replays the entries, and they are folded again: the same rows.
+    """
+    record_tokens(site, fold.after, fold.through)
+
+    def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+        if current.replay_after >= fold.through:
+            return None
+        generation = Generation(max(current.current_generation, fold.generation))
+        following = replace(
+            current,
+            replay_after=Position(fold.through),
+            last_seen=Position(max(current.last_seen, fold.through)),
+            current_generation=generation,
+        )
+        return following, Evidence(covered=Position(fold.through))
+
+    try:
+        Manifests(site).update(change, epoch=Epoch(fold.epoch))
+    except FencedError as fenced:
+        log.info("compact.wal.given_up shard=%s reason=%s", site.shard, fenced)
+        return False
+    return True
+
+
+def publish_closed(core: Core, manifest: ShardManifest, through: int) -> int:
+    """Turn closed generations of an append-only shard's log into SSTables; how many.
+
+    One commit, in the epoch of `manifest`; `CommitConflict` when a newer writer owns the shard (the
+    SSTables written are orphans then).
+    """
+    site = core.site(manifest.shard_id)
+    manifests = Manifests(site)
+    claim = Claim(manifest, Position(through), 0.0)
+    covered = Position(manifest.replay_after)
+    made: list[SsTable] = []
+    sealed = manifest.status is Status.SEALED
+    waiting: tuple[Generation, list[WalEntry]] | None = None
+    for generation, entries in _by_generation(site, manifests, claim):
+        if waiting is not None:
+            made.append(_write(core, site, *waiting))
+            covered = Position(entries[0].position - 1)
+        waiting = (generation, entries)
+    if waiting is not None and sealed:
+        made.append(_write(core, site, *waiting))
+        covered = Position(through)
+    if not made:
+        return 0
+    record_tokens(site, manifest.replay_after, covered)
+
+    def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+        if current.current_generation != manifest.current_generation:
+            raise CommitConflict(
+                f"{site}: somebody published generation {manifest.current_generation} while its"
+                " log was turned into an SSTable; compact again"
+            )
+        following = replace(
+            current,
+            sstables=(*current.sstables, *made),
+            current_generation=Generation(made[-1].generation + 1),
+            replay_after=covered,
+            last_seen=Position(max(current.last_seen, covered)),
+        )
+        return following, Evidence(covered=covered)
+
+    try:
+        manifests.update(change, epoch=Epoch(manifest.writer_epoch))
+    except FencedError as fenced:
+        raise CommitConflict(
+            f"{site}: a writer claimed the shard while its log was turned into SSTables; what was"
+            " written is an orphan"
+        ) from fenced
+    return len(made)
+
+
+def _by_generation(
+    site: ShardSite, manifests: Manifests, claim: Claim
+) -> Iterator[tuple[Generation, list[WalEntry]]]:
+    """Entries with rows, one generation at a time: memory holds one MemTable's worth."""
+    replayed = replay_entries(site, manifests, claim)
+    for generation, group in groupby(replayed, key=lambda pair: pair[0]):
+        yield generation, [entry for _, entry in group]
+
+
+def _write(core: Core, site: ShardSite, generation: Generation, entries: list[WalEntry]) -> SsTable:
+    schema = core.schema()
+    name = paths.sstable_name(generation, f"{core.env.random.getrandbits(32):08x}")
+    batches = [align_batch(batch, schema.wal) for entry in entries for batch in entry.batches]
+    info = core.lake.write_sstable(site.shard, name, batches, schema)
+    return SsTable(
+        generation=generation,
+        path=name,
+        in_memory_bytes=info.in_memory_bytes,
+        physical_rows=info.rows,
+        primary_key_bytes=info.primary_key_bytes,
+    )
