@@ -71,6 +71,7 @@ class GroupCommit:
         self._queue: deque[Ack] = deque()
         self._gated: deque[Ack] = deque()
         self._leading = False
+        self._in_flight = 0
         self._room = env.threads.condition(self.lock)
         self._pump_wake = env.threads.condition(self.lock)
         self._pump_started = False
@@ -219,6 +220,7 @@ class GroupCommit:
                 break
             group.append(ack)
             nbytes += ack.nbytes
+        self._in_flight = len(group)
         return group
 
     def _lead(self, group: list[Ack]) -> None:
@@ -231,6 +233,7 @@ class GroupCommit:
                     finished = self._complete(group, position)
         except Exception as error:  # noqa: BLE001  rows nobody can encode must end the writer, not loop
             with self.lock:
+                self._in_flight = 0
                 finished = self._fail(error if isinstance(error, WeirError) else internal(error))
         finally:
             with self.lock:
@@ -271,6 +274,9 @@ class GroupCommit:
 
     def _complete(self, group: list[Ack], position: Position) -> list[Ack]:
         """The group is durable: take it off the queue and let its waiters go. Lock held."""
+        self._in_flight = 0
+        if self.failure is not None:
+            return []  # the writer ended meanwhile, and they were told
         for _ in group:
             self._queue.popleft()
         for ack in group:
@@ -298,8 +304,16 @@ class GroupCommit:
         self._queue.clear()
         self.queued_bytes = 0
         self.left = [batch for ack in failed for batch in ack.batches]
-        for ack in failed:
+        for index, ack in enumerate(failed):
             ack.error = retold(error, ack.batches)
+            if index < self._in_flight and not isinstance(error, FencedError):
+                # Their entry is on its way and may still land.
+                ack.error = UnknownOutcome(
+                    f"{self._name}: the writer stopped while these rows were being written, and "
+                    f"only a replay can tell whether they are durable: {error}",
+                    unacknowledged=ack.batches,
+                )
+                ack.error.__cause__ = error
             ack.done = True
             self._open_gate(ack)
         self._room.notify_all()
