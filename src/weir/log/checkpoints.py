@@ -25,7 +25,7 @@ from uuid import UUID
 
 from weir.errors import CheckpointNotFound, CommitConflict, CorruptEntry, InvalidInput
 from weir.format import paths, records
-from weir.format.manifest import ShardManifest, SsTable
+from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.store.api import ObjectExists, Store
 from weir.types import Epoch, Generation, Position, Version
 
@@ -50,6 +50,7 @@ class ShardPin:
     sstables: tuple[SsTable, ...]
     shard_spec_id: int = 0
     field_entries: tuple[tuple[str, bytes], ...] = ()
+    sealed: bool = False
 
     @classmethod
     def of(cls, manifest: ShardManifest, through: Position) -> ShardPin:
@@ -65,6 +66,7 @@ class ShardPin:
             sstables=manifest.sstables,
             shard_spec_id=manifest.shard_spec_id,
             field_entries=manifest.field_entries,
+            sealed=manifest.status is Status.SEALED,
         )
 
     @property
@@ -303,6 +305,7 @@ def dump_pin(pin: ShardPin) -> dict[str, Any]:
         "wal_through": pin.wal_through,
         "current_generation": pin.current_generation,
         "shard_spec_id": pin.shard_spec_id,
+        "sealed": pin.sealed,
         "field_entries": [[name, value.hex()] for name, value in pin.field_entries],
         "sstables": [
             [t.generation, t.path, t.in_memory_bytes, t.physical_rows, t.primary_key_bytes]
@@ -327,6 +330,7 @@ def load_pin(shard: UUID, raw: Mapping[str, Any]) -> ShardPin:
         sstables=tables,
         shard_spec_id=int(raw["shard_spec_id"]),
         field_entries=tuple((str(n), bytes.fromhex(v)) for n, v in raw["field_entries"]),
+        sealed=bool(raw["sealed"]),
     )
 
 

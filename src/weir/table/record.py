@@ -127,6 +127,15 @@ class TableRecords:
         path = f"{self._store.uri}/{paths.chain_path(paths.table_chain(), found.seq)}"
         return found.seq, decode_record(found.data, path)
 
+    def at_routing(self, routing_version: int) -> TableRecord | None:
+        """The latest record of that routing that is still there. A list, a get for each record."""
+        for found in reversed(self._chain.all()):
+            path = f"{self._store.uri}/{paths.chain_path(paths.table_chain(), found.seq)}"
+            record = decode_record(found.data, path)
+            if record.routing_version == routing_version:
+                return record
+        return None
+
     def load(self) -> TableRecord:
         """The latest record, or `NotAWeirTable`."""
         found = self.find()

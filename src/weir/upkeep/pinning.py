@@ -171,20 +171,25 @@ def _each(
 
 
 def _durable_pin(core: Core, shard: UUID) -> ShardPin | None:
-    writer = core.live_writer(shard)
-    # Before the manifest: what is flushed meanwhile moves R up, never down.
-    acknowledged = writer.wal_stats().durable_position if writer is not None else None
-    manifest, floors = core.tails.latest(core.beside(shard))
-    if manifest is None:
-        return None
-    if acknowledged is None:
-        tip = find_tip(core.site(shard, floors), Position(_known(manifest, floors)))
-    else:
-        tip = Position(acknowledged)
-    through = Position(max(tip, manifest.last_seen, manifest.replay_after))
-    if through > manifest.last_seen:
-        core.tails.manifests(core.beside(shard)).floors.raise_to("used", through)
-    return ShardPin.of(manifest, through)
+    manifests = core.tails.manifests(core.beside(shard))
+    for _ in range(ATTEMPTS):
+        writer = core.live_writer(shard)
+        # Before the manifest: what is flushed meanwhile moves R up, never down.
+        acknowledged = writer.wal_stats().durable_position if writer is not None else None
+        manifest, floors = manifests.latest_with_floors()
+        if manifest is None:
+            return None
+        if acknowledged is None:
+            tip = find_tip(core.site(shard, floors), Position(_known(manifest, floors)))
+        else:
+            tip = Position(acknowledged)
+        if manifests.require().writer_epoch != manifest.writer_epoch:
+            continue  # entries up to the tip may be of an epoch the pin does not know (C-7)
+        through = Position(max(tip, manifest.last_seen, manifest.replay_after))
+        if through > manifest.last_seen:
+            manifests.floors.raise_to("used", through)
+        return ShardPin.of(manifest, through)
+    raise CommitConflict(f"{core.beside(shard)}: claimed again and again; try later")
 
 
 def _closed_pin(core: Core, shard: UUID) -> ShardPin | None:

@@ -1,0 +1,79 @@
+"""Which other tables a base shares files with: what every version it still has names."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from weir.errors import CorruptEntry
+from weir.format.base_manifest import MEM_WAL_INDEX
+from weir.format.lance_file import manifest_offset, parse_version_name, section
+from weir.format.protobuf import Field, message_classes
+from weir.store.api import Store
+
+VERSIONS = "_versions"
+
+# Stored by Lance. Never change a number.
+_MESSAGES = message_classes(
+    "weir.borrowed",
+    {
+        "DataFile": [Field(7, "base_id", "uint32")],
+        "DeletionFile": [Field(7, "base_id", "uint32")],
+        "Fragment": [
+            Field(2, "files", "DataFile", repeated=True),
+            Field(3, "deletion_file", "DeletionFile"),
+        ],
+        "BasePath": [Field(1, "id", "uint32"), Field(4, "path", "string")],
+        "Manifest": [
+            Field(2, "fragments", "Fragment", repeated=True),
+            Field(6, "index_section", "uint64"),
+            Field(18, "base_paths", "BasePath", repeated=True),
+        ],
+        "IndexMetadata": [Field(3, "name", "string"), Field(9, "base_id", "uint32")],
+        "IndexSection": [Field(1, "indices", "IndexMetadata", repeated=True)],
+    },
+)
+
+
+def borrowed_places(store: Store, version: int | None = None) -> set[str]:
+    """The URIs of other tables whose files a version of this one names; of all versions by default.
+
+    One listing and one read a version. A version that cannot be read is an error: unreadable means
+    that everything may be in use (G-11).
+    """
+    used: set[str] = set()
+    _, files = store.list_folder(VERSIONS)
+    for meta in files:
+        number = parse_version_name(meta.path.rpartition("/")[2])
+        if number is not None and version in (None, number):
+            used |= _places(store.get(meta.path).data, meta.path)
+    return used
+
+
+def _places(raw: bytes, path: str) -> set[str]:
+    try:
+        manifest = _MESSAGES["Manifest"].FromString(
+            section(raw, manifest_offset(raw, path=path), path=path)
+        )
+        ids = {file.base_id for f in manifest.fragments for file in f.files if _borrows(file)}
+        ids |= {
+            fragment.deletion_file.base_id
+            for fragment in manifest.fragments
+            if fragment.HasField("deletion_file") and _borrows(fragment.deletion_file)
+        }
+        if manifest.HasField("index_section"):
+            indices = _MESSAGES["IndexSection"].FromString(
+                section(raw, manifest.index_section, path=path)
+            )
+            # The MemWAL entry is words without files.
+            ids |= {
+                index.base_id
+                for index in indices.indices
+                if _borrows(index) and index.name != MEM_WAL_INDEX
+            }
+    except DecodeError as error:
+        raise CorruptEntry(f"{path} is not a usable Lance manifest: {error}") from error
+    return {base.path for base in manifest.base_paths if base.id in ids}
+
+
+def _borrows(message: object) -> bool:
+    return bool(message.HasField("base_id"))  # type: ignore[attr-defined]

@@ -1,0 +1,341 @@
+"""A table of its own from a checkpoint of another: the base by reference, the rest copied.
+
+Steps, each idempotent; a retry runs them again (C-4):
+  1  find the checkpoint, or make one for the time of the clone
+  2  write the lineage at the destination: not ready, with the ids of the pins to come (C-1, C-2)
+  3  pin the moment in the parent, and in every table the parent shares files with (C-5), for a day
+  4  copy SSTables and log entries, put the base beside them, write the shard manifests
+  5  make the pins permanent
+  6  write the table's record, then say ready
+A crash before 5 leaves pins that expire; after it, pins whose clone never became ready, which
+collection reclaims (C-3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+from weir.errors import CheckpointNotFound, InvalidInput, WalStoreMismatch
+from weir.format import paths
+from weir.format.manifest import ShardManifest, Status
+from weir.log.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
+from weir.log.floors import Floors
+from weir.log.lineage import Lineage, ParentPin, append_lineage, read_lineage
+from weir.log.manifests import Manifests
+from weir.log.site import ShardSite
+from weir.log.wal_store import WalRecord, encode, latest_record, stamp_store_id
+from weir.store.api import ObjectExists, Store
+from weir.store.chain import Chain
+from weir.store.open import normalize, open_store
+from weir.table.making import open as open_table
+from weir.table.record import TableRecord, TableRecords
+from weir.table.table import Table
+from weir.types import Position, Version
+from weir.upkeep import checkpoint as checkpoints
+from weir.upkeep.copying import copy_base, copy_sstables, copy_wal, lost_prefix
+from weir.upkeep.parents import detach, discard, reclaimable_pins
+from weir.upkeep.pinning import Pause, versions
+
+__all__ = ["clone", "detach", "discard", "reclaimable_pins"]
+
+log = logging.getLogger("weir.upkeep")
+
+GRACE_SECONDS: Final = 86_400.0
+"""How long a pin protects a clone that is being made; a clone that takes longer is retried."""
+
+Options = Mapping[str, str] | None
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One clone being made."""
+
+    table: Table
+    source: Checkpoint
+    uri: str
+    store: Store
+    wal: Store
+    wal_uri: str | None
+    options: Mapping[str, str]
+    accept_loss: bool
+    pause: Pause
+
+
+def clone(
+    table: Table,
+    destination: str,
+    checkpoint: Ref | None = None,
+    wal_uri: str | None = None,
+    *,
+    storage_options: Options = None,
+    deep: bool = False,
+    accept_loss: bool = False,
+    pause: Pause = lambda _step: None,
+) -> Table:
+    """Make a table at `destination` that holds exactly the checkpoint's rows, and open it.
+
+    The base is shared by reference, so a clone of any size costs a few small objects; its files
+    stay pinned in the parent until the clone shares none of them any more (`detach`). Uncompacted
+    SSTables and the pinned part of the log are copied. The destination may be on another bucket or
+    another kind of store; with `deep=True` the base is copied too and nothing is shared. Without
+    `checkpoint` one of scope "durable" is made for the time of the clone. Raises `InvalidInput`
+    when something else is there or a retry means another clone; `MissingEntry` when rows of the
+    checkpoint are lost with a WAL store, unless `accept_loss` (recorded in the clone). Running it
+    again after a failure finishes it.
+    """
+    options = dict(table.core.storage_options if storage_options is None else storage_options)
+    uri = normalize(destination)
+    if uri == table.uri:
+        raise InvalidInput(f"a clone needs a place of its own, not {uri}")
+    env = table.core.env
+    store = open_store(uri, options, env=env)
+    begun = read_lineage(store)
+    if begun is None and TableRecords(store).find() is not None:
+        raise InvalidInput(f"{uri} is a weir table already; clone to an empty place")
+    source, temporary = _source(table, checkpoint, begun)
+    if begun is not None:
+        _require_same(begun, table, source, uri)
+    if begun is not None and begun.state == "ready":
+        _require_pins(begun, options)
+        return open_table(uri, storage_options=options, env=env)
+    wal_place = None if wal_uri is None else normalize(wal_uri)
+    job = _Job(
+        table=table,
+        source=source,
+        uri=uri,
+        store=store,
+        wal=store if wal_place is None else open_store(wal_place, options, env=env),
+        wal_uri=wal_place,
+        options=options,
+        accept_loss=accept_loss,
+        pause=pause,
+    )
+    _run(job, _begin(job, deep=deep) if begun is None else _renew(job, begun))
+    if temporary:
+        checkpoints.delete(table, source)
+    return open_table(uri, storage_options=options, env=env)
+
+
+def _source(table: Table, ref: Ref | None, begun: Lineage | None) -> tuple[Checkpoint, bool]:
+    """Step 1. A retry without a checkpoint means the one that was begun with."""
+    if ref is None and begun is None:
+        ttl = GRACE_SECONDS
+        return checkpoints.create(table, scope="durable", ttl=ttl), True
+    if ref is None:
+        assert begun is not None, "C-4: a retry knows what it retries"
+        ref = begun.checkpoint
+    assert ref is not None, "C-4: the lineage of a clone names its checkpoint"
+    try:
+        return checkpoints.find(table, ref), False
+    except CheckpointNotFound:
+        if begun is None or not (isinstance(ref, str) or _id(ref) == begun.checkpoint):
+            raise
+        # The pin of the first attempt holds the same moment.
+        for pin in begun.pins:
+            held = Checkpoints(table.core.store).load(pin.checkpoint)
+            if pin.uri == table.uri and held is not None and held.confirmed:
+                return replace(held, id=begun.checkpoint or held.id), False
+        raise
+
+
+def _id(ref: Any) -> UUID | None:
+    return ref.id if isinstance(ref, Checkpoint) else ref
+
+
+def _require_same(begun: Lineage, table: Table, source: Checkpoint, uri: str) -> None:
+    """C-4: leftovers of one clone must not become part of another."""
+    if begun.parent != table.uri or begun.checkpoint != source.id:
+        raise InvalidInput(
+            f"{uri} was begun as a clone of {begun.parent} at checkpoint {begun.checkpoint}, not of"
+            f" {table.uri} at {source.id}; finish that one, or clone to another place"
+        )
+
+
+def _require_pins(begun: Lineage, options: Options) -> None:
+    for pin in begun.pins:
+        if Checkpoints(open_store(pin.uri, options)).load(pin.checkpoint) is None:
+            raise CheckpointNotFound(
+                f"the clone's pin {pin.checkpoint} in {pin.uri} is gone: files it shares may be"
+                " deleted. Make a new clone from a new checkpoint"
+            )
+
+
+def _begin(job: _Job, *, deep: bool) -> Lineage:
+    """Step 2: who we are going to be, and under which ids we pin the parents (C-1)."""
+    new_id = job.table.core.env.new_id
+    pins: list[ParentPin] = [ParentPin(job.table.uri, new_id())]
+    if not deep:
+        parent = read_lineage(job.table.core.store)
+        pins += [ParentPin(pin.uri, new_id()) for pin in (parent.pins if parent else ())]
+    lineage = Lineage(
+        state="copying",
+        parent=job.table.uri,
+        checkpoint=job.source.id,
+        pins=tuple(pins),
+        deep=deep,
+    )
+    made = append_lineage(job.store, lineage, new_id())
+    job.pause("begun")
+    return made
+
+
+def _run(job: _Job, lineage: Lineage) -> None:
+    _pin_parents(job, lineage)
+    core = job.table.core
+    moved: dict[UUID, int] = {}
+    copied = 0
+    base = core.lake.open_base(job.source.base_version)
+    for pin in job.source.shards:
+        folded = base.compacted.get(pin.shard, 0)
+        # What is in the base already is not copied, and not named any more (L-2).
+        own = replace(pin, sstables=tuple(t for t in pin.sstables if t.generation > folded))
+        start, size = _copy_shard(job, own)
+        copied += size
+        if start > pin.replay_after:
+            moved[pin.shard] = int(start)
+        job.pause(f"shard {pin.shard}")
+    if lineage.deep:
+        copied += copy_base(core.store, job.store, job.source.base_version, core.env)
+    else:
+        versions(core).shallow_clone(job.store, job.source.base_version)
+    job.pause("base")
+    for tie in lineage.pins:
+        Checkpoints(_store_of(job, tie.uri)).refresh(tie.checkpoint, expires=None)
+    job.pause("kept")
+    _write_record(job)
+    job.pause("recorded")
+    ready = replace(
+        lineage,
+        state="ready",
+        accepted_loss=job.accept_loss and bool(moved),
+        replay_after=moved,
+    )
+    append_lineage(job.store, ready, core.env.new_id())
+    job.pause("ready")
+    log.info("clone.made from=%s to=%s bytes_copied=%d", core.uri, job.uri, copied)
+    if lineage.deep:
+        detach(open_table(job.uri, storage_options=job.options, env=core.env))
+
+
+def _renew(job: _Job, begun: Lineage) -> Lineage:
+    """A retry: pins that expired and were collected get new ids; an id is used once."""
+    env = job.table.core.env
+    ties = []
+    for tie in begun.pins:
+        alive = Checkpoints(_store_of(job, tie.uri)).load(tie.checkpoint) is not None
+        ties.append(tie if alive else ParentPin(tie.uri, env.new_id()))
+    if tuple(ties) == begun.pins:
+        return begun
+    return append_lineage(job.store, replace(begun, pins=tuple(ties)), env.new_id())
+
+
+def _pin_parents(job: _Job, lineage: Lineage) -> None:
+    """Step 3, for the parent and for those it shares files with, from its own pins there (C-5)."""
+    env = job.table.core.env
+    parent = read_lineage(job.table.core.store)
+    theirs = {pin.uri: pin.checkpoint for pin in (parent.pins if parent else ())}
+    for pin in lineage.pins:
+        if pin.uri == job.table.uri:
+            table, source = job.table, job.source
+        else:
+            table = open_table(pin.uri, storage_options=job.options, env=env)
+            standing = Checkpoints(table.core.store).load(pin.checkpoint)
+            source = standing or checkpoints.find(table, theirs[pin.uri])
+        checkpoints.derive(
+            table,
+            source,
+            owner=job.uri,
+            id=pin.checkpoint,
+            lifetime=GRACE_SECONDS,
+            pause=job.pause,
+        )
+        job.pause(f"pinned {pin.uri}")
+
+
+def _copy_shard(job: _Job, pin: ShardPin) -> tuple[Position, int]:
+    """Step 4 for one shard; returns R' and the bytes copied."""
+    core = job.table.core
+    site = ShardSite(job.store, job.wal, pin.shard, core.env)
+    names = [table.path for table in pin.sstables]
+    copied = copy_sstables(core.store, job.store, pin.shard, names, core.env)
+    start, size = _copy_log(job, pin)
+    job.pause(f"copied {pin.shard}")
+    if job.wal is not job.store and start < pin.wal_through:
+        _record_wal_store(job, site, pin)  # S-4: where the copied entries are
+    Manifests(site).create(
+        ShardManifest(
+            version=Version(1),
+            writer_epoch=pin.epoch,  # C-6
+            replay_after=start,
+            last_seen=pin.wal_through,
+            current_generation=pin.current_generation,
+            sstables=pin.sstables,
+            shard_spec_id=pin.shard_spec_id,
+            shard_id=pin.shard,
+            field_entries=pin.field_entries,
+            status=Status.SEALED if pin.sealed else Status.ACTIVE,
+        )
+    )
+    return start, copied + size
+
+
+def _copy_log(job: _Job, pin: ShardPin) -> tuple[Position, int]:
+    if pin.closed:
+        return pin.replay_after, 0  # needs no WAL store, which may be gone (W-2)
+    if job.wal is not job.store:
+        # Before the first entry: the store of another table must not take any.
+        stamp_store_id(job.wal, pin.shard, _store_id(job, pin), job.uri)
+    try:
+        site = job.table.core.site(pin.shard)
+    except WalStoreMismatch as lost:
+        if job.source.scope != "all" and not job.accept_loss:
+            raise lost_prefix(pin, pin.wal_through, "its WAL store") from lost
+        return pin.wal_through, 0
+    return copy_wal(site, job.wal, pin, job.source.scope, accept_loss=job.accept_loss)
+
+
+def _store_id(job: _Job, pin: ShardPin) -> str:
+    """Derived from what is cloned to where, so that every attempt gives the store the same id."""
+    return uuid5(job.source.id, f"{job.uri} {pin.shard}").hex
+
+
+def _record_wal_store(job: _Job, site: ShardSite, pin: ShardPin) -> None:
+    if latest_record(job.store, pin.shard).seq:
+        return
+    record = WalRecord(1, job.wal_uri, _store_id(job, pin))
+    chain = Chain(job.store, paths.wal_store_chain(pin.shard))
+    # An attempt at the same time would write the same.
+    with contextlib.suppress(ObjectExists):
+        chain.append(encode(record, pin.epoch, job.table.core.env.new_id()), 0)
+    Floors(site).raise_to("store", 1)
+
+
+def _write_record(job: _Job) -> None:
+    if TableRecords(job.store).find() is not None:
+        return
+    env = job.table.core.env
+    then = record_at(job.table, job.source.routing_version)
+    TableRecords(job.store).create(
+        replace(then, table_id=env.new_id(), wal_uri=job.wal_uri, created=env.clock.wall())
+    )
+
+
+def record_at(table: Table, routing_version: int) -> TableRecord:
+    """The table's record as it was under that routing."""
+    found = TableRecords(table.core.store).at_routing(routing_version)
+    if found is None:
+        raise CheckpointNotFound(
+            f"{table.uri}: the checkpoint is of routing {routing_version}, whose record is gone"
+        )
+    return found
+
+
+def _store_of(job: _Job, uri: str) -> Store:
+    if uri == job.table.uri:
+        return job.table.core.store
+    return open_store(uri, job.options, env=job.table.core.env)

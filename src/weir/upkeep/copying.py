@@ -1,0 +1,130 @@
+"""Copies what a clone owns, store to store: log entries, SSTables, the base of a deep clone.
+
+Keeps
+  C-7  a copied entry is of an epoch the pinned manifest knows
+  C-8  after the first entry found, a missing one is an error
+  C-9  a missing prefix is passed over only where it provably holds no rows, or on demand
+  C-10 the source is read, the destination written with put-if-absent, bytes compared on collision
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+from uuid import UUID
+
+from weir.env import Env
+from weir.errors import CorruptEntry, InvalidInput, MissingEntry
+from weir.format import paths
+from weir.format.lance_file import version_name
+from weir.format.wal_entry import decode_entry
+from weir.lake.borrowed import VERSIONS, borrowed_places
+from weir.log.checkpoints import Scope, ShardPin
+from weir.log.site import ShardSite
+from weir.store.api import Meta, ObjectExists, Store
+from weir.types import Position, Version
+
+WORKERS: Final = 8
+CHUNK: Final = 64
+LARGE_BYTES: Final = 16 << 20
+"""Objects from this size on are copied one at a time: memory holds one of them."""
+
+BASE_FOLDERS: Final = ("data", "_deletions", "_indices")
+
+
+def copy_wal(
+    source: ShardSite, target: Store, pin: ShardPin, scope: Scope, *, accept_loss: bool
+) -> tuple[Position, int]:
+    """Copy the entries `(R, T]`; returns R', the last position not needed, and the bytes copied."""
+    found = False
+    start = pin.replay_after
+    copied = 0
+    for position, data in _entries(source, pin):
+        if data is None:
+            if found:
+                raise _hole(source, pin, position)
+            start = position
+            continue
+        found = True
+        path = paths.wal_path(source.shard, position)
+        entry = decode_entry(data, position=position, path=path)
+        if entry.epoch > pin.epoch:
+            raise CorruptEntry(
+                f"{source}: the entry at position {position} has epoch {entry.epoch}, and the"
+                f" checkpoint pinned epoch {pin.epoch}: the position was used again after the"
+                f" checkpoint (C-7). Look at {path}"
+            )
+        _put(target, path, data)
+        copied += len(data)
+    if start > pin.replay_after and scope != "all" and not accept_loss:
+        raise lost_prefix(pin, start, source.wal.uri)
+    return start, copied
+
+
+def lost_prefix(pin: ShardPin, last: Position, where: str) -> MissingEntry:
+    """C-9: entries that hold rows of the checkpoint are gone."""
+    return MissingEntry(
+        f"shard {pin.shard}: entries {pin.replay_after + 1} to {last} of its log are gone from"
+        f" {where}, and the checkpoint (scope 'durable') needs them: acknowledged rows are lost."
+        " Bring the WAL store back, or clone with accept_loss=True (C-9)"
+    )
+
+
+def _entries(source: ShardSite, pin: ShardPin) -> Iterator[tuple[Position, bytes | None]]:
+    for first in range(pin.replay_after + 1, pin.wal_through + 1, CHUNK):
+        wanted = [Position(p) for p in range(first, min(first + CHUNK, pin.wal_through + 1))]
+        found = source.wal.get_many([paths.wal_path(source.shard, p) for p in wanted])
+        yield from zip(wanted, found, strict=True)
+
+
+def _hole(source: ShardSite, pin: ShardPin, position: Position) -> MissingEntry:
+    return MissingEntry(
+        f"{source}: the log has a hole at position {position}, inside the range"
+        f" {pin.replay_after + 1} to {pin.wal_through} of the checkpoint (C-8);"
+        f" {paths.wal_path(source.shard, position)} is gone. Restore that object"
+    )
+
+
+def copy_sstables(source: Store, target: Store, shard: UUID, names: Sequence[str], env: Env) -> int:
+    """Copy whole SSTable folders; returns the bytes."""
+    objects = [meta for name in names for meta in source.list(paths.sstable_dir(shard, name))]
+    return _copy(source, target, objects, env)
+
+
+def copy_base(source: Store, target: Store, version: int, env: Env) -> int:
+    """Copy the base at that version, files and all: a deep clone. Returns the bytes."""
+    shared = borrowed_places(source, version)
+    if shared:
+        raise InvalidInput(
+            f"{source.uri} is itself a clone that shares files with {sorted(shared)}; a deep clone"
+            " copies files of one table only. Compact it first (table.compact, then gc and detach)"
+        )
+    objects = [meta for folder in BASE_FOLDERS for meta in source.list(folder)]
+    copied = _copy(source, target, objects, env)
+    # Last: without its manifest the files are no dataset.
+    path = f"{VERSIONS}/{version_name(Version(version))}"
+    data = source.get(path).data
+    _put(target, path, data)
+    return copied + len(data)
+
+
+def _copy(source: Store, target: Store, objects: Sequence[Meta], env: Env) -> int:
+    def one(meta: Meta) -> int:
+        data = source.get(meta.path).data
+        _put(target, meta.path, data)
+        return len(data)
+
+    small = [meta for meta in objects if meta.size < LARGE_BYTES]
+    large = [meta for meta in objects if meta.size >= LARGE_BYTES]
+    return sum(env.threads.map(one, small, workers=WORKERS)) + sum(map(one, large))
+
+
+def _put(target: Store, path: str, data: bytes) -> None:
+    try:
+        target.put_if_absent(path, data)
+    except ObjectExists:
+        if target.get(path).data != data:
+            raise CorruptEntry(
+                f"{target.uri}/{path} holds other bytes than the clone needs there: leftovers of"
+                " another clone. Clone to an empty place (C-4)"
+            ) from None
