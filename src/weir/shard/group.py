@@ -27,6 +27,7 @@ from weir.config import WriterConfig
 from weir.env import Env, Lock, Thread
 from weir.errors import (
     Backpressure,
+    FencedError,
     StoreDenied,
     StoreError,
     UnknownOutcome,
