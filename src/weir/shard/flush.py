@@ -19,7 +19,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from weir.env import Env, Thread
-from weir.errors import StoreDenied, StoreError, WeirError
+from weir.errors import CommitConflict, StoreDenied, StoreError, WeirError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import TableSchema
@@ -304,6 +304,7 @@ class MemTables:
                 return None  # an earlier attempt was applied, and failed only after that
             with self._group.lock:
                 covered = self._covered(published=table)
+                self._check_not_folded(current)
             reached = Position(max(covered, current.replay_after))
             self._appender.covering(reached)
             following = replace(
@@ -331,6 +332,22 @@ class MemTables:
                 self.frozen.popleft()
                 self._group.release(table.nbytes)
             self._changed.notify_all()
+
+    def _check_not_folded(self, current: ShardManifest) -> None:
+        """Stop when somebody folded entries whose rows are still in our memory (L-6). Lock held.
+
+        Publishing them again would double the rows of a table without a key.
+        """
+        first = next(
+            (t.first_position for t in (*self.frozen, self.active) if t.first_position), None
+        )
+        if first is not None and current.replay_after >= first:
+            raise CommitConflict(
+                f"{self._appender.site}: a compaction folded the log up to position"
+                f" {current.replay_after} although this writer held rows from {first} on in memory."
+                " Every row is durable; open a new writer, and compact with fold_wal only tables"
+                " whose writers are WAL-only"
+            )
 
     def _covered(self, published: MemTable | None = None) -> Position:
         """The last position before the first entry whose rows would be nowhere else (W-1). Lock

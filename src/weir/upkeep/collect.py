@@ -23,6 +23,7 @@ from weir.errors import InvalidInput, WeirError
 from weir.lake.api import Lake
 from weir.log.site import ShardSite
 from weir.store.api import Store
+from weir.upkeep.compact_jobs import keep_base_from
 from weir.upkeep.gc import records
 from weir.upkeep.gc.pins import load_pins
 from weir.upkeep.gc.plan import Ages
@@ -150,6 +151,7 @@ def target_of(table: CollectableTable) -> Target:
         sites=[shard.site for shard in table.shards()],
         lake=core.lake,
         fence_ttl=table.writer_defaults.fence_ttl_s,
+        base_keep_from=lambda: keep_base_from(core.store),
     )
 
 
