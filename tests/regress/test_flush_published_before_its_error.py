@@ -19,7 +19,7 @@ def test_f9_a_flush_that_failed_after_its_commit_is_not_published_twice(failures
         site_on(
             HookStore(
                 faulty,
-                "put_if_absent",
+                "put",
                 "gen_1/data",
                 lambda: faulty.on("list", "*/floor*", skip=1).fail_before(times=failures),
             )

@@ -166,11 +166,9 @@ class ModelLake:
         if schema.primary_key:
             rows = rows.take(pa.array(newest_rows(pk_values(rows, schema.primary_key))))
         folder = paths.sstable_dir(shard, name)
-        try:
-            self.store.put_if_absent(f"{folder}/bloom_filter.bin", name.encode())
-            self.store.put_if_absent(f"{folder}/data.arrow", encode({"name": name}, rows))
-        except ObjectExists:
-            raise CommitConflict(f"{self.uri}/{folder}: an SSTable is already there") from None
+        # The name is random, so what is there under it is ours: Lance overwrites as well.
+        self.store.put(f"{folder}/bloom_filter.bin", name.encode())
+        self.store.put(f"{folder}/data.arrow", encode({"name": name}, rows))
         return SsTableInfo(rows.num_rows, rows.nbytes, None)
 
     def open_sstable(self, shard: UUID, name: str, schema: TableSchema) -> ModelSsTable:

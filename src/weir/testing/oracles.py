@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from weir.errors import (
     Backpressure,
+    CommitConflict,
     CorruptEntry,
     FencedError,
     InvalidInput,
@@ -316,6 +317,8 @@ class Judge:
                 raise Violation(
                     "T", f"{type(internal).__name__} on a healthy table: {internal}"
                 ) from error
+            if put is not None and isinstance(internal, CommitConflict) and put.id in self.seen:
+                raise Violation("T", f"a conflict was told for batch {put.id}, which is in") from error
             internal = internal.__cause__  # type: ignore[assignment]
         truth = self.truth(shard)
         newest = max((m.writer_epoch for m in truth.manifests.values()), default=0)
