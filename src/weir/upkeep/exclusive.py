@@ -1,0 +1,54 @@
+"""Keeps compactors away while the base is changed in another way (restore, reshard).
+
+The same claim compactors take: a record in their chain, then a fence in the base. A compactor that
+was at work cannot commit any more; one that comes later finds the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, cast
+
+from weir.errors import CommitConflict
+from weir.lake.pylance_lake import PylanceLake
+from weir.table.core import Core
+from weir.upkeep.compact_jobs import JobRecord, Jobs
+
+CLAIM_ATTEMPTS: Final = 16
+
+
+class Hold:
+    """The claim, held."""
+
+    def __init__(self, core: Core, record: JobRecord) -> None:
+        self._core = core
+        self.record = record
+
+    def require(self) -> None:
+        """Raise `CommitConflict` when a compactor took the claim over meanwhile."""
+        latest = Jobs(self._core.store).latest()
+        if latest is None or latest.seq != self.record.seq or latest.token != self.record.token:
+            raise CommitConflict(
+                f"{self._core.uri}: a compaction took over in the middle; run this again"
+            )
+
+
+@contextmanager
+def without_compaction(core: Core) -> Iterator[Hold]:
+    """Hold the compactors' claim. A crash leaves it to the next compactor, after its lease."""
+    lake = cast("PylanceLake", core.lake)
+    jobs = Jobs(core.store)
+    for _ in range(CLAIM_ATTEMPTS):
+        try:
+            record = jobs.claim(str(core.env.new_id()), jobs.latest())
+            break
+        except CommitConflict:
+            continue
+    else:
+        raise CommitConflict(f"{core.uri}: compactors claim it again and again; try later")
+    lake.fence_base(record.token)
+    hold = Hold(core, record)
+    yield hold
+    # Not in a `finally`: what was left half done is found by whoever takes the claim over.
+    jobs.step(record, "done", None)

@@ -1,0 +1,188 @@
+"""Rolls a table back to a checkpoint.
+
+Steps, each idempotent; run again after a crash with the same checkpoint it starts over and ends the
+same:
+  1  keep what is there now as a checkpoint (scope "durable"), so that the way back exists
+  2  note in the lineage what is going on
+  3  keep compactors away, then make the checkpoint's version of the base the latest
+  4  for each shard: claim it, which fences every writer, and publish in one manifest the
+     checkpoint's SSTables, its log rows as one more, and R = L over everything discarded
+  5  note that it is done, and what was rolled back
+
+The SSTables get new numbers, above all that were ever used: a mark of an old compaction cannot make
+them look folded. Readers that begin in the middle may see shards of both sides. Exactly-once tokens
+and the log itself are not rolled back: the change feed shows what was, with no entry for the
+restore.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
+
+from weir.errors import InvalidInput, MissingEntry
+from weir.format import paths
+from weir.format.manifest import ShardManifest, SsTable, Status
+from weir.format.schema import TableSchema, align_batch
+from weir.log.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
+from weir.log.fence import claim_shard
+from weir.log.lineage import Lineage, append_lineage, read_lineage
+from weir.log.manifests import Manifests
+from weir.log.rules import Evidence
+from weir.log.site import ShardSite
+from weir.table.core import Core
+from weir.table.table import Table
+from weir.table.tails import live_entries
+from weir.types import Epoch, Generation, Position
+from weir.upkeep import checkpoint as checkpoints
+from weir.upkeep.exclusive import without_compaction
+from weir.upkeep.pinning import Pause, versions
+
+log = logging.getLogger("weir.upkeep")
+
+UNDO_TTL: Final = "7d"
+HOLD_SECONDS: Final = 86_400.0
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """What a restore did."""
+
+    checkpoint: UUID
+    base_version: int
+    """The new base version, equal to the checkpoint's."""
+    undo: Checkpoint
+    """The table as it was before, for seven days: restore or clone it to go back."""
+    shards: dict[UUID, tuple[int, int]]
+    """For each shard the positions `(after, through]` whose entries no longer count."""
+
+
+def restore(table: Table, checkpoint: Ref, *, pause: Pause = lambda _step: None) -> RestoreReport:
+    """Make the table what it was at the checkpoint; every writer is fenced.
+
+    Raises `CheckpointNotFound`; `InvalidInput` when the table was resharded since (clone the
+    checkpoint instead); `MissingEntry` when log rows of a durable checkpoint are gone. Close this
+    process's own writers first: they are fenced like all others. Cost: a claim and a manifest for
+    each shard, a commit of the base.
+    """
+    core = table.core
+    target = checkpoints.find(table, checkpoint)
+    if target.routing_version != core.refresh().routing_version:
+        raise InvalidInput(
+            f"{core.uri} was resharded after checkpoint {target.id}; clone the checkpoint to get"
+            " the table as it was"
+        )
+    # It must outlive this call (K-5: only upward).
+    records = Checkpoints(core.store)
+    target = records.refresh(target, expires=core.store.now() + HOLD_SECONDS)
+    lineage, undo = _begin(table, target)
+    pause("begun")
+    with without_compaction(core) as hold:
+        pause("held")
+        version = versions(core).restore(target.base_version)
+        pause("base")
+        pins = {pin.shard: pin for pin in target.shards}
+        base = core.lake.open_base(version)
+        discarded: dict[UUID, tuple[int, int]] = {}
+        for shard in dict.fromkeys([*pins, *core.shard_ids()]):
+            folded = base.compacted.get(shard, 0)
+            span = _restore_shard(core, shard, pins.get(shard), base.schema, folded)
+            if span is not None:
+                discarded[shard] = span
+            pause(f"shard {shard}")
+        hold.require()
+    done = {
+        "checkpoint": str(target.id),
+        "undo": str(undo.id),
+        "at": core.env.clock.wall(),
+        "discarded": {str(shard): list(span) for shard, span in discarded.items()},
+    }
+    append_lineage(core.store, replace(lineage, state="ready", restored=done), core.env.new_id())
+    pause("done")
+    log.info("table.restored uri=%s checkpoint=%s", core.uri, target.id)
+    return RestoreReport(target.id, version, undo, discarded)
+
+
+def _begin(table: Table, target: Checkpoint) -> tuple[Lineage, Checkpoint]:
+    """Steps 1 and 2; after a crash the first attempt's way back is the one that counts."""
+    core = table.core
+    lineage = read_lineage(core.store) or Lineage(state="ready")
+    if lineage.state == "restoring" and "undo" in lineage.restored:
+        known = Checkpoints(core.store).load(UUID(lineage.restored["undo"]))
+        if known is not None and lineage.restored.get("checkpoint") == str(target.id):
+            return lineage, known
+    undo = checkpoints.create(table, scope="durable", name="before-restore", ttl=UNDO_TTL)
+    note = {"checkpoint": str(target.id), "undo": str(undo.id)}
+    begun = replace(lineage, state="restoring", restored=note)
+    return append_lineage(core.store, begun, core.env.new_id()), undo
+
+
+def _restore_shard(
+    core: Core, shard: UUID, pin: ShardPin | None, schema: TableSchema, folded: int
+) -> tuple[int, int] | None:
+    """Step 4 for one shard; a shard the checkpoint does not know becomes empty."""
+    manifests = Manifests(core.beside(shard))
+    current = manifests.latest()
+    if current is None:
+        return None
+    if current.status is Status.SEALED:
+        site, epoch, through = core.beside(shard), current.writer_epoch, current.last_seen
+    else:
+        site = core.site(shard)
+        claim = claim_shard(site, manifests)
+        epoch, through = claim.epoch, claim.fence
+    rows = None if pin is None or pin.closed else _log_rows(core, site, pin, schema)
+    kept = [] if pin is None else [t for t in pin.sstables if t.generation > folded]
+
+    def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+        first = latest.current_generation
+        named = [
+            replace(table, generation=Generation(first + i))
+            for i, table in enumerate([*kept, *([rows] if rows else [])])
+        ]
+        last = Position(max(through, latest.last_seen))
+        following = replace(
+            latest,
+            sstables=tuple(named),
+            current_generation=Generation(first + len(named)),
+            replay_after=last,
+            last_seen=last,
+        )
+        return following, Evidence(covered=last, restoring=True)
+
+    committed = manifests.update(change, epoch=Epoch(epoch))
+    after = pin.wal_through if pin is not None else Position(0)
+    return int(after), int(committed.replay_after)
+
+
+def _log_rows(core: Core, site: ShardSite, pin: ShardPin, schema: TableSchema) -> SsTable | None:
+    """The rows of the entries `(R, T]` as an SSTable of their own; W-4: they are in the log."""
+    try:
+        entries = list(
+            live_entries(
+                core.tails.entries(site, pin.replay_after, pin.wal_through),
+                pin.current_generation,
+            )
+        )
+    except MissingEntry as missing:
+        raise MissingEntry(
+            f"{site}: the checkpoint needs log entries {pin.replay_after + 1} to"
+            f" {pin.wal_through}, and {missing}"
+        ) from missing
+    batches = [align_batch(batch, schema.wal) for entry in entries for batch in entry.batches]
+    if not batches:
+        return None
+    # Folder names are used once; the number in it is the tag's, the manifest says the generation.
+    tag = f"{core.env.random.getrandbits(32):08x}"
+    generation = Manifests(core.beside(site.shard)).require().current_generation
+    name = paths.sstable_name(generation, tag)
+    info = core.lake.write_sstable(site.shard, name, batches, schema)
+    return SsTable(
+        generation=generation,
+        path=name,
+        in_memory_bytes=info.in_memory_bytes,
+        physical_rows=info.rows,
+        primary_key_bytes=info.primary_key_bytes,
+    )
