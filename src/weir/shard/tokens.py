@@ -8,9 +8,41 @@ these.
 
 from __future__ import annotations
 
+from typing import Final
+
 from weir.format import paths
+from weir.format.wal_entry import decode_entry
+from weir.format.wal_header import HEADER_BYTES, read_header
 from weir.log.site import ShardSite
-from weir.store.api import ObjectExists
+from weir.store.api import ObjectExists, ObjectMissing
+from weir.types import Position
+
+_READS: Final = 16
+
+
+def tokens_in_log(site: ShardSite, after: int, last: int) -> dict[str, int]:
+    """Per application the highest batch number in the entries `(after, last]`.
+
+    A ranged read an entry, 16 at a time, and a whole one where there is a token. A collected entry
+    has none: whoever collected it recorded them.
+    """
+
+    def look(position: int) -> tuple[tuple[str, int], ...]:
+        path = paths.wal_path(site.shard, Position(position))
+        try:
+            header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
+            if header is not None and not header.may_hold_tokens:
+                return ()
+            data = site.wal.get(path).data
+        except ObjectMissing:
+            return ()
+        return decode_entry(data, position=Position(position), path=path).tokens
+
+    highest: dict[str, int] = {}
+    for tokens in site.env.threads.map(look, list(range(after + 1, last + 1)), workers=_READS):
+        for app, number in tokens:
+            highest[app] = max(number, highest.get(app, number))
+    return highest
 
 
 class Tokens:

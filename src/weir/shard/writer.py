@@ -42,7 +42,7 @@ from weir.shard.stats import (
     writer_stats,
 )
 from weir.shard.tags import GenerationTags, last_tag
-from weir.shard.tokens import Tokens
+from weir.shard.tokens import Tokens, tokens_in_log
 from weir.types import Epoch, Generation, Position
 
 log = logging.getLogger("weir.shard")
@@ -84,6 +84,7 @@ class ShardWriter:
         self._memtables: MemTables | None = None
         self._tags: GenerationTags | None = None
         self._seen_tokens: dict[str, int] = {}
+        self._read_log = False
         self._told_at = appender.site.env.clock.boottime()
 
     @classmethod
@@ -163,6 +164,12 @@ class ShardWriter:
 
     def last_version(self, app: str) -> int:
         """The highest batch number of `app` that is in this shard, -1 before the first."""
+        if self._memtables is None and not self._read_log:
+            # Replay would have met them: tokens whose writer died before it recorded them.
+            claim = self._appender.claim
+            found = tokens_in_log(self.site, claim.manifest.replay_after, claim.fence)
+            self._seen_tokens = {**found, **self._seen_tokens}
+            self._read_log = True
         recorded = Tokens(self._appender.site).load(app)
         return max(self._seen_tokens.get(app, -1), -1 if recorded is None else recorded)
 

@@ -18,28 +18,23 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
-from typing import Final
 
 from weir.errors import CommitConflict, FencedError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.format.schema import align_batch
 from weir.format.wal_entry import WalEntry, decode_entry
-from weir.format.wal_header import HEADER_BYTES, read_header
 from weir.log.fence import Claim
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.shard.replay import replay_entries
-from weir.shard.tokens import Tokens
-from weir.store.api import ObjectMissing
+from weir.shard.tokens import Tokens, tokens_in_log
 from weir.table.core import Core
 from weir.types import Epoch, Generation, Position
 from weir.upkeep.compact_jobs import WalFold
 
 log = logging.getLogger("weir.compact")
-
-_READS: Final = 16
 
 
 def last_generation(site: ShardSite, manifest: ShardManifest, through: int) -> Generation:
@@ -53,32 +48,11 @@ def last_generation(site: ShardSite, manifest: ShardManifest, through: int) -> G
     return current
 
 
-def record_tokens(site: ShardSite, after: int, through: int) -> int:
-    """Make the tokens of entries `(after, through]` outlive them; how many there were.
-
-    A ranged read an entry, and a whole one where there is a token.
-    """
-
-    def look(position: int) -> tuple[tuple[str, int], ...]:
-        path = paths.wal_path(site.shard, Position(position))
-        try:
-            header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
-            if header is not None and not header.may_hold_tokens:
-                return ()
-            data = site.wal.get(path).data
-        except ObjectMissing:
-            return ()  # collected, and its tokens recorded by whoever collected it
-        return decode_entry(data, position=Position(position), path=path).tokens
-
-    highest: dict[str, int] = {}
-    positions = list(range(after + 1, through + 1))
-    for tokens in site.env.threads.map(look, positions, workers=_READS):
-        for app, number in tokens:
-            highest[app] = max(number, highest.get(app, number))
+def record_tokens(site: ShardSite, after: int, through: int) -> None:
+    """Make the tokens of entries `(after, through]` outlive them."""
     recorded = Tokens(site)
-    for app, number in sorted(highest.items()):
+    for app, number in sorted(tokens_in_log(site, after, through).items()):
         recorded.record(app, number)
-    return len(highest)
 
 
 def pass_folded(site: ShardSite, fold: WalFold) -> bool:
