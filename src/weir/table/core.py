@@ -10,7 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.env import Env
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, SealedShard
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.format.schema import TableSchema
@@ -22,6 +22,7 @@ from weir.shard.writer import ShardWriter
 from weir.store.api import Store
 from weir.store.open import open_store
 from weir.table.record import Route, TableRecord, TableRecords
+from weir.table.resharding import read_resharding
 from weir.table.sharding import (
     Identity,
     Router,
@@ -132,14 +133,21 @@ class Core:
         """The shard that takes the rows of `value`."""
         return shard_id(self.record.sharding, value, self.record.routing_version)
 
-    def ensure_shard(self, value: Value) -> UUID:
-        """The shard of `value`, made if it does not exist. Creators at the same time agree."""
-        shard = self.route(value)
+    def ensure_shard(self, value: Value, record: TableRecord | None = None) -> UUID:
+        """The shard of `value`, made if it does not exist. Creators at the same time agree.
+
+        Raises `SealedShard` when the routing is being changed: nothing new is made under the old.
+        """
+        record = record or self.record
+        shard = shard_id(record.sharding, value, record.routing_version)
         manifests = self.tails.manifests(self.beside(shard))
-        if isinstance(self.record.sharding, Identity) and manifests.latest() is None:
-            dtype = self.schema().plain.field(self.record.sharding.column).type
-            entries = field_entries(self.record.sharding, value, dtype)
-            manifests.create(first_manifest(shard, self.record.spec, entries))
+        if isinstance(record.sharding, Identity) and manifests.latest() is None:
+            change = read_resharding(self.store)
+            if change is not None and change.routing_version >= record.routing_version:
+                raise SealedShard(f"{self.uri} is being resharded to {change.sharding}; open again")
+            dtype = self.schema().plain.field(record.sharding.column).type
+            entries = field_entries(record.sharding, value, dtype)
+            manifests.create(first_manifest(shard, record.spec, entries))
         return shard
 
     def value_of(self, shard: UUID, manifest: ShardManifest | None) -> Value:

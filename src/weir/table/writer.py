@@ -10,21 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.errors import PartialWrite, WeirError, WriterClosed
+from weir.errors import (
+    FencedError,
+    PartialWrite,
+    SealedShard,
+    WeirError,
+    WriterClosed,
+)
+from weir.format.manifest import Status
 from weir.log.intake import Intake
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
 from weir.table.core import CONCURRENCY, Core
-from weir.table.sharding import Value
+from weir.table.record import TableRecord
+from weir.table.resharding import read_resharding
+from weir.table.sharding import Router, Value, shard_id
 from weir.table.shards import Shard
 
-Parts = dict[UUID, list[pa.RecordBatch]]
+Failures = dict[UUID, tuple[WeirError, list[pa.RecordBatch]]]
+
+REROUTES: Final = 8
+"""How often one put follows a change of routing."""
+REROUTE_SECONDS: Final = 120.0
+"""How long a put waits for the new routing when it met a sealed shard."""
+REROUTE_POLL_SECONDS: Final = 0.05
 
 
 class TableWriter:
@@ -101,28 +116,80 @@ class TableWriter:
     def _write(self, batches: list[pa.RecordBatch], timeout: float | None) -> None:
         if self._closed:
             raise WriterClosed(f"{self._core.uri}: this writer was closed", unacknowledged=batches)
+        for _ in range(REROUTES):
+            record = self._core.record
+            failures, parts = self._write_once(batches, record, timeout)
+            moved = [shard for shard, (error, _) in failures.items() if self._left(shard, error)]
+            if not moved or len(moved) < len(failures):
+                break
+            # C-11: the shard was sealed under us. Not a fight over it: its heirs take the rows.
+            if not self._await_routing(record):
+                break
+            batches = [row for shard in moved for row in failures[shard][1]]
+            batches += [row for shard in moved for row in self._abandon(shard)]
+        self._report(failures, parts=parts)
+
+    def _write_once(
+        self, batches: list[pa.RecordBatch], record: TableRecord, timeout: float | None
+    ) -> tuple[Failures, int]:
+        """One attempt under one routing; what failed, and how many shards were concerned."""
         values: dict[Value, list[pa.RecordBatch]] = {}
-        router = self._core.router
+        router = Router(record.sharding)
         for batch in batches:
             for value, rows in router.split(batch):
                 values.setdefault(value, []).append(rows)
         items = list(values.items())
-        failures: dict[UUID, tuple[WeirError, list[pa.RecordBatch]]] = {}
+        failures: Failures = {}
 
         def write(item: tuple[Value, list[pa.RecordBatch]]) -> Ack | None:
             value, rows = item
-            shard = self._core.route(value)
+            shard = shard_id(record.sharding, value, record.routing_version)
             try:
-                writer = self._writer(shard, value)
+                writer = self._writer(shard, value, record)
                 return writer.put(pa.Table.from_batches(rows), timeout=timeout)
             except WeirError as error:
                 failures[shard] = (error, rows)
             return None
 
         self._core.env.threads.map(write, items, workers=CONCURRENCY)
-        self._report(failures, parts=len(items))
+        return failures, len(items)
 
-    def _writer(self, shard: UUID, value: Value) -> ShardWriter:
+    def _left(self, shard: UUID, error: WeirError) -> bool:
+        """True when the shard failed because the routing leaves it."""
+        if isinstance(error, SealedShard):
+            return True
+        if not isinstance(error, FencedError):
+            return False
+        change = read_resharding(self._core.store)
+        if change is not None and change.is_open:
+            return True
+        manifest = self._core.tails.manifests(self._core.beside(shard)).latest()
+        return manifest is not None and manifest.status is Status.SEALED
+
+    def _await_routing(self, record: TableRecord) -> bool:
+        """Wait until the record shows a newer routing; False when it does not come."""
+        clock = self._core.env.clock
+        until = clock.boottime() + REROUTE_SECONDS
+        while self._core.refresh().routing_version <= record.routing_version:
+            if clock.boottime() >= until:
+                return False
+            clock.sleep(REROUTE_POLL_SECONDS)
+        return True
+
+    def _abandon(self, shard: UUID) -> list[pa.RecordBatch]:
+        """Give up the writer of a sealed shard; returns rows that nobody is waiting for."""
+        with self._lock:
+            writer = self._writers.pop(shard, None)
+        if writer is None:
+            return []
+        try:
+            writer.close()
+        except WeirError as error:
+            if not writer.config.durable_write:
+                return list(getattr(error, "unacknowledged", ()))
+        return []
+
+    def _writer(self, shard: UUID, value: Value, record: TableRecord) -> ShardWriter:
         with self._lock:
             known = self._writers.get(shard)
             if known is not None:
@@ -134,7 +201,7 @@ class TableWriter:
                 known = self._writers.get(shard)
             if known is not None:
                 return known
-            self._core.ensure_shard(value)
+            self._core.ensure_shard(value, record)
             opened = Shard(self._core, shard, value).writer(self._config)
             with self._lock:
                 closed = self._closed
@@ -146,7 +213,7 @@ class TableWriter:
             return opened
 
     def _each(self, writers: dict[UUID, ShardWriter], run: Callable[[ShardWriter], object]) -> None:
-        failures: dict[UUID, tuple[WeirError, list[pa.RecordBatch]]] = {}
+        failures: Failures = {}
 
         def attempt(item: tuple[UUID, ShardWriter]) -> None:
             try:
@@ -157,9 +224,7 @@ class TableWriter:
         self._core.env.threads.map(attempt, list(writers.items()), workers=CONCURRENCY)
         self._report(failures, parts=len(writers))
 
-    def _report(
-        self, failures: dict[UUID, tuple[WeirError, list[pa.RecordBatch]]], *, parts: int
-    ) -> None:
+    def _report(self, failures: Failures, *, parts: int) -> None:
         if not failures:
             return
         if parts == 1:

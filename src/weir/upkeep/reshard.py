@@ -1,0 +1,285 @@
+"""Changes how a table's rows find their shard, while it is written to.
+
+Steps, each idempotent; an interrupted run is finished by running it again:
+  1  note what is going on
+  2  make the new shards, empty, numbering generations above all old ones (C-13)
+  3  seal every shard of the old routing: claim, fence, replay, flush to R = L, then `SEALED`
+  4  checkpoint everything, the way back
+  5  one record changes the routing; from here on rows go to the new shards
+  6  seal what was made under the old routing in the meantime
+  7  tell native programs (the MemWAL index of the base), note that it is done
+
+No row is moved: readers take a sealed shard's rows for older than its heirs', and compaction folds
+them into the base together with the heirs' or before (C-11). Rows waiting in a sealed shard from an
+earlier change are folded first, so that there is only ever one generation of sealed shards.
+Writers that meet a sealed shard wait for step 5 and go on with the new routing (`TableWriter`).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Final, cast
+from uuid import UUID
+
+from weir.config import WriterConfig
+from weir.errors import CommitConflict, FencedError, InvalidInput, SealedShard
+from weir.format.base_manifest import MemWalDetails, ShardingField, ShardingSpec
+from weir.format.manifest import ShardManifest, Status
+from weir.lake.pylance_lake import PylanceLake
+from weir.log.manifests import Manifests
+from weir.log.rules import Evidence
+from weir.table.core import CONCURRENCY, Core, first_manifest, routes_of
+from weir.table.record import TableRecord, TableRecords, with_routing
+from weir.table.resharding import Resharding, append_resharding, read_resharding
+from weir.table.sharding import (
+    Bucket,
+    Identity,
+    Sharding,
+    check_sharding,
+    field_entries,
+    shard_id,
+    value_from_entries,
+    values_of,
+)
+from weir.table.shards import Shard
+from weir.table.table import Table
+from weir.types import Generation
+from weir.upkeep import checkpoint as checkpoints
+from weir.upkeep.compact import CompactReport
+from weir.upkeep.compact import compact as run_compaction
+from weir.upkeep.compact_plan import find_waiting
+from weir.upkeep.exclusive import without_compaction
+from weir.upkeep.pinning import Pause
+
+log = logging.getLogger("weir.upkeep")
+
+SEAL_ATTEMPTS: Final = 16
+WAY_BACK_TTL: Final = "7d"
+
+
+@dataclass(frozen=True)
+class ReshardReport:
+    """What a change of routing did."""
+
+    routing_version: int
+    sealed: tuple[UUID, ...]
+    """Shards of the old routing; they are read until compaction has folded them."""
+    shards: tuple[UUID, ...]
+    """Shards of the new routing that exist from the start."""
+    checkpoint: UUID | None
+    """The table as it was when all old shards were sealed, kept for seven days."""
+    compaction: CompactReport | None
+
+
+def reshard(
+    table: Table,
+    sharding: Sharding,
+    *,
+    compact: bool = True,
+    pause: Pause = lambda _step: None,
+) -> ReshardReport:
+    """Spread the table's rows by `sharding` from now on; rows already there stay where they are.
+
+    Safe under load: writers of `table.writer()` wait some moments and go on, other writers of the
+    old shards get `FencedError` or `SealedShard`. With `compact` the old shards' rows are folded
+    into the base afterwards. Raises `InvalidInput` for a sharding that does not fit, or when
+    another change was begun and not finished. Per old shard a claim, a flush and two manifests.
+    """
+    core = table.core
+    record = core.refresh()
+    check_sharding(sharding, core.schema().plain, record.primary_key)
+    state = _begin(core, record, sharding)
+    if state is None:
+        return ReshardReport(record.routing_version, (), (), None, None)
+    pause("begun")
+    old = TableRecords(core.store).at_routing(state.routing_version)
+    if old is None:
+        raise CommitConflict(f"{core.uri}: the record of its old routing is gone")
+    if record.routing_version == state.routing_version:
+        _fold_sealed(table)
+        _make_shards(core, old, sharding)
+        pause("made")
+        _seal_all(core, old, pause)
+        state = _checkpoint(table, state)
+        pause("checkpointed")
+        _change_routing(core, old, sharding)
+        pause("routed")
+    sealed = _seal_all(core, old, pause)
+    _tell_natives(core, sharding)
+    pause("told")
+    append_resharding(core.store, replace(state, state="done"), core.env.new_id())
+    pause("done")
+    log.info("table.resharded uri=%s to=%s sealed=%d", core.uri, sharding, len(sealed))
+    return ReshardReport(
+        routing_version=core.refresh().routing_version,
+        sealed=tuple(sealed),
+        shards=tuple(route.shard for route in core.record.routing),
+        checkpoint=state.checkpoint,
+        compaction=run_compaction(table) if compact else None,
+    )
+
+
+def _begin(core: Core, record: TableRecord, sharding: Sharding) -> Resharding | None:
+    """Step 1; None when the table is sharded so already."""
+    found = read_resharding(core.store)
+    if found is not None and found.is_open:
+        if found.sharding != sharding:
+            raise InvalidInput(
+                f"{core.uri}: a change to {found.sharding} was begun and not finished; finish it"
+                f" first: table.reshard({found.sharding})"
+            )
+        return found
+    if record.sharding == sharding:
+        return None
+    begun = Resharding(
+        state="begun",
+        routing_version=record.routing_version,
+        sharding=sharding,
+        seq=found.seq if found is not None else 0,
+    )
+    return append_resharding(core.store, begun, core.env.new_id())
+
+
+def _fold_sealed(table: Table) -> None:
+    """Two generations of sealed shards would have no order between them: fold the older one."""
+    if not _sealed_waiting(table.core):
+        return
+    report = run_compaction(table)
+    if _sealed_waiting(table.core):
+        raise CommitConflict(
+            f"{table.uri}: rows of an earlier change of routing still wait to be compacted"
+            f" ({report.skipped or 'they could not all be folded'}); try again"
+        )
+
+
+def _sealed_waiting(core: Core) -> bool:
+    _, waiting = find_waiting(core, fold_wal=False)
+    return any(one.cut.sealed for one in waiting)
+
+
+def _make_shards(core: Core, old: TableRecord, sharding: Sharding) -> None:
+    highest = 0
+    for shard in _old_shards(core, old):
+        manifest = core.tails.manifests(core.beside(shard)).latest()
+        highest = max(highest, manifest.current_generation if manifest else 0)
+    spec = old.spec + 1
+    for route in routes_of(sharding, values_of(sharding), old.routing_version + 1, spec):
+        first = first_manifest(route.shard, spec, field_entries(sharding, route.value, None))
+        first = replace(first, current_generation=Generation(highest + 1))  # C-13
+        core.tails.manifests(core.beside(route.shard)).create(first)
+
+
+def _old_shards(core: Core, old: TableRecord) -> list[UUID]:
+    """The shards of the old routing that exist now; identity shards are known by their value."""
+    if not isinstance(old.sharding, Identity):
+        return [route.shard for route in old.routing]
+    dtype = core.schema().plain.field(old.sharding.column).type
+    found = []
+    for shard in core.shard_ids():
+        manifest = core.tails.manifests(core.beside(shard)).latest()
+        if manifest is None:
+            continue
+        value = value_from_entries(old.sharding, manifest.field_entries, dtype)
+        if shard_id(old.sharding, value, old.routing_version) == shard:
+            found.append(shard)
+    return found
+
+
+def _seal_all(core: Core, old: TableRecord, pause: Pause) -> list[UUID]:
+    shards = _old_shards(core, old)
+
+    def one(shard: UUID) -> None:
+        seal(core, shard)
+        pause(f"sealed {shard}")
+
+    core.env.threads.map(one, shards, workers=CONCURRENCY)
+    return shards
+
+
+def seal(core: Core, shard: UUID) -> None:
+    """Step 3 for one shard: after it nothing is in its log that is not in an SSTable, for good."""
+    manifests = Manifests(core.beside(shard))
+    config = replace(WriterConfig(), enable_memtable=True)
+    for _ in range(SEAL_ATTEMPTS):
+        manifest = manifests.latest()
+        if manifest is None or manifest.status is Status.SEALED:
+            return
+        try:
+            with Shard(core, shard, None, is_routed=False).writer(config) as writer:
+                writer.flush()
+                manifests.update(_sealed, epoch=writer.epoch)
+            return
+        except (FencedError, SealedShard) as lost:
+            log.info("seal.again shard=%s reason=%s", shard, lost)
+    raise CommitConflict(f"{core.beside(shard)}: claimed again and again; stop its other writers")
+
+
+def _sealed(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+    assert current.replay_after == current.last_seen, "C-11: sealed with rows in the log"
+    return replace(current, status=Status.SEALED), Evidence()
+
+
+def _checkpoint(table: Table, state: Resharding) -> Resharding:
+    if state.checkpoint is not None:
+        return state
+    made = checkpoints.create(table, scope="all", name="before-reshard", ttl=WAY_BACK_TTL)
+    core = table.core
+    return append_resharding(core.store, replace(state, checkpoint=made.id), core.env.new_id())
+
+
+def _change_routing(core: Core, old: TableRecord, sharding: Sharding) -> None:
+    """Step 5: one append to the table's record."""
+    spec = old.spec + 1
+    routes = routes_of(sharding, values_of(sharding), old.routing_version + 1, spec)
+
+    def change(latest: TableRecord) -> TableRecord:
+        if latest.routing_version != old.routing_version:
+            return latest  # an earlier attempt did it
+        return replace(with_routing(latest, sharding, routes), spec=spec)
+
+    core.record = TableRecords(core.store).update(change)
+
+
+def _tell_natives(core: Core, sharding: Sharding) -> None:
+    """Step 7: the MemWAL index names the new sharding, so that native writers follow it."""
+    lake = cast("PylanceLake", core.lake)
+    spec = core.refresh().spec
+    with without_compaction(core):
+        base = lake.open_base()
+        details = base.mem_wal
+        if details is None or any(s.spec_id == spec for s in details.sharding_specs):
+            return
+        lake.replace_mem_wal(
+            mem_wal_details(details, sharding, spec, base.schema.field_ids, core),
+            planned_at=base.version,
+            properties={"weir.routing": str(core.record.routing_version)},
+        )
+
+
+def mem_wal_details(
+    details: MemWalDetails, sharding: Sharding, spec: int, ids: dict[str, int], core: Core
+) -> MemWalDetails:
+    """The MemWAL entry with that sharding, as pylance itself would write it."""
+    transform, result, count = "unsharded", "int32", 1
+    sources: tuple[int, ...] = ()
+    parameters: dict[str, str] = {}
+    if isinstance(sharding, Bucket):
+        transform, sources, count = "bucket", (ids[sharding.column],), sharding.num
+        parameters = {"num_buckets": str(sharding.num)}
+    elif isinstance(sharding, Identity):
+        transform, sources, count = "identity", (ids[sharding.column],), 0
+        result = str(core.schema().plain.field(sharding.column).type)
+    field = ShardingField(
+        field_id=details.sharding_specs[0].fields[0].field_id
+        if details.sharding_specs
+        else "bucket",
+        source_ids=sources,
+        transform=transform,
+        expression=None,
+        result_type=result,
+        parameters=parameters,
+    )
+    return replace(
+        details, num_shards=count, sharding_specs=(ShardingSpec(spec_id=spec, fields=(field,)),)
+    )
