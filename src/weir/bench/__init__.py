@@ -1,0 +1,1 @@
+"""Measurements that ship with weir; the comparisons with other systems are in `benchmarks/`."""

@@ -1,0 +1,57 @@
+"""`weir bench`: what durable writes and reads take on one's own store."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Annotated
+
+import typer
+
+from weir.cli import options as o
+from weir.cli import screen, settings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(
+        epilog="Example: [bold]weir bench s3://lake/scratch --seconds 10[/bold]",
+        rich_help_panel="Trying",
+    )(bench)
+
+
+def bench(
+    uri: Annotated[str, typer.Argument(help="A folder for scratch tables, which are deleted.")],
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="S", min=0.1, help="How long each part takes.")
+    ] = 5.0,
+    putters: Annotated[
+        int, typer.Option("--putters", metavar="N", min=1, help="Threads that put at once.")
+    ] = 8,
+    rows: Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows of one put.")] = 10,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Measure puts and fresh reads on your own store.
+
+    `make bench` in the repository compares with other systems.
+    """
+    # Loaded by name: benchmarks and command line are one layer and do not know each other.
+    run = importlib.import_module("weir.bench.quick").run
+    with screen.working("measuring", quiet=json):
+        report = run(
+            uri,
+            storage_options=settings.storage_options(uri, option, config),
+            seconds=seconds,
+            putters=putters,
+            rows=rows,
+        )
+    if json:
+        screen.emit(report)
+        return
+    view = screen.grid("measured", ">per second", ">median", ">99 %")
+    for line in report.lines:
+        view.add_row(
+            line.name, f"{line.per_second:,.0f}", screen.span(line.p50), screen.span(line.p99)
+        )
+    screen.out().print(view)

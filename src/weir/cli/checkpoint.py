@@ -1,0 +1,134 @@
+"""`weir checkpoint create|list|refresh|delete`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from weir.cli import options as o
+from weir.cli import screen
+
+Ref = Annotated[str, typer.Argument(help="Name or id of the checkpoint.", metavar="CHECKPOINT")]
+Ttl = Annotated[
+    str | None, typer.Option("--ttl", metavar="TIME", help="Lifetime, as 7d; for ever without.")
+]
+_PANEL = "Upkeep"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        help="Freeze a moment of a table, and let go of it.",
+        epilog="Example: [bold]weir checkpoint create s3://lake/orders --ttl 7d[/bold]",
+    )
+    uri = "s3://lake/orders"
+    for command, example in (
+        (create, f"weir checkpoint create {uri} --name nightly --ttl 7d"),
+        (list_, f"weir checkpoint list {uri}"),
+        (refresh, f"weir checkpoint refresh {uri} nightly --ttl 7d"),
+        (delete, f"weir checkpoint delete {uri} nightly"),
+    ):
+        name = command.__name__.rstrip("_")
+        group.command(name, epilog=f"Example: [bold]{example}[/bold]")(command)
+    app.add_typer(group, name="checkpoint", rich_help_panel=_PANEL)
+
+
+def create(
+    uri: o.Uri,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="A label.")] = None,
+    ttl: Ttl = None,
+    scope: Annotated[
+        str,
+        typer.Option("--scope", metavar="SCOPE", help="durable, or all: claim and flush first."),
+    ] = "durable",
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Pin the table as it is now.
+
+    Scope durable holds every acknowledged row and disturbs nobody. Scope all flushes first, so
+    that no log is needed to read it; a writer with unflushed rows in another process is fenced.
+    """
+    made = o.open_table(uri, option, config).checkpoint(scope=scope, name=name, ttl=ttl)
+    if json:
+        screen.emit(about(made))
+        return
+    console = screen.out()
+    console.print(
+        f"[green]pinned[/green] {made.id}" + (f" [bold]{made.name}[/]" if made.name else "")
+    )
+    console.print(
+        f"[dim]expires {screen.moment(made.expires)} UTC[/dim]"
+        if made.expires
+        else "[dim]until it is deleted: weir checkpoint delete[/dim]"
+    )
+
+
+def list_(
+    uri: o.Uri, option: o.Options = None, config: o.Config = None, json: o.Json = False
+) -> None:
+    """List the checkpoints, oldest first."""
+    found = o.open_table(uri, option, config).checkpoints()
+    if json:
+        screen.emit([about(one) for one in found])
+        return
+    view = screen.grid("name", "id", "scope", "created (UTC)", "expires (UTC)", "held by")
+    for one in found:
+        view.add_row(
+            one.name or "",
+            str(one.id),
+            one.scope,
+            screen.moment(one.created),
+            screen.moment(one.expires),
+            one.owner or "",
+        )
+    screen.out().print(view if found else "[dim]no checkpoints[/dim]")
+
+
+def refresh(
+    uri: o.Uri,
+    checkpoint: Ref,
+    ttl: Ttl = None,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Let a checkpoint live longer; never shorter."""
+    found = o.open_table(uri, option, config).refresh_checkpoint(checkpoint, ttl=ttl)
+    if json:
+        screen.emit(about(found))
+    else:
+        screen.out().print(f"[green]refreshed[/green] until {screen.moment(found.expires)}")
+
+
+def delete(
+    uri: o.Uri,
+    checkpoint: Ref,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Let go of a checkpoint; one that is gone already is fine."""
+    o.open_table(uri, option, config).delete_checkpoint(checkpoint)
+    if json:
+        screen.emit({"deleted": checkpoint})
+    else:
+        screen.out().print(f"[green]deleted[/green] {checkpoint}; weir gc frees the space")
+
+
+def about(one: Any) -> dict[str, Any]:
+    """A checkpoint for machines."""
+    return {
+        "id": one.id,
+        "name": one.name,
+        "scope": one.scope,
+        "created": one.created,
+        "expires": one.expires,
+        "base_version": one.base_version,
+        "owner": one.owner,
+        "shards": len(one.shards),
+    }

@@ -1,0 +1,70 @@
+"""`weir clone` and `weir restore`: a table from a checkpoint, or back to it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from weir.cli import options as o
+from weir.cli import screen
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command(
+        epilog="Example: [bold]weir clone s3://lake/orders s3://lake/orders-try[/bold]",
+        rich_help_panel="Upkeep",
+    )(clone)
+    app.command(
+        epilog="Example: [bold]weir restore s3://lake/orders nightly[/bold]",
+        rich_help_panel="Upkeep",
+    )(restore)
+
+
+def clone(
+    uri: o.Uri,
+    destination: Annotated[str, typer.Argument(help="Where the new table goes.")],
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="NAME", help="The moment; now, if left out."),
+    ] = None,
+    wal_uri: o.WalUri = None,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Make a table of its own from a moment of this one.
+
+    The base is shared, not copied; both tables go their own way from there.
+    """
+    table = o.open_table(uri, option, config)
+    with screen.working("cloning", quiet=json):
+        copy = table.clone(destination, checkpoint=checkpoint, wal_uri=wal_uri)
+    if json:
+        screen.emit({"uri": copy.uri, "from": table.uri, "shards": len(copy.shards())})
+    else:
+        screen.out().print(f"[green]cloned[/green] to {copy.uri}", soft_wrap=True)
+
+
+def restore(
+    uri: o.Uri,
+    checkpoint: Annotated[str, typer.Argument(help="Name or id of the checkpoint.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Roll the table back to a checkpoint.
+
+    Rows written since then are no longer part of the table; its writers are fenced.
+    """
+    table = o.open_table(uri, option, config)
+    if not yes and not json:
+        typer.confirm(f"Roll {table.uri} back to {checkpoint!r}?", abort=True, err=True)
+    with screen.working("restoring", quiet=json):
+        table.restore(checkpoint)
+    if json:
+        screen.emit({"uri": table.uri, "restored": checkpoint})
+    else:
+        screen.out().print(f"[green]restored[/green] {table.uri} to {checkpoint}", soft_wrap=True)

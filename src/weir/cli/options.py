@@ -1,0 +1,117 @@
+"""The options that many commands share, each spelled once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import weir
+from weir.cli import settings
+from weir.config import WriterConfig
+from weir.errors import InvalidInput
+from weir.table.sharding import Sharding
+
+Uri = Annotated[
+    str, typer.Argument(help="The table: a path, s3://, gs:// or az://.", metavar="URI")
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON for machines.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", metavar="NAME=VALUE", help="A storage option; repeat for more."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help="Configuration file.", metavar="FILE", dir_okay=False),
+]
+Freshness = Annotated[
+    str, typer.Option("--freshness", metavar="LEVEL", help="base, flushed or durable.")
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint", metavar="NAME", help="Read the table as this checkpoint holds it."
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option("--columns", "-c", metavar="A,B", help="Columns to read; all if left out."),
+]
+Filter = Annotated[
+    str | None, typer.Option("--filter", "-w", metavar="SQL", help="Rows to read, as 'v > 0.5'.")
+]
+Key = Annotated[
+    str | None, typer.Option("--key", "-k", metavar="A,B", help="Primary key; append-only without.")
+]
+BucketBy = Annotated[
+    str | None,
+    typer.Option("--bucket", metavar="COLUMN:N", help="N shards by a hash of a column."),
+]
+IdentityBy = Annotated[
+    str | None, typer.Option("--identity", metavar="COLUMN", help="A shard for each value.")
+]
+WalUri = Annotated[
+    str | None, typer.Option("--wal-uri", metavar="URI", help="A second store for the log.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A default of the table's writers; repeat."),
+]
+
+
+def open_table(uri: str, given: list[str] | None, config: Path | None) -> weir.Table:
+    """The table at `uri`, with the options for it."""
+    return weir.open(uri, storage_options=settings.storage_options(uri, given, config))
+
+
+def names(text: str | None) -> list[str] | None:
+    """Column names out of 'a,b'."""
+    if text is None:
+        return None
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def sharding(bucket: str | None, identity: str | None) -> Sharding | None:
+    """What --bucket and --identity say; None when neither was given."""
+    if bucket is not None and identity is not None:
+        raise typer.BadParameter("give --bucket or --identity, not both", param_hint="--bucket")
+    if identity is not None:
+        return weir.Identity(identity)
+    if bucket is None:
+        return None
+    column, separator, number = bucket.rpartition(":")
+    if not separator or not number.isdigit():
+        raise typer.BadParameter("write COLUMN:N, as id:8", param_hint="--bucket")
+    return weir.Bucket(column, int(number))
+
+
+def writer_config(pairs: list[str] | None) -> WriterConfig | None:
+    """What --set says; None when nothing was said."""
+    if not pairs:
+        return None
+    values: dict[str, object] = {}
+    known = WriterConfig().to_record()
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator or name not in known:
+            choices = ", ".join(sorted(known))
+            raise typer.BadParameter(
+                f"{pair!r}: write NAME=VALUE, with NAME one of {choices}", param_hint="--set"
+            )
+        values[name] = _value(name, text, known[name])
+    return WriterConfig(**values)  # type: ignore[arg-type]
+
+
+def _value(name: str, text: str, default: object) -> object:
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise InvalidInput(f"--set {name}: true or false, not {text!r}")
+        return text.lower() == "true"
+    if isinstance(default, int):
+        if not text.isdigit():
+            raise InvalidInput(f"--set {name}: a whole number, not {text!r}")
+        return int(text)
+    if isinstance(default, float):
+        return float(text) if text.replace(".", "", 1).isdigit() else text
+    raise InvalidInput(f"--set cannot change {name}; use weir.create in Python")

@@ -1,0 +1,91 @@
+"""`weir put`: rows into a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from weir.cli import options as o
+from weir.cli import screen, settings, sources
+
+BATCH_ROWS = 10_000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(
+        epilog="Example: [bold]weir put s3://lake/orders new.parquet more.csv[/bold]",
+        rich_help_panel="Rows",
+    )(put)
+
+
+def put(
+    uri: o.Uri,
+    file: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Parquet, CSV, JSON lines, Arrow, Lance; '-' or nothing: standard input."
+        ),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option("--format", "-f", metavar="F", help="parquet, csv, jsonl, arrow or lance."),
+    ] = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="The rows are keys: delete what has them.")
+    ] = False,
+    batch_rows: Annotated[
+        int, typer.Option("--batch-rows", metavar="N", min=1, help="Rows of one put.")
+    ] = BATCH_ROWS,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Write rows; they are durable when the command ends.
+
+    Rows with the key of an older row replace it. A file that fails in the middle has been
+    written up to there; put it again, with a key that changes nothing twice.
+    """
+    table = o.open_table(uri, option, config)
+    schema = table.schema
+    if delete:
+        schema = pa.schema([schema.field(name) for name in table.primary_key])
+    rows = puts = 0
+    began = time.monotonic()
+    with screen.working("rows", quiet=json) as progress, table.writer() as writer:
+        for source in file or [sources.STDIN]:
+            found = settings.storage_options(source, option, config)
+            for batch in _sized(sources.batches(source, schema, found, format), batch_rows):
+                if delete:
+                    writer.delete(batch.select(list(table.primary_key)))
+                else:
+                    writer.put(batch)
+                rows, puts = rows + batch.num_rows, puts + 1
+                progress.update(progress.task_ids[0], completed=rows)
+    took = time.monotonic() - began
+    if json:
+        screen.emit({"rows": rows, "puts": puts, "deleted": delete, "seconds": round(took, 3)})
+    else:
+        verb = "deleted" if delete else "put"
+        rate = f", {rows / took:,.0f} rows/s" if took > 0 else ""
+        screen.out().print(f"[green]{verb}[/green] {rows:,} rows in {screen.span(took)}{rate}")
+
+
+def _sized(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The same rows in pieces of `rows`: one piece is one entry in each shard's log."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, rows):
+            part = batch.slice(start, rows)
+            if waiting and (count + part.num_rows > rows or part.schema != waiting[0].schema):
+                yield pa.Table.from_batches(waiting)
+                waiting, count = [], 0
+            waiting.append(part)
+            count += part.num_rows
+    if waiting:
+        yield pa.Table.from_batches(waiting)

@@ -1,0 +1,164 @@
+"""`weir scan`, `weir get` and `weir search`: rows out of a table."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+
+from weir.cli import options as o
+from weir.cli import rows, screen
+from weir.errors import InvalidInput
+
+Format = Annotated[
+    str, typer.Option("--format", "-f", metavar="F", help="table, jsonl, csv or arrow.")
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", metavar="FILE", help="Into a file instead.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command(
+        epilog="Example: [bold]weir scan s3://lake/orders --filter 'total > 100' -n 10[/bold]",
+        rich_help_panel="Rows",
+    )(scan)
+    app.command(
+        epilog="Example: [bold]weir get s3://lake/orders 17 18[/bold]", rich_help_panel="Rows"
+    )(get)
+    app.command(
+        epilog="Example: [bold]weir search s3://lake/docs text 'fresh rows' -k 5[/bold]",
+        rich_help_panel="Rows",
+    )(search)
+
+
+def scan(
+    uri: o.Uri,
+    columns: o.Columns = None,
+    filter: o.Filter = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="At most so many rows.")
+    ] = None,
+    freshness: o.Freshness = "durable",
+    checkpoint: o.Checkpoint = None,
+    count: Annotated[bool, typer.Option("--count", help="Only the number of rows.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Only what would be read.")] = False,
+    format: Format = "table",
+    output: Output = None,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Read rows, the newest of each key.
+
+    With freshness durable every row that was acknowledged, to whichever process, is seen.
+    """
+    kind = rows.check_format(format, as_json=json)
+    if output is not None and kind == "table":
+        raise typer.BadParameter("a file holds jsonl, csv or arrow: say --format")
+    table = o.open_table(uri, option, config)
+    read = table.scan(
+        columns=o.names(columns),
+        filter=filter,
+        limit=limit,
+        freshness=freshness,  # type: ignore[arg-type]
+        checkpoint=checkpoint,
+    )
+    if count:
+        number = read.count()
+        screen.emit({"rows": number}) if json else print(number)
+    elif explain:
+        text = read.explain()
+        screen.emit({"plan": text.splitlines()}) if json else print(text)
+    else:
+        rows.write(read.to_reader(), kind, output)
+
+
+def get(
+    uri: o.Uri,
+    key: Annotated[list[str], typer.Argument(help="Keys; of several columns as a,b.")],
+    columns: o.Columns = None,
+    freshness: o.Freshness = "durable",
+    checkpoint: o.Checkpoint = None,
+    format: Format = "table",
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Read the rows with these keys.
+
+    Exit status 1 when one of them is missing.
+    """
+    kind = rows.check_format(format, as_json=json)
+    table = o.open_table(uri, option, config)
+    found = table.get(
+        _keys(key, table.primary_key, table.schema),
+        columns=o.names(columns),
+        freshness=freshness,  # type: ignore[arg-type]
+        checkpoint=checkpoint,
+    )
+    rows.write(found.to_reader(), kind)
+    if found.num_rows < len(set(key)):
+        screen.err().print(f"weir: {len(set(key)) - found.num_rows} of the keys are not there")
+        raise typer.Exit(1)
+
+
+def search(
+    uri: o.Uri,
+    column: Annotated[str, typer.Argument(help="The vector or text column.")],
+    query: Annotated[str, typer.Argument(help="Words, or a vector as '[0.1, 0.2]'.")],
+    k: Annotated[int, typer.Option("--k", "-k", metavar="N", min=1, help="How many rows.")] = 10,
+    columns: o.Columns = None,
+    filter: o.Filter = None,
+    freshness: o.Freshness = "durable",
+    format: Format = "table",
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Find rows nearest to a vector or best for words.
+
+    Rows acknowledged a moment ago are found as well.
+    """
+    kind = rows.check_format(format, as_json=json)
+    table = o.open_table(uri, option, config)
+    found: pa.Table = table.search(
+        column,
+        _query(query),
+        k=k,
+        filter=filter,
+        columns=o.names(columns),
+        freshness=freshness,  # type: ignore[arg-type]
+    )
+    rows.write(found.to_reader(), kind)
+
+
+def _query(text: str) -> Any:
+    if not text.lstrip().startswith("["):
+        return text
+    try:
+        return [float(number) for number in jsonlib.loads(text)]
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"a vector is a JSON list of numbers: {error}") from error
+
+
+def _keys(texts: list[str], names: tuple[str, ...], schema: pa.Schema) -> Any:
+    """Keys as the table's types have them."""
+    if not names:
+        raise InvalidInput("the table is append-only and has no key; use weir scan --filter")
+    split = [text.split(",") if len(names) > 1 else [text] for text in texts]
+    if any(len(parts) != len(names) for parts in split):
+        raise InvalidInput(f"a key is made of {', '.join(names)}: write one value for each")
+    columns = []
+    for place, name in enumerate(names):
+        kind = schema.field(name).type
+        texts_of = pa.array([parts[place] for parts in split], pa.string())
+        try:
+            columns.append(texts_of.cast(kind))
+        except pa.ArrowInvalid as error:
+            raise InvalidInput(f"key column {name!r} is {kind}: {error}") from error
+    return pa.table(columns, names=list(names))

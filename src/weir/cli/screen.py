@@ -1,0 +1,133 @@
+"""Where output goes: rows and results to standard output, everything for people's eyes on the way
+to standard error, so that a pipe gets data only."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def out() -> Console:
+    """Standard output; rich itself honours NO_COLOR and TERM=dumb."""
+    return Console(highlight=False, soft_wrap=False)
+
+
+def err() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False)
+
+
+def grid(*headers: str, title: str | None = None) -> Table:
+    """A table in the house style; a header that begins with '>' is a column of numbers."""
+    table = Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", header_style="bold", pad_edge=False
+    )
+    for header in headers:
+        numbers = header.startswith(">")
+        table.add_column(
+            header.removeprefix(">"), justify="right" if numbers else "left", no_wrap=numbers
+        )
+    return table
+
+
+def facts(pairs: Mapping[str, Any]) -> Table:
+    """Names and values, two columns, nothing else."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in pairs.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def emit(value: Any) -> None:
+    """One line of JSON on standard output."""
+    sys.stdout.write(json.dumps(plain(value), default=str) + "\n")
+    sys.stdout.flush()
+
+
+def plain(value: Any) -> Any:
+    """As JSON-ready values: dataclasses as objects, ids and times as text."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        as_dict = getattr(value, "to_dict", None)
+        if as_dict is not None:
+            return plain(as_dict())
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(part) for part in value]
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
+
+
+def size(count: float) -> str:
+    """Bytes as people read them."""
+    for unit in UNITS[:-1]:
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} {UNITS[-1]}"
+
+
+def span(seconds: float | None) -> str:
+    """A duration as people read it."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        millis = seconds * 1000
+        return f"{millis:.0f} ms" if millis >= 10 else f"{millis:.1f} ms"
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "m"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def moment(seconds: float | None, *, never: str = "never") -> str:
+    """A point in time as people read it, in UTC."""
+    if seconds is None:
+        return never
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+@contextmanager
+def working(label: str, *, quiet: bool) -> Iterator[Progress]:
+    """A progress display on standard error that leaves nothing behind; none where nobody looks."""
+    console = err()
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
+    with progress:
+        progress.add_task(label, total=None)
+        yield progress

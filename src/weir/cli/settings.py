@@ -1,0 +1,116 @@
+"""Storage options from the command line, the environment and a file, the earlier winning.
+
+The file (`--config`, `WEIR_CONFIG`, or `weir/config.toml` in the configuration folder):
+
+    [options]                  # for every URI
+    aws_region = "eu-central-1"
+
+    [store."s3://lake"]        # for URIs that begin so; the longest match wins
+    aws_endpoint = "https://s3.example.com"
+
+Values may be secrets: no message and no output holds one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from weir.errors import InvalidInput
+
+CONFIG_ENV = "WEIR_CONFIG"
+OPTIONS_ENV = "WEIR_STORAGE_OPTIONS"
+
+
+def default_path() -> Path:
+    """Where the configuration file is looked for when nobody says."""
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "weir" / "config.toml"
+
+
+def storage_options(
+    uri: str, given: Sequence[str] | None, config: Path | None = None
+) -> dict[str, str]:
+    """The options for `uri`: the file's, then the environment's, then those given."""
+    found = {**_from_file(uri, config), **_from_environment()}
+    for pair in given or ():
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            # The pair itself may be a secret somebody forgot to name.
+            raise typer.BadParameter("write name=value", param_hint="--option")
+        found[name.strip()] = value
+    return found
+
+
+def config_file(config: Path | None) -> Path | None:
+    """The file that is used, or None when there is none."""
+    named = config or (Path(os.environ[CONFIG_ENV]) if os.environ.get(CONFIG_ENV) else None)
+    if named is not None:
+        if not named.is_file():
+            raise InvalidInput(f"the configuration file {named} does not exist")
+        return named
+    path = default_path()
+    return path if path.is_file() else None
+
+
+def _from_file(uri: str, config: Path | None) -> dict[str, str]:
+    path = config_file(config)
+    if path is None:
+        return {}
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        # A TOML error tells line and column, never the value.
+        raise InvalidInput(f"cannot read the configuration file {path}: {error}") from error
+    stores = content.get("store", {})
+    options = content.get("options", {})
+    strange = sorted(set(content) - {"options", "store"})
+    if strange or not isinstance(stores, dict) or not isinstance(options, dict):
+        raise InvalidInput(
+            f'{path}: expected tables [options] and [store."s3://..."], not {strange or "values"}'
+        )
+    fitting = sorted((prefix for prefix in stores if _below(uri, prefix)), key=len)
+    merged = dict(options)
+    for prefix in fitting:
+        merged.update(stores[prefix])
+    return _texts(merged, f"{path}")
+
+
+def _below(uri: str, prefix: str) -> bool:
+    base = prefix.rstrip("/")
+    return (
+        uri == base
+        or uri.startswith(base + "/")
+        or (prefix.endswith("://") and uri.startswith(prefix))
+    )
+
+
+def _from_environment() -> dict[str, str]:
+    text = os.environ.get(OPTIONS_ENV, "")
+    if not text:
+        return {}
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise InvalidInput(f"{OPTIONS_ENV} must hold a JSON object of names and values")
+    return _texts(content, OPTIONS_ENV)
+
+
+def _texts(options: Mapping[str, Any], where: str) -> dict[str, str]:
+    texts = {}
+    for name, value in options.items():
+        if isinstance(value, bool):
+            texts[name] = "true" if value else "false"
+        elif isinstance(value, str | int | float):
+            texts[name] = str(value)
+        else:
+            raise InvalidInput(f"{where}: the value of {name!r} must be text")
+    return texts

@@ -1,0 +1,148 @@
+"""Files with rows: Parquet, CSV, JSON lines, Arrow, a Lance dataset or weir table, standard input.
+
+Each is read as a stream of record batches. Text is parsed with the table's own types.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.ipc as paipc
+import pyarrow.json as pajson
+import pyarrow.parquet as pq
+
+import weir
+from weir.errors import InvalidInput, NotAWeirTable
+from weir.lake.adopt import find_dataset
+from weir.store.open import lance_options
+
+FORMATS = ("parquet", "csv", "jsonl", "arrow", "lance")
+_SUFFIXES = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+    ".lance": "lance",
+}
+_BLOCK = 1 << 20
+STDIN = "-"
+
+
+def batches(
+    source: str,
+    schema: pa.Schema | None,
+    storage_options: Mapping[str, str],
+    format: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of `source` ('-': standard input), text parsed as `schema` says."""
+    kind = _format(source, format)
+    if kind == "lance":
+        yield from _dataset(source, storage_options)
+        return
+    stream: BinaryIO
+    if source == STDIN:
+        stream, kind = _standard_input(kind)
+    else:
+        stream = Path(source).open("rb")  # noqa: SIM115  closed below
+    with stream:
+        try:
+            yield from _read(kind, stream, schema)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError) as error:
+            where = "standard input" if source == STDIN else source
+            raise InvalidInput(f"{where} is not {kind} that fits the table: {error}") from error
+
+
+def schema_of(source: str, storage_options: Mapping[str, str]) -> pa.Schema:
+    """The columns of a file, from its head."""
+    for batch in batches(source, None, storage_options):
+        return batch.schema.remove_metadata()
+    raise InvalidInput(f"{source} holds no rows to take columns from; use --column")
+
+
+def _format(source: str, named: str | None) -> str | None:
+    if named is not None:
+        if named not in FORMATS:
+            raise InvalidInput(f"--format: one of {', '.join(FORMATS)}, not {named!r}")
+        return named
+    if source == STDIN:
+        return None  # told from the first bytes
+    if "://" in source or Path(source).is_dir():
+        return "lance"
+    if not Path(source).exists():
+        raise InvalidInput(f"there is no file {source}")
+    kind = _SUFFIXES.get(Path(source).suffix.lower())
+    if kind is None:
+        raise InvalidInput(f"{source}: say what it holds with --format ({', '.join(FORMATS)})")
+    return kind
+
+
+def _standard_input(kind: str | None) -> tuple[BinaryIO, str]:
+    stream = io.BufferedReader(sys.stdin.buffer, _BLOCK)  # type: ignore[type-var]
+    head = stream.peek(8)[:8]
+    if kind is None:
+        if head.startswith(b"PAR1"):
+            kind = "parquet"
+        elif head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
+            kind = "arrow"
+        else:
+            kind = "jsonl" if head.lstrip().startswith(b"{") else "csv"
+    if kind == "parquet" or head.startswith(b"ARROW1"):
+        return io.BytesIO(stream.read()), kind  # both have their directory at the end
+    return stream, kind
+
+
+def _read(kind: str | None, stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    if kind == "parquet":
+        yield from pq.ParquetFile(stream).iter_batches()
+    elif kind == "arrow":
+        head = stream.peek(6)[:6] if isinstance(stream, io.BufferedReader) else b"ARROW1"
+        if head.startswith(b"ARROW1"):
+            reader = paipc.open_file(stream)
+            yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+        else:
+            yield from paipc.open_stream(stream)
+    elif kind == "csv":
+        types = None if schema is None else {f.name: f.type for f in schema if _flat(f.type)}
+        convert = pacsv.ConvertOptions(column_types=types, strings_can_be_null=True)
+        yield from pacsv.open_csv(stream, convert_options=convert)
+    else:
+        yield from pajson.open_json(stream, parse_options=_json_options(schema))
+
+
+def _json_options(schema: pa.Schema | None) -> Any:
+    if schema is None:
+        return pajson.ParseOptions()
+    # Nullable: a missing key column is refused by the table, which names it.
+    fields = [f.with_nullable(True).with_type(_parsable(f.type)) for f in schema]
+    return pajson.ParseOptions(explicit_schema=pa.schema(fields))
+
+
+def _parsable(dtype: pa.DataType) -> pa.DataType:
+    """What the JSON reader can parse: it knows no vectors, and the table takes lists."""
+    return pa.list_(dtype.value_type) if pa.types.is_fixed_size_list(dtype) else dtype
+
+
+def _flat(dtype: pa.DataType) -> bool:
+    return not pa.types.is_nested(dtype)
+
+
+def _dataset(uri: str, storage_options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from weir.open(uri, storage_options=storage_options).scan().to_batches()
+    except NotAWeirTable:
+        dataset = find_dataset(uri, lance_options(uri, storage_options))
+        if dataset is None:
+            raise InvalidInput(f"{uri} holds neither a weir table nor a Lance dataset") from None
+        yield from dataset.to_batches()

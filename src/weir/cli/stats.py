@@ -1,0 +1,123 @@
+"""`weir shards` and `weir stats`: what a person on call wants to know."""
+
+from __future__ import annotations
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from weir.cli import options as o
+from weir.cli import screen
+from weir.table.stats import ShardStats, TableStats
+
+WAITING_GENERATIONS = 8
+"""As many SSTables waiting in one shard are shown in yellow: reads slow down, compact."""
+OLD_SECONDS = 3600.0
+"""Unflushed entries older than this are shown in yellow: nobody writes, nobody flushed."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command(
+        epilog="Example: [bold]weir shards s3://lake/orders[/bold]", rich_help_panel="Tables"
+    )(shards)
+    app.command(
+        epilog="Example: [bold]weir stats s3://lake/orders[/bold]", rich_help_panel="Tables"
+    )(stats)
+
+
+def shards(
+    uri: o.Uri, option: o.Options = None, config: o.Config = None, json: o.Json = False
+) -> None:
+    """List the shards, what each stands for, its epoch."""
+    table = o.open_table(uri, option, config)
+    found = table.stats().shards
+    if json:
+        screen.emit(
+            [
+                {
+                    "shard": s.shard,
+                    "value": s.value,
+                    "status": status(s),
+                    "epoch": s.epoch,
+                    "manifest_version": s.manifest_version,
+                }
+                for s in found
+            ]
+        )
+        return
+    view = screen.grid("value", "shard", "status", ">epoch", ">manifest")
+    for s in found:
+        row = (label(s), str(s.shard), status(s), f"{s.epoch}", f"{s.manifest_version}")
+        view.add_row(*row, style="dim" if s.is_sealed else None)
+    screen.out().print(view)
+
+
+def stats(
+    uri: o.Uri, option: o.Options = None, config: o.Config = None, json: o.Json = False
+) -> None:
+    """Show what is unflushed, what waits, what is pinned.
+
+    Per shard the epoch of its owner, the tip of its log, sizes and ages. Read from the
+    store alone: no writer is asked, none is disturbed.
+    """
+    table = o.open_table(uri, option, config)
+    found = table.stats()
+    if json:
+        screen.emit(found)
+        return
+    screen.out().print(overview(found))
+
+
+def overview(found: TableStats) -> RenderableType:
+    """The whole table on one screen."""
+    oldest = found.oldest_unflushed_seconds
+    head = screen.facts(
+        {
+            "table": found.uri,
+            "base": f"{found.base_rows:,} rows, version {found.base_version}",
+            "log": f"{found.lag:,} entries unflushed, {screen.size(found.unflushed_bytes)}"
+            + ("" if oldest is None else f", the oldest {screen.span(oldest)} old"),
+            "waiting": f"{found.generations} SSTables to compact",
+            "pins": f"{found.checkpoints} checkpoints",
+        }
+    )
+    return Group(head, by_shard(found))
+
+
+def by_shard(found: TableStats) -> Table:
+    """One line for each shard."""
+    view = screen.grid(
+        "shard", ">epoch", ">tip", ">unflushed", ">bytes", ">oldest", ">SSTables", ">rows", ">pins"
+    )
+    for s in found.shards:
+        waiting = f"[yellow]{s.generations}[/]" if s.generations >= WAITING_GENERATIONS else None
+        age = screen.span(s.oldest_unflushed_seconds)
+        old = (s.oldest_unflushed_seconds or 0) > OLD_SECONDS
+        view.add_row(
+            label(s),
+            f"{s.epoch}",
+            f"{s.wal_tip:,}",
+            f"{s.lag:,}",
+            screen.size(s.unflushed_bytes),
+            f"[yellow]{age}[/]" if old else age,
+            waiting or f"{s.generations}",
+            f"{s.sstable_rows:,}",
+            f"{s.pins}",
+            style="dim" if s.is_sealed else None,
+        )
+    return view
+
+
+def label(shard: ShardStats) -> str:
+    """A shard in few letters: its value, or the head of its id."""
+    if shard.value is not None:
+        return str(shard.value)
+    return str(shard.shard)[:8]
+
+
+def status(shard: ShardStats) -> str:
+    """One word."""
+    if shard.is_sealed:
+        return "sealed"
+    return "active" if shard.is_routed else "foreign"

@@ -1,0 +1,100 @@
+"""`weir tail`: the change feed, as `tail -f` would show it."""
+
+from __future__ import annotations
+
+import contextlib
+import json as jsonlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+from uuid import UUID
+
+import pyarrow as pa
+import typer
+
+import weir
+from weir.cli import options as o
+from weir.cli import rows, screen
+from weir.table.sharding import Value
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(
+        epilog="Example: [bold]weir tail s3://lake/orders --new[/bold]", rich_help_panel="Rows"
+    )(tail)
+
+
+def tail(
+    uri: o.Uri,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", "-F", help="Wait for more, until Ctrl-C.")
+    ] = True,
+    new: Annotated[bool, typer.Option("--new", help="Only what comes from now on.")] = False,
+    bookmark: Annotated[
+        Path | None,
+        typer.Option("--bookmark", metavar="FILE", help="Go on where the file says, and keep it."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="End after N rows.")
+    ] = None,
+    poll: Annotated[
+        float, typer.Option("--poll", metavar="S", help="Seconds between looks.")
+    ] = 0.5,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Show puts and deletes as they become durable.
+
+    Within a shard in order. Entries that were collected are gone; start with `weir scan`.
+    """
+    table = o.open_table(uri, option, config)
+    since = None
+    if bookmark is not None and bookmark.exists():
+        since = weir.Bookmark.from_json(bookmark.read_text(encoding="utf-8"))
+    elif new:
+        since = weir.Bookmark({shard.shard: shard.wal_tip for shard in table.stats().shards})
+    changes = table.changes(since=since, follow=follow, poll=poll)
+    labels = {shard.id: shard.value for shard in table.shards()}
+    left = limit
+    with contextlib.suppress(KeyboardInterrupt):
+        for change in changes:
+            batch = change.batch if left is None else change.batch.slice(0, left)
+            _show(change, batch, labels, json=json)
+            if left is not None:
+                left -= batch.num_rows
+                if left <= 0:
+                    break
+    if bookmark is not None:
+        bookmark.write_text(changes.bookmark.to_json() + "\n", encoding="utf-8")
+
+
+def _show(
+    change: weir.Change, batch: pa.RecordBatch, labels: Mapping[UUID, Value], *, json: bool
+) -> None:
+    found = batch.to_pylist()
+    if json:
+        about = {
+            "shard": str(change.shard),
+            "position": change.position,
+            "epoch": change.epoch,
+            "kind": change.kind,
+        }
+        lines = [jsonlib.dumps({**about, "row": row}, default=rows.value) + "\n" for row in found]
+        sys.stdout.write("".join(lines))
+        sys.stdout.flush()
+        return
+    mark, style = ("+", "green") if change.kind == "put" else ("-", "red")
+    value = labels.get(change.shard)
+    label = str(change.shard)[:8] if value is None else str(value)
+    console = screen.out()
+    for row in found:
+        cells = "  ".join(f"[dim]{name}=[/dim]{rows.short(cell)}" for name, cell in row.items())
+        console.print(
+            f"[{style}]{mark}[/{style}] [dim]{label:>4} {change.position:>6}[/dim]  {cells}",
+            no_wrap=True,
+            overflow="ellipsis",
+            crop=True,
+        )

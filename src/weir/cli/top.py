@@ -1,0 +1,181 @@
+"""`weir top`: a live view of a table."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+import weir
+from weir.cli import options as o
+from weir.cli import screen
+from weir.cli.stats import label
+from weir.table.stats import ShardStats, TableStats
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(
+        epilog="Example: [bold]weir top s3://lake/orders --interval 2[/bold]   (q ends it)",
+        rich_help_panel="Tables",
+    )(top)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The table at one moment."""
+
+    at: float
+    stats: TableStats
+
+
+def top(
+    uri: o.Uri,
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", metavar="S", min=0.1, help="Seconds between looks.")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Two looks, one picture, then end.")] = False,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Watch throughput, lag and flushes live.
+
+    q or Ctrl-C ends it. Costs some ten small reads a shard and look; writers notice nothing.
+    """
+    table = o.open_table(uri, option, config)
+    samples = [_sample(table)]
+    with contextlib.suppress(KeyboardInterrupt):
+        if once or json:
+            time.sleep(interval)
+            samples.append(_sample(table))
+            _print_once(samples, json=json)
+            return
+        with (
+            _keys() as pressed,
+            Live(console=screen.out(), screen=True, auto_refresh=False) as live,
+        ):
+            live.update(picture(samples), refresh=True)
+            while not pressed(interval):
+                samples = [*samples[-59:], _sample(table)]
+                live.update(picture(samples), refresh=True)
+
+
+def picture(samples: list[Sample]) -> RenderableType:
+    """The screen for these moments, the last of them the present."""
+    now, before = samples[-1], samples[-2] if len(samples) > 1 else samples[-1]
+    took = max(now.at - before.at, 1e-9)
+    start = {s.shard: s for s in samples[0].stats.shards}
+    last = {s.shard: s for s in before.stats.shards}
+    rates = [_rate(a, b) for a, b in pairwise(samples)]
+    total = rates[-1] if rates else 0.0
+    view = screen.grid(
+        "shard", ">entries/s", ">unflushed", ">bytes", ">oldest", ">flushes", ">SSTables", "owner"
+    )
+    for s in now.stats.shards:
+        old = last.get(s.shard, s)
+        first = start.get(s.shard, s)
+        rate = (s.wal_tip - old.wal_tip) / took
+        view.add_row(
+            label(s),
+            f"[green]{rate:,.0f}[/]" if rate else "[dim]0[/]",
+            f"{s.lag:,}",
+            screen.size(s.unflushed_bytes),
+            screen.span(s.oldest_unflushed_seconds),
+            f"{max(0, s.next_generation - first.next_generation)}",
+            f"{s.generations}",
+            _owner(s, first),
+        )
+    head = Text.assemble(
+        ("weir top ", "bold"), (now.stats.uri, "cyan"), (time.strftime("  %H:%M:%S"), "dim")
+    )
+    line = Text.assemble(
+        (f"{total:,.0f} entries/s ", "bold green"),
+        (spark(rates), "green"),
+        f"  unflushed {now.stats.lag:,} entries, {screen.size(now.stats.unflushed_bytes)}",
+    )
+    base = Text(
+        f"base {now.stats.base_rows:,} rows, version {now.stats.base_version}"
+        f" · {now.stats.generations} SSTables waiting · {now.stats.checkpoints} checkpoints",
+        style="dim",
+    )
+    return Group(head, line, base, view)
+
+
+def spark(rates: list[float]) -> str:
+    """The last rates as a row of small bars."""
+    most = max(rates, default=0.0)
+    if most <= 0:
+        return ""
+    return "".join(BARS[min(7, int(rate / most * 7.999))] for rate in rates[-24:])
+
+
+def _owner(shard: ShardStats, first: ShardStats) -> str:
+    if shard.is_sealed:
+        return "[dim]sealed[/]"
+    if shard.epoch > first.epoch:
+        return f"[yellow]epoch {shard.epoch}, was {first.epoch}[/]"
+    return f"epoch {shard.epoch}" if shard.epoch else "[dim]-[/]"
+
+
+def _sample(table: weir.Table) -> Sample:
+    return Sample(time.monotonic(), table.stats())
+
+
+def _rate(before: Sample, after: Sample) -> float:
+    return (_tips(after) - _tips(before)) / max(after.at - before.at, 1e-9)
+
+
+def _tips(sample: Sample) -> int:
+    return sum(shard.wal_tip for shard in sample.stats.shards)
+
+
+def _print_once(samples: list[Sample], *, json: bool) -> None:
+    if json:
+        screen.emit(
+            {
+                "entries_per_second": round(_rate(samples[-2], samples[-1]), 3),
+                **screen.plain(samples[-1].stats),
+            }
+        )
+    else:
+        screen.out().print(picture(samples))
+
+
+def _unseen(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """`pressed(seconds)`: waits so long and says whether q was pressed meanwhile."""
+    if not sys.stdin.isatty():
+        yield _unseen
+        return
+    import termios
+    import tty
+
+    saved = termios.tcgetattr(sys.stdin)
+
+    def pressed(seconds: float) -> bool:
+        ready, _, _ = select.select([sys.stdin], [], [], seconds)
+        return bool(ready) and sys.stdin.read(1) in ("q", "Q")
+
+    try:
+        tty.setcbreak(sys.stdin)
+        yield pressed
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, saved)

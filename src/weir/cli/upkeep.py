@@ -1,0 +1,181 @@
+"""`weir compact`, `weir gc` and `weir reshard`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import weir
+from weir.cli import options as o
+from weir.cli import screen, settings
+from weir.durations import seconds
+from weir.errors import InvalidInput
+
+_PANEL = "Upkeep"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command(
+        epilog="Example: [bold]weir compact s3://lake/orders --watch 5m[/bold]",
+        rich_help_panel=_PANEL,
+    )(compact)
+    app.command(
+        epilog="Example: [bold]weir gc s3://lake/orders --dry-run[/bold]", rich_help_panel=_PANEL
+    )(gc)
+    app.command(
+        epilog="Example: [bold]weir reshard s3://lake/orders --bucket id:32[/bold]",
+        rich_help_panel=_PANEL,
+    )(reshard)
+
+
+def compact(
+    uri: o.Uri,
+    watch: Annotated[
+        str | None,
+        typer.Option("--watch", metavar="TIME", help="Again and again, this long between."),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="E", help="local, or spark for a Spark session.")
+    ] = "local",
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Fold SSTables and WAL-only logs into the base table.
+
+    Safe beside writers, readers and other compactions. With --watch until Ctrl-C.
+    """
+    if engine not in ("local", "spark"):
+        raise typer.BadParameter("local or spark", param_hint="--engine")
+    pause = None if watch is None else seconds(watch, name="--watch")
+    with contextlib.suppress(KeyboardInterrupt) if pause is not None else contextlib.nullcontext():
+        while True:
+            _compact_once(uri, engine, option, config, json=json)
+            if pause is None:
+                return
+            time.sleep(pause)
+
+
+def gc(
+    uri: o.Uri,
+    min_age: Annotated[
+        str, typer.Option("--min-age", metavar="TIME", help="Keep what is younger.")
+    ] = "15m",
+    fence_retention: Annotated[
+        str,
+        typer.Option("--fence-retention", metavar="TIME", help="Keep first entries so long."),
+    ] = "7d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only this kind; repeat.")
+    ] = None,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Delete what nothing refers to any more.
+
+    Log entries, manifests, SSTables, checkpoints, base versions. Safe beside everything
+    else, also twice at once.
+    """
+    table = o.open_table(uri, option, config)
+    with screen.working("collecting", quiet=json) as progress:
+
+        def tell(name: str, done: int, total: int) -> None:
+            progress.update(progress.task_ids[0], description=name, completed=done, total=total)
+
+        report = table.gc(
+            min_age=min_age,
+            fence_retention=fence_retention,
+            dry_run=dry_run,
+            kinds=kind or None,
+            progress=tell,
+        )
+    if json:
+        screen.emit(report)
+    else:
+        _show_gc(report)
+    if not report.ok:
+        for problem in report.errors:
+            screen.err().print(f"weir: {problem}; run weir gc again", soft_wrap=True)
+        raise typer.Exit(1)
+
+
+def reshard(
+    uri: o.Uri,
+    bucket: o.BucketBy = None,
+    identity: o.IdentityBy = None,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Change how rows find their shard, under load.
+
+    The old shards are sealed; their writers go over to the new ones by opening the table again.
+    A reshard that was interrupted is finished by running it again.
+    """
+    chosen = o.sharding(bucket, identity)
+    if chosen is None:
+        raise typer.BadParameter("say how: --bucket COLUMN:N or --identity COLUMN")
+    table = o.open_table(uri, option, config)
+    with screen.working("resharding", quiet=json):
+        table.reshard(chosen)
+    shards = len([shard for shard in table.shards() if shard.is_routed])
+    if json:
+        screen.emit({"uri": table.uri, "sharding": str(chosen), "shards": shards})
+    else:
+        screen.out().print(f"[green]resharded[/green] by {chosen}: {shards} shards")
+
+
+def _compact_once(
+    uri: str, engine: str, option: list[str] | None, config: Path | None, *, json: bool
+) -> None:
+    began = time.monotonic()
+    with screen.working("compacting", quiet=json):
+        if engine == "local":
+            report = o.open_table(uri, option, config).compact()
+        else:
+            found = settings.storage_options(uri, option, config)
+            report = weir.spark.compact(_spark_session(), uri, storage_options=found)
+    took = time.monotonic() - began
+    if json:
+        screen.emit({"engine": engine, "seconds": round(took, 3), "report": report})
+        return
+    screen.out().print(f"[green]compacted[/green] in {screen.span(took)}")
+    if report is not None:
+        told = {k: v for k, v in screen.plain(report).items() if not isinstance(v, dict | list)}
+        screen.out().print(screen.facts(told))
+
+
+def _spark_session() -> Any:
+    try:
+        return weir.spark.session()
+    except ImportError as error:
+        raise InvalidInput(
+            f"--engine spark needs PySpark ({error}); pip install 'lance-weir[spark]', or leave it"
+            " out: the same work is done in this process"
+        ) from error
+
+
+def _show_gc(report: Any) -> None:
+    console = screen.out()
+    view = screen.grid("kind", ">seen", ">deleted", ">bytes", "kept, and why")
+    for name, part in report.kinds.items():
+        kept = ", ".join(f"{count:,} {why}" for why, count in part.kept.most_common(3))
+        view.add_row(
+            name, f"{part.seen:,}", f"{part.deleted:,}", screen.size(part.deleted_bytes), kept
+        )
+    if report.kinds:
+        console.print(view)
+    for line in report.skipped:
+        console.print(f"[yellow]skipped[/yellow] {line}")
+    verb = "would delete" if report.dry_run else "deleted"
+    console.print(
+        f"[green]{verb}[/green] {report.deleted:,} objects,"
+        f" {screen.size(report.deleted_bytes)}, in {screen.span(report.seconds)}"
+    )
