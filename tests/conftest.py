@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.seaweed import SeaweedServer
 from tests.support.stores import StoreKind, numbered
@@ -20,6 +21,10 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 BUCKET = "weir-test"
+
+# Time never decides a test: a busy machine is no counterexample.
+settings.register_profile("weir", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("weir")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
