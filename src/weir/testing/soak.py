@@ -74,7 +74,7 @@ def run_chunk(job: tuple[int, int, str | None]) -> dict[str, Any]:
     }
 
 
-def soak(start: int, seeds: int, jobs: int, scenario: str | None) -> int:
+def soak(start: int, seeds: int, jobs: int, scenario: str | None, *, fail_fast: bool = False) -> int:
     """Run a range of seeds and report; the exit status."""
     console = Console(stderr=True)
     work = [
@@ -97,6 +97,8 @@ def soak(start: int, seeds: int, jobs: int, scenario: str | None) -> int:
             for seed, letter, text in part["failures"]:
                 progress.console.print(f"seed {seed} broke {letter}: {text}", markup=False)
             progress.update(bar, advance=part["runs"])
+            if failures and fail_fast:
+                break
     seconds = time.perf_counter() - began
     _report(total, counters, failures, seconds, start)
     return 1 if failures or _silent(counters["fired"], total["runs"]) else 0
@@ -186,6 +188,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), help="only this one")
+    parser.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
     parser.add_argument("--seed", type=int, help="run this one history")
     parser.add_argument("--plan", type=Path, help="run the plan in this JSON file")
     parser.add_argument("--verbose", action="store_true", help="print the history")
@@ -198,7 +201,7 @@ def main(argv: list[str] | None = None) -> int:
         return show(
             draw_plan(args.seed, args.scenario), verbose=args.verbose, shrinking=args.shrink
         )
-    return soak(args.start, args.seeds, args.jobs, args.scenario)
+    return soak(args.start, args.seeds, args.jobs, args.scenario, fail_fast=args.fail_fast)
 
 
 if __name__ == "__main__":

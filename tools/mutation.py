@@ -1,0 +1,402 @@
+"""Plants one deliberate bug after the other in a copy of the tree and demands that a test finds it.
+
+`python tools/mutation.py` runs all, `--only NAME` some, `--list` names them; `--docs FILE` also writes the table. A bug
+that no test catches is a survivor, and the run fails. A patch that no longer fits the code fails too: mend it here.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_SECONDS = 400
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One deliberate bug, and the command that must fail because of it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    catch: tuple[str, ...]
+    rule: str
+
+
+def soak(seeds: int = 3000, scenario: str | None = None) -> tuple[str, ...]:
+    """The simulator, until the first broken promise."""
+    chosen = ("--scenario", scenario) if scenario else ()
+    return (
+        "-m", "weir.testing.soak", "--seeds", str(seeds), "--jobs", "2", "--fail-fast", *chosen,
+    )  # fmt: skip
+
+
+def tests(*paths: str) -> tuple[str, ...]:
+    """Tests, until the first failure."""
+    return ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *paths)
+
+
+MUTANTS = (
+    Mutant(
+        "no fence in the log",
+        "src/weir/log/fence.py",
+        "            site.wal.put_if_absent(paths.wal_path(site.shard, position), entry)\n",
+        "            position = Position(position - 1)\n",
+        soak(),
+        "F-1",
+    ),
+    Mutant(
+        "probe after the claim",
+        "src/weir/log/fence.py",
+        '        pause("claimed")\n',
+        '        pause("claimed")\n        position = _next_position(site, claimed, floors)\n',
+        soak(8000, "fencing"),
+        "F-1",
+    ),
+    Mutant(
+        "no validation after the fence",
+        "src/weir/log/fence.py",
+        "    _validate(site, manifests, current or claimed, floors, epoch, position)\n",
+        "",
+        soak(),
+        "F-4",
+    ),
+    Mutant(
+        "a collision at open means fenced for nobody",
+        "src/weir/log/fence.py",
+        "            manifests.require_owner(manifests.require(), epoch)\n            position",
+        "            position",
+        soak(8000, "fencing"),
+        "F-5",
+    ),
+    Mutant(
+        "a collision of a running writer is passed over",
+        "src/weir/log/appender.py",
+        "                raise self._collided(position) from None\n",
+        "                self._next = Position(position + 1)\n"
+        "                return self._append(batches, generation, tokens)\n",
+        soak(),
+        "F-5",
+    ),
+    Mutant(
+        "exists is taken for ours",
+        "src/weir/log/appender.py",
+        "            if not self._is_ours(position, entry):\n"
+        "                raise self._collided(position) from None\n",
+        "            pass\n",
+        soak(),
+        "F-11",
+    ),
+    Mutant(
+        "a lost answer is taken for success",
+        "src/weir/store/retry.py",
+        "        lost = last if isinstance(last, LostAnswer) else None\n",
+        "        lost = last if isinstance(last, LostAnswer) else None\n"
+        "        if lost:\n            return\n",
+        soak(),
+        "F-9",
+    ),
+    Mutant(
+        "a lost answer is taken for a conflict",
+        "src/weir/store/retry.py",
+        "                if not mine:\n",
+        "                if True:\n",
+        soak(),
+        "F-9",
+    ),
+    Mutant(
+        "a lost answer is taken for a refusal",
+        "src/weir/log/appender.py",
+        "            raise self._finish_unknown(position, lost) from lost\n",
+        "            raise StoreError(str(lost)) from lost\n",
+        soak(),
+        "F-11",
+    ),
+    Mutant(
+        "no identity in an entry",
+        "src/weir/log/appender.py",
+        "            entry_id=self.site.env.new_id().hex,\n",
+        '            entry_id="same",\n',
+        tests("tests/rules/test_fencing.py", "tests/regress"),
+        "F-9",
+    ),
+    Mutant(
+        "no identity in a manifest",
+        "src/weir/log/manifests.py",
+        "commit_id=self.site.env.new_id().bytes",
+        'commit_id=b"same"',
+        soak(8000, "fencing"),
+        "F-9",
+    ),
+    Mutant(
+        "the queue is dropped when an append fails",
+        "src/weir/shard/group.py",
+        "                self._counters.append_failures += 1\n",
+        "                self._counters.append_failures += 1\n"
+        "                return Position(self._counters.entries + 1)\n",
+        soak(),
+        "M-3",
+    ),
+    Mutant(
+        "acknowledged before durable",
+        "src/weir/shard/writer.py",
+        "        if wait is None:\n            wait = self.config.durable_write\n",
+        "        wait = False\n        ack.done = True\n",
+        tests("tests/rules/test_writer.py"),
+        "M-7",
+    ),
+    Mutant(
+        "R moves past what is flushed",
+        "src/weir/shard/flush.py",
+        "                return Position(table.first_position - 1)\n",
+        "                return Position(table.first_position)\n",
+        soak(),
+        "W-1",
+    ),
+    Mutant(
+        "replay covers what it has not read",
+        "src/weir/shard/flush.py",
+        "            self.durable = Position(entry.position - 1)\n",
+        "",
+        soak(),
+        "F-8",
+    ),
+    Mutant(
+        "a flush publishes rows the log does not have",
+        "src/weir/shard/flush.py",
+        "self.frozen[0].waiting == 0 and ",
+        "",
+        soak(),
+        "W-4",
+    ),
+    Mutant(
+        "a flush without a check of the epoch",
+        "src/weir/log/manifests.py",
+        "            self.require_owner(current, epoch)\n            changed = change(current)\n",
+        "            epoch = current.writer_epoch\n            changed = change(current)\n",
+        soak(),
+        "F-1",
+    ),
+    Mutant(
+        "an SSTable published twice after an error",
+        "src/weir/shard/flush.py",
+        "                return None  # an earlier attempt was applied, and failed only after that\n",
+        "                pass\n",
+        soak(),
+        "W-5",
+    ),
+    Mutant(
+        "no proof of ownership after a put",
+        "src/weir/log/ownership.py",
+        "            self.prove()\n",
+        "            pass\n",
+        soak(20000, "collection"),
+        "G-7b",
+    ),
+    Mutant(
+        "entries of two generations share one entry of the log",
+        "src/weir/shard/group.py",
+        "                ack.generation != group[0].generation\n                or ",
+        "                ",
+        soak(),
+        "M-4",
+    ),
+    Mutant(
+        "replay forgets generations",
+        "src/weir/shard/replay.py",
+        "            running = Generation(running + step)\n",
+        "            running = Generation(running)\n",
+        soak(),
+        "F-8",
+    ),
+    Mutant(
+        "replay stops at a hole",
+        "src/weir/log/tailer.py",
+        "                if self._came_meanwhile(self.position):\n                    continue\n"
+        "                raise self._hole(self.position)\n",
+        "                return\n",
+        tests("tests/rules/test_fencing.py"),
+        "F-6",
+    ),
+    Mutant(
+        "one waiter woken, the others forgotten",
+        "src/weir/shard/group.py",
+        "            gate.release()  # a turnstile",
+        "            pass  # a turnstile",
+        soak(),
+        "M-7",
+    ),
+    Mutant(
+        "close takes rows after its last look",
+        "src/weir/shard/writer.py",
+        "            self._group.refuse()\n",
+        "",
+        tests("tests/regress/test_closing_is_exact.py"),
+        "M-8",
+    ),
+    Mutant(
+        "delete before the floor",
+        "src/weir/upkeep/gc/shard.py",
+        '            manifests.floors.raise_to("wal", int(below[-1]))\n',
+        "",
+        soak(3000, "collection"),
+        "G-7c",
+    ),
+    Mutant(
+        "the entry at R is collected",
+        "src/weir/upkeep/gc/plan.py",
+        "    keep(positions >= state.latest.replay_after,",
+        "    keep(positions > state.latest.replay_after,",
+        soak(3000, "collection"),
+        "G-9",
+    ),
+    Mutant(
+        "manifests deleted above the floor",
+        "src/weir/upkeep/gc/shard.py",
+        '        manifests.floors.raise_to("manifest", living.floor)\n',
+        "",
+        soak(3000, "collection"),
+        "G-6",
+    ),
+    Mutant(
+        "orphans by absence alone",
+        "src/weir/upkeep/gc/plan.py",
+        "        elif generation >= state.latest.current_generation:\n"
+        '            reason = "may still be published"  # G-4\n',
+        "",
+        soak(3000, "collection"),
+        "G-4",
+    ),
+    Mutant(
+        "a commit below the floor is a success",
+        "src/weir/log/manifests.py",
+        "        if following.version <= self.floors.load().manifest:\n",
+        "        if False:\n",
+        tests("tests/rules/test_gc.py"),
+        "G-6",
+    ),
+    Mutant(
+        "the hint is believed",
+        "src/weir/log/manifests.py",
+        "        if found is None or found.version <= floors.manifest:\n",
+        "        if found is None:\n",
+        soak(20000, "collection"),
+        "G-7d",
+    ),
+    Mutant(
+        "a reader takes a collected tail for the end",
+        "src/weir/table/tails.py",
+        "        if floor > manifest.replay_after:\n",
+        "        if False:\n",
+        tests("tests/regress/test_reader_overtaken_by_collection.py"),
+        "L-1",
+    ),
+    Mutant(
+        "the base is read before the shards",
+        "src/weir/table/snapshot.py",
+        "    base = core.lake.open_base()\n    return Snapshot(base.version",
+        "    return Snapshot(early.version",
+        tests("tests/rules"),
+        "L-1",
+    ),
+)
+
+
+def copy_tree(target: Path) -> None:
+    """What tests need, without version control and environments."""
+    for name in ("src", "tests", "tools", "docs"):
+        if (ROOT / name).exists():
+            ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(ROOT / name, target / name, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", target / "pyproject.toml")
+
+
+def plant(tree: Path, mutant: Mutant) -> str | None:
+    """Apply the bug; what is wrong with the patch, or None."""
+    path = tree / mutant.file
+    text = path.read_text(encoding="utf-8")
+    found = text.count(mutant.old)
+    if found != 1:
+        return f"the patch fits {found} times"
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    return None
+
+
+def judge(mutant: Mutant) -> tuple[str, float, str]:
+    """(caught, survived or stale), seconds, and the line that says how."""
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="weir-mutant-") as folder:
+        tree = Path(folder)
+        copy_tree(tree)
+        stale = plant(tree, mutant)
+        if stale:
+            return "stale", 0.0, stale
+        env = {**os.environ, "PYTHONPATH": str(tree / "src"), "COLUMNS": "200"}
+        try:
+            done = subprocess.run(
+                [sys.executable, *mutant.catch],
+                cwd=tree,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return "caught", time.perf_counter() - began, "never ends"
+    seconds = time.perf_counter() - began
+    if done.returncode == 0:
+        return "survived", seconds, ""
+    return "caught", seconds, evidence(done.stdout)
+
+
+def evidence(output: str) -> str:
+    """The line of the output that names what was found."""
+    for line in output.splitlines():
+        if line.strip().startswith("make sim SEED="):
+            return line.strip().removeprefix("make sim ")[:110]
+    for line in output.splitlines():
+        if line.startswith(("FAILED", "ERROR")):
+            return line.partition(" - ")[0].removeprefix("FAILED ").strip()[:110]
+    return (output.strip().splitlines() or [""])[-1][:110]
+
+
+def main() -> int:
+    """Run the mutants asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", help="names, or parts of them")
+    parser.add_argument("--list", action="store_true", help="name the mutants and stop")
+    parser.add_argument("--docs", type=Path, help="write the table here")
+    args = parser.parse_args()
+    chosen = [m for m in MUTANTS if not args.only or any(part in m.name for part in args.only)]
+    if args.list:
+        print("\n".join(f"{m.rule:5} {m.name}" for m in chosen))
+        return 0
+    rows = []
+    for mutant in chosen:
+        verdict, seconds, how = judge(mutant)
+        rows.append((mutant, verdict, seconds, how))
+        print(f"{verdict:9} {seconds:6.1f} s  {mutant.rule:5} {mutant.name}: {how}", flush=True)
+    lost = [row for row in rows if row[1] != "caught"]
+    print(f"{len(rows) - len(lost)} of {len(rows)} deliberate bugs were caught")
+    if args.docs:
+        args.docs.write_text(table(rows), encoding="utf-8")
+    return 1 if lost else 0
+
+
+def table(rows: list[tuple[Mutant, str, float, str]]) -> str:
+    """The table for the documentation."""
+    lines = ["| bug | rule | found by |", "| --- | --- | --- |"]
+    lines += [f"| {m.name} | {m.rule} | {how or verdict} |" for m, verdict, _, how in rows]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
