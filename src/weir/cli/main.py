@@ -73,8 +73,8 @@ def command() -> Any:
     made = typer.main.get_command(app)
     shorter = {"install_completion": "Set up shell completion.", "show_completion": "Print it."}
     for option in made.params:
-        if option.name in shorter:
-            option.help = shorter[option.name]  # typer's own take three lines
+        if option.name in shorter:  # typer's own take three lines
+            setattr(option, "help", shorter[option.name])  # noqa: B010  not every kind has one
     return made
 
 
