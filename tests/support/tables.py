@@ -57,8 +57,8 @@ def count_requests(table: weir.Table) -> CountingStore:
     """Count what the table asks of its stores from now on; Lance's own reads are not seen."""
     counting = CountingStore(table.core.store)
     if table.core.wal is table.core.store:
-        table.core.wal = counting  # type: ignore[assignment]
-    table.core.store = counting  # type: ignore[assignment]
+        table.core.wal = counting
+    table.core.store = counting
     return counting
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -64,7 +64,7 @@ class Core:
                 return self.wal
             return open_store(uri, self.storage_options, env=self.env)
 
-        self.wal_stores = WalStores(self.store, self.env, open_wal)
+        self.wal_stores = WalStores(lambda: self.store, self.env, open_wal)
         self.wal_stores.alias = None if self.wal_uri == self.uri else self.wal_uri
 
     _known_schema: TableSchema | None = field(default=None, repr=False)
@@ -167,10 +167,6 @@ class Core:
 
     def _identity_type(self, sharding: Identity) -> pa.DataType:
         return self.known_schema().plain.field(sharding.column).type
-
-    def map(self, run: Callable[[UUID], object], shards: list[UUID]) -> list[object]:
-        """Apply `run` to each shard, several at a time."""
-        return self.env.threads.map(run, shards, workers=CONCURRENCY)
 
 
 def first_manifest(shard: UUID, spec: int, entries: tuple[tuple[str, bytes], ...]) -> ShardManifest:
