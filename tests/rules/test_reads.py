@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
 from dataclasses import replace
 from uuid import UUID
 
@@ -154,6 +155,43 @@ def test_l5_a_stream_in_progress_keeps_its_snapshot(table):
     rows = pa.Table.from_batches([first, *rest])
     assert sorted(rows["id"].to_pylist()) == list(range(100))
     assert set(rows["x"].to_pylist()) == {0}
+
+
+@pytest.mark.slow
+def test_l5_a_reader_in_a_loop_is_right_while_rows_are_put_flushed_and_folded(tmp_path):
+    """One entry a put: a reader sees all keys at one version, and never an older one."""
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
+    keys, rounds = range(20), 40
+    with table.writer() as writer:
+        writer.put([row(i, 0) for i in keys])
+        failed = []
+
+        def write():
+            try:
+                for version in range(1, rounds):
+                    writer.put([row(i, version) for i in keys])
+                    writer.put([row(99)])
+                    writer.delete([99])
+                    if version % 3 == 0:
+                        writer.flush()
+                    if version % 9 == 0:
+                        compact_with_pylance(table)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        reader, newest, reads = weir.open(table.uri), 0, 0
+        while thread.is_alive() or newest < rounds - 1:
+            rows = reader.scan(filter="id < 50").to_table()
+            assert sorted(rows["id"].to_pylist()) == list(keys)
+            [version] = set(rows["x"].to_pylist())
+            assert version >= newest, "a reader went back"
+            newest, reads = version, reads + 1
+            assert len(reader.get([3, 7])) == 2
+            assert not failed, failed
+        thread.join()
+    assert reads > 3
 
 
 # -- L-2, F-12 -------------------------------------------------------------------------------------

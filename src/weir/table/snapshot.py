@@ -150,8 +150,8 @@ def take_snapshot(
 ) -> Snapshot:
     """A cut of the table as it is now, of `shards` only when given.
 
-    Requests: one listing of the shards; for each shard, concurrently, two for the manifest and two
-    for the tip when nothing changed since the last look; one listing for the base.
+    Requests: one listing of the shards; for each shard, concurrently, two for the manifest and
+    eight for the tip when nothing changed since the last look; one listing for the base.
     """
     check_freshness(freshness)
     cuts: list[Cut] = []
