@@ -100,16 +100,23 @@ def foreign_store(wal: Store, shard: UUID, found: str | None) -> WalStoreMismatc
 class WalStores:
     """The WAL stores of one table, each opened once. Safe to share between threads."""
 
-    def __init__(self, store: Store, env: Env, open_wal: Callable[[str], Store]) -> None:
-        """`open_wal` opens a store by its URI with the table's options."""
-        self.store = store
+    def __init__(
+        self, table: Callable[[], Store], env: Env, open_wal: Callable[[str], Store]
+    ) -> None:
+        """`table` gives the table's own store; `open_wal` opens one by URI, with its options."""
+        self._table = table
         self._env = env
         self._open_wal = open_wal
         self._lock = env.threads.lock()
         self._opened: dict[str, Store] = {}
-        self._sites: dict[UUID, tuple[int, ShardSite]] = {}
+        self._places: dict[UUID, tuple[int, Store | None, str | None]] = {}
         self.alias: str | None = None
         """A URI under which the recorded store may be reached as well (another mount point)."""
+
+    @property
+    def store(self) -> Store:
+        """The table's own store."""
+        return self._table()
 
     def at(self, uri: str | None) -> Store:
         """The store at that URI; the table's own for None. Contacts nothing."""
@@ -131,14 +138,12 @@ class WalStores:
         With `floors` just read it costs nothing unless the log was moved. Raises
         `WalStoreMismatch`.
         """
-        known = self._sites.get(shard)
-        if floors is not None:
-            if floors.store == 0 and known is None:
-                return self._remember(0, self.beside(shard))
-            if known is not None and known[0] >= floors.store:
-                return known[1]
+        known = self._places.get(shard)
+        if floors is not None and (known is None or known[0] < floors.store):
+            if floors.store == 0:
+                return self._remember(shard, 0, None, None)
         elif known is not None:
-            return known[1]
+            return self._site(shard, known[1], known[2])
         return self.resolve(shard)
 
     def resolve(self, shard: UUID, record: WalRecord | None = None) -> ShardSite:
@@ -154,19 +159,23 @@ class WalStores:
                 raise lost_store(wal, shard, record)
             if found != record.store_id:
                 raise foreign_store(wal, shard, found)
-        return self._remember(
-            record.seq, ShardSite(self.store, wal, shard, self._env, record.store_id)
-        )
+        place = wal if record.store_id is not None else None
+        return self._remember(shard, record.seq, place, record.store_id)
 
-    def _remember(self, seq: int, site: ShardSite) -> ShardSite:
+    def _remember(
+        self, shard: UUID, seq: int, wal: Store | None, store_id: str | None
+    ) -> ShardSite:
         with self._lock:
-            self._sites[site.shard] = (seq, site)
-        return site
+            self._places[shard] = (seq, wal, store_id)
+        return self._site(shard, wal, store_id)
+
+    def _site(self, shard: UUID, wal: Store | None, store_id: str | None) -> ShardSite:
+        return ShardSite(self.store, wal or self.store, shard, self._env, store_id)
 
     def forget(self, shard: UUID) -> None:
         """Let the next `site` look at the chain."""
         with self._lock:
-            self._sites.pop(shard, None)
+            self._places.pop(shard, None)
 
 
 def lost_store(wal: Store, shard: UUID, record: WalRecord) -> WalStoreMismatch:
