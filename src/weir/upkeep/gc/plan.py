@@ -171,27 +171,31 @@ def _plan_wal(state: ShardState, ages: Ages) -> tuple[npt.NDArray[np.intp], Coun
         keep(positions >= state.unread_from, "change feed consumer")
     if ages.keep_first_entries:
         young = state.now - state.wal.times < ages.fence_retention
-        firsts, crowded, unknown = _tripwires(state.runs, len(positions))
+        firsts, crowded, unknown = _tripwires(state.runs, len(positions), state.latest.writer_epoch)
         keep(firsts & young, "first entry of an epoch")
         keep(crowded & young, "written beside a silent claim")
         keep(unknown & young, "epoch not known")
     return np.flatnonzero(doomed), kept
 
 
-def _tripwires(runs: Sequence[Run], count: int) -> tuple[Bools, Bools, Bools]:
-    """What a stalled writer may aim at: first entries; runs before a silent epoch; the unknown."""
+def _tripwires(runs: Sequence[Run], count: int, newest: int) -> tuple[Bools, Bools, Bools]:
+    """What a stalled writer may aim at: first entries; runs before a silent epoch; the unknown.
+
+    What came after the end of the listing only the manifest knows, which was read after it: `newest`
+    is its epoch.
+    """
     firsts = np.zeros(count, dtype=np.bool_)
     crowded = np.zeros(count, dtype=np.bool_)
     unknown = np.ones(count, dtype=np.bool_)
-    before: Run | None = None
-    for run in runs:
+    for i, run in enumerate(runs):
+        if run.epoch is None:
+            continue
         here = slice(run.first, run.last + 1)
-        if run.epoch is not None:
-            unknown[here] = False
-            firsts[run.first] = True
-            if before is not None and before.epoch is not None and run.epoch > before.epoch + 1:
-                crowded[before.first : before.last + 1] = True
-        before = run
+        unknown[here] = False
+        firsts[run.first] = True
+        after = runs[i + 1].epoch if i + 1 < len(runs) else newest
+        if after is None or after > run.epoch + 1:
+            crowded[here] = True
     return firsts, crowded, unknown
 
 

@@ -1,0 +1,110 @@
+"""The collection protocol as a small model, every interleaving of which is looked at.
+
+Writers (weir's and native ones), collectors, one log, one manifest, one floor; each step is one
+request to the store. A put that is late in the network is a writer whose put step comes late; a
+process that sleeps is one that is not scheduled. Time passes by ticks, so that ages and proofs go
+stale.
+
+What must hold in every state (INVARIANTS 10.2):
+  acked      an acknowledged row is in a published SSTable, or in the log above R
+  twice      no position is acknowledged twice
+  holes      above R the log has no holes
+  epochs     above R the epochs of entries with rows never fall
+  replay     what a claimant must replay exists
+  deletes    nothing above R, and not the entry at R, is deleted
+
+`python -m weir.testing.gc_model --help`; `explore(Bounds(...))` from code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from weir.testing.gc_states import NEVER, Bounds, Broken, State, first_state, steps
+
+__all__ = ["NEVER", "Bounds", "Broken", "check", "explore", "main"]
+
+
+def check(s: State) -> None:
+    """Raise `Broken` unless every property holds."""
+    found = {entry.position: entry for entry in s.log}
+    for position, row in s.acked:
+        entry = found.get(position)
+        in_log = position > s.replay_after and entry is not None and entry.row == row
+        if row not in s.flushed and not in_log:
+            raise Broken(
+                "acked",
+                f"row {row} was acknowledged at position {position} and nobody will ever see it "
+                f"(R {s.replay_after}, floor {s.floor})",
+            )
+    above = [entry for entry in s.log if entry.position > s.replay_after]
+    if above and above[-1].position - s.replay_after != len(above):
+        raise Broken("holes", f"a hole above R {s.replay_after}: {above}")
+    # A native claimant looks for the tip after its claim: its sentinel may land late, without rows.
+    epochs = [entry.epoch for entry in above if entry.row]
+    if epochs != sorted(epochs):
+        raise Broken("epochs", f"epochs fall above R: {above}")
+
+
+def explore(bounds: Bounds) -> int:
+    """Look at every reachable state and return their number, or raise `Broken` with its trace."""
+    start = first_state(bounds)
+    came_from: dict[State, tuple[State | None, str]] = {start: (None, "start")}
+    todo = [start]
+    while todo:
+        state = todo.pop()
+        try:
+            for name, after in steps(state, bounds):
+                if after in came_from:
+                    continue
+                came_from[after] = (state, name)
+                try:
+                    check(after)
+                except Broken as broken:
+                    broken.trace = _trace(came_from, after)
+                    raise
+                todo.append(after)
+        except Broken as broken:
+            broken.trace = broken.trace or _trace(came_from, state)
+            raise
+        if len(came_from) > bounds.states_max:
+            raise OverflowError(f"more than {bounds.states_max} states; use smaller bounds")
+    return len(came_from)
+
+
+def _trace(came_from: dict[State, tuple[State | None, str]], state: State) -> list[str]:
+    names: list[str] = []
+    at: State | None = state
+    while at is not None:
+        at, name = came_from[at]
+        names.append(name)
+    return names[::-1]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Explore with bounds from the command line; prints the trace of what breaks."""
+    parser = argparse.ArgumentParser(prog="python -m weir.testing.gc_model", description=__doc__)
+    parser.add_argument("roles", nargs="*", default=Bounds.roles, help="such as w11 w10 n10")
+    parser.add_argument("--collectors", type=int, default=1)
+    parser.add_argument("--ticks", type=int, default=0)
+    parser.add_argument("--retention", type=float, default=NEVER)
+    parser.add_argument("--fence-ttl", type=float, default=0.0)
+    parser.add_argument("--forget-silent-claims", dest="silent_claims", action="store_false")
+    parser.add_argument("--states-max", type=int, default=Bounds.states_max)
+    chosen = vars(parser.parse_args(arguments))
+    bounds = Bounds(**{**chosen, "roles": tuple(chosen["roles"])})
+    began = time.perf_counter()
+    try:
+        states = explore(bounds)
+    except Broken as broken:
+        print(f"BROKEN {broken}")
+        print("\n".join(f"  {i:3} {name}" for i, name in enumerate(broken.trace)))
+        return 1
+    print(f"{states} states, no property broken, {time.perf_counter() - began:.1f} s; {bounds}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
