@@ -1,4 +1,5 @@
-"""Separate processes, real signals: no acknowledged row is lost, no refused row is shown, no row is there twice."""
+"""Separate processes, real signals: no acknowledged row is lost, no refused row is shown, no row is
+there twice."""
 
 import collections
 import json
@@ -16,9 +17,7 @@ import pytest
 import weir
 
 WRITER = Path(__file__).parent.parent / "support" / "kill_writer.py"
-SCHEMA = pa.schema(
-    [pa.field("id", pa.int64(), False), ("batch", pa.int64()), ("size", pa.int64())]
-)
+SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("batch", pa.int64()), ("size", pa.int64())])
 ROUNDS = {"local": int(os.environ.get("WEIR_KILL_ROUNDS", "10")), "s3": 6}
 PATIENCE = 30.0
 
@@ -31,7 +30,15 @@ class Client:
     def __init__(self, uri, options, folder, number, mode):
         self.log = folder / f"client-{number}.log"
         self.process = subprocess.Popen(
-            [sys.executable, str(WRITER), uri, json.dumps(options), str(self.log), str(number), mode],
+            [
+                sys.executable,
+                str(WRITER),
+                uri,
+                json.dumps(options),
+                str(self.log),
+                str(number),
+                mode,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,6 +1,7 @@
 """Two threads waited for one ack (a put and `flush_wal`), and only one of them was ever woken.
 
-Found by the simulator as a deadlock (seed 6 of the first run); a timeout of the one lost the wake-up of the other
+Found by the simulator as a deadlock (seed 6 of the first run); a timeout of the one lost the
+wake-up of the other
 (seed 158).
 """
 

@@ -1,6 +1,7 @@
 """`close` and `flush_wal` said that all was durable although rows were left (M-8).
 
-Read in the code and confirmed by the simulator: a writer that fails empties its queue, and an empty queue was taken
+Read in the code and confirmed by the simulator: a writer that fails empties its queue, and an empty
+queue was taken
 for a durable one; a put between the last look at the queue and the end was accepted and forgotten.
 """
 

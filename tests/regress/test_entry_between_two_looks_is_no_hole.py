@@ -1,10 +1,15 @@
-"""A tailer called a fresh entry a hole: missing at its look, and covered by the manifest it read next.
+"""A tailer called a fresh entry a hole: missing at its look, and covered by the manifest it read
+next.
 
 Found by the simulator (seed 5 of the first run): `MissingEntry` on a healthy log.
 """
 
+import pytest
+
 from tests.support.hooks import HookStore
 from tests.support.one_shard import Place, open_writer, site_on
+from weir.errors import MissingEntry
+from weir.format.paths import wal_path
 from weir.log.tailer import WalTailer
 from weir.store.memory import MemoryStore
 
@@ -28,3 +33,17 @@ def test_read_finds_an_entry_that_came_after_its_look():
     entry = WalTailer(Place(site_on(watched))).read(1)
     assert entry is not None
     assert entry.is_fence
+
+
+@pytest.mark.parametrize("hole", [2, 3, 4])
+def test_f6_a_true_hole_is_still_one(hole):
+    store = MemoryStore()
+    site = site_on(store)
+    writer = open_writer(site)
+    for key in range(4):
+        writer.put([{"k": key, "v": key}])
+    writer.flush()
+    store.delete([wal_path(site.shard, hole)])
+    with pytest.raises(MissingEntry):
+        list(WalTailer(Place(site)).read_range(1, 5))
+    writer.close()

@@ -1,4 +1,5 @@
-"""A manifest was committed, the read after it failed, and the retry published the SSTable again: RuleBroken.
+"""A manifest was committed, the read after it failed, and the retry published the SSTable again:
+RuleBroken.
 
 Found by the simulator (seed 2 of the first run).
 """

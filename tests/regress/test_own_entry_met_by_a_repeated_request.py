@@ -1,4 +1,5 @@
-"""A request repeated on the way met its own first copy: told as a conflict, although the rows were durable.
+"""A request repeated on the way met its own first copy: told as a conflict, although the rows were
+durable.
 
 Found by the simulator once a conflict had to be one (fault "echo", row 8 of the fault matrix).
 """

@@ -1,6 +1,8 @@
-"""A read planned on a manifest, the log behind it was flushed and collected, and its end was taken for the tip.
+"""A read planned on a manifest, the log behind it was flushed and collected, and its end was taken
+for the tip.
 
-The read then missed rows that were acknowledged before it began (L-1). And an opener called the collected part a hole:
+The read then missed rows that were acknowledged before it began (L-1). And an opener called the
+collected part a hole:
 `MissingEntry` on a healthy table (seed 10305 of the simulator).
 """
 

@@ -1,7 +1,9 @@
 """A client process for tests that kill: writes batches and keeps a log of what it was told.
 
-Run as `python kill_writer.py URI OPTIONS LOG NUMBER MODE`; it loads everything, prints `ready`, and begins when it reads
-a line. Its log, one line per event, survives it: `try ID SIZE`, `ack ID`, `refused ID`, `end REASON`.
+Run as `python kill_writer.py URI OPTIONS LOG NUMBER MODE`; it loads everything, prints `ready`, and
+begins when it reads
+a line. Its log, one line per event, survives it: `try ID SIZE`, `ack ID`, `refused ID`, `end
+REASON`.
 """
 
 import itertools

@@ -1,5 +1,6 @@
 """One shard on any store, with the model of Lance beside it; for regressions and crash points."""
 
+import contextlib
 from typing import Any
 from uuid import UUID
 
@@ -55,10 +56,8 @@ def lake_on(site: ShardSite, schema: TableSchema = KEYED) -> ModelLake:
     """The model of Lance on the shard's store."""
     lake = ModelLake(site.store, schema)
     if not lake._versions():
-        try:
+        with contextlib.suppress(ObjectExists):
             lake.create_base()
-        except ObjectExists:
-            pass
     return lake
 
 
@@ -77,8 +76,8 @@ def table_on_store(site: ShardSite, schema: TableSchema = KEYED) -> pa.Table:
     after = manifest.replay_after if manifest else 0
     tail = [b for e in WalTailer(Place(site, schema), after + 1) for b in e.batches]
     levels: list[Level] = [MemLevel(tail, schema)]
-    for table in sorted(manifest.sstables, key=lambda s: -s.generation) if manifest else []:
-        levels.append(lake.open_sstable(site.shard, table.path, schema))
+    tables = sorted(manifest.sstables, key=lambda s: -s.generation) if manifest else []
+    levels += [lake.open_sstable(site.shard, table.path, schema) for table in tables]
     _, rows = merge_scan(levels, lake.open_base(), schema)
     return pa.Table.from_batches(rows, schema.plain)
 

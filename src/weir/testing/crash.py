@@ -1,7 +1,10 @@
-"""Death at every write: a script runs once to count its writes, then dies before and after each of them.
+"""Death at every write: a script runs once to count its writes, then dies before and after each of
+them.
 
-After each death somebody opens the shard again (who may die too), and at last the judge sees the whole table on a
-healthy store. What it demands is in `oracles`: every acknowledged row, every batch whole, no row twice.
+After each death somebody opens the shard again (who may die too), and at last the judge sees the
+whole table on a
+healthy store. What it demands is in `oracles`: every acknowledged row, every batch whole, no row
+twice.
 """
 
 from __future__ import annotations
@@ -75,6 +78,7 @@ def _run(*, keyed: bool, seed: int) -> Run:
         faults=Faults(orphan=0.0).record(),
         paging=0.0,
         fence_ttl=0.0,
+        wal_only=False,
         roles=[],
     )
     return Run(plan, {})
@@ -118,7 +122,8 @@ def second_deaths(life: Life, first: Death, *, keyed: bool = True) -> Iterator[D
 
 
 def session(config: dict[str, Any], ops: str) -> Script:
-    """A writer that does `ops`: p(ut), f(lush), w (flush the WAL), and closes unless it ends with x."""
+    """A writer that does `ops`: p(ut), f(lush), w (flush the WAL), and closes unless it ends with
+    x."""
 
     def script(run: Run, actor: Actor) -> None:
         role = Role("script", sessions=1, ops=0, config=config)

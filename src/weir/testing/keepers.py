@@ -1,28 +1,41 @@
-"""Processes that keep a table tidy, in a simulated history: they delete, so they are watched most."""
+"""Processes that keep a table tidy, in a simulated history: they delete, so they are watched
+most."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any, cast
 
+import pyarrow as pa
+
+from weir.config import WriterConfig
 from weir.errors import WeirError
+from weir.lake.fold import Changes
+from weir.table.core import Core
+from weir.table.snapshot import Snapshot, SnapshotReader
+from weir.testing.model_lake import ModelLake
 from weir.testing.oracles import Violation
+from weir.testing.roles import core_of
 from weir.testing.scenarios import SHARD, Role, Run
 from weir.testing.scheduler import Actor
 from weir.upkeep.collect import Target, collect
+from weir.upkeep.compact import compact
+from weir.upkeep.compact_tasks import winners
+from weir.upkeep.tasks import Progress, Result, Task
 
 
 def collector(run: Run, actor: Actor, role: Role) -> None:
     """Collects at no age at all, again and again.
 
-    With `fence_ttl` 0 ownership is proved after every put, and even the first entries of epochs may go at once.
+    With `fence_ttl` 0 ownership is proved after every put, and even the first entries of epochs may
+    go at once.
     """
     rng = random.Random(f"collector/{run.plan.seed}/{actor.name}")
     ttl = run.plan.fence_ttl
     for _ in range(role.ops):
         site = run.site(actor)
-        target = Target(
-            site.store, actor.env, [site], lake=run.lake(actor), fence_ttl=ttl
-        )
+        target = Target(site.store, actor.env, [site], lake=run.lake(actor), fence_ttl=ttl)
         try:
             report = collect(
                 target,
@@ -50,4 +63,50 @@ def collect_once(run: Run, actor: Actor) -> None:
         raise Violation("T", f"collection of a healthy table: {report.errors}")
 
 
-KEEPERS = {"collector": collector}
+class ModelRunner:
+    """Runs compaction's tasks on the model: its own plan and merge, only the files are the
+    model's."""
+
+    name = "local"
+    slots = 1
+
+    def run(self, core: Core, tasks: Sequence[Task], progress: Progress | None) -> list[Result]:
+        """One result for each task."""
+        return [self._one(core, task) for task in tasks]
+
+    def _one(self, core: Core, task: Task) -> Result:
+        reader = SnapshotReader(core, Snapshot.from_json(task["snapshot"]))
+        batches = list(winners(reader.levels(), reader.schema, core))
+        if not batches:
+            return {"changes": Changes().to_json(), "written": 0, "deleted": 0}
+        rows = pa.Table.from_batches(batches)
+        lake = cast("ModelLake", core.lake)
+        changes = lake.write_changes(core.env.new_id().hex, rows)
+        return {"changes": changes.to_json(), "written": rows.num_rows, "deleted": 0}
+
+
+class Handle:
+    """As much of `weir.Table` as upkeep asks for."""
+
+    def __init__(self, run: Run, actor: Actor, *, memtable: bool) -> None:
+        self.core = core_of(run, actor)
+        self.writer_defaults = WriterConfig(enable_memtable=memtable, fence_ttl=run.plan.fence_ttl)
+
+
+def compactor(run: Run, actor: Actor, role: Role) -> None:
+    """Folds what waits into the base, sometimes over a compactor that only seems dead."""
+    rng = random.Random(f"compactor/{run.plan.seed}/{actor.name}")
+    handle: Any = Handle(run, actor, memtable=not run.plan.wal_only)
+    for _ in range(role.ops):
+        try:
+            report = compact(handle, engine=ModelRunner(), lease=rng.choice((0.0, 0.0, 1.0, 900.0)))
+        except WeirError as error:
+            run.note(actor, f"compaction failed: {type(error).__name__}")
+            run.judge.failed(SHARD, error, None, 0)
+        else:
+            run.note(actor, f"compacted {report.generations}, {report.wal_entries} entries")
+            run.judge.counts["folds"] += report.job is not None
+        actor.env.clock.sleep(0.1)
+
+
+KEEPERS = {"collector": collector, "compactor": compactor}

@@ -1,13 +1,19 @@
 """The judge: what every history must satisfy, seen from outside the code.
 
-    D  an acknowledged batch is never lost            R  a view is a prefix of the log, not older than the acks before it
-    O  each batch takes effect once                   C  nothing reachable is deleted; floor before delete
-    A  a batch is whole or not there                  P  when faults stop, open + append succeed in bounded calls
+    D  an acknowledged batch is never lost            R  a view is a prefix of the log, not older
+    than the acks before it
+    O  each batch takes effect once                   C  nothing reachable is deleted; floor before
+    delete
+    A  a batch is whole or not there                  P  when faults stop, open + append succeed in
+    bounded calls
     S  no success, no manifest move by an old epoch   T  the error tells the truth
-    L  positions contiguous, epochs do not fall       K, I: checkpoint contents; damaged bytes are errors
+    L  positions contiguous, epochs do not fall       K, I: checkpoint contents; damaged bytes are
+    errors
 
-The judge watches every applied write. The log as it was first written, position by position, is the truth: folding it
-up to position P gives the only table a reader may see at P. Rows carry (session, batch, index, size), so that
+The judge watches every applied write. The log as it was first written, position by position, is the
+truth: folding it
+up to position P gives the only table a reader may see at P. Rows carry (session, batch, index,
+size), so that
 every row found anywhere tells where it came from.
 """
 
@@ -41,7 +47,8 @@ BatchId = tuple[int, int]
 
 
 class Violation(BaseException):
-    """A promise was broken; the letter comes first. No `Exception`: no handler of the product may eat it."""
+    """A promise was broken; the letter comes first. No `Exception`: no handler of the product may
+    eat it."""
 
     def __init__(self, letter: str, text: str) -> None:
         super().__init__(f"{letter}: {text}")
@@ -137,7 +144,7 @@ class Judge:
     def _on_entry(self, actor: Actor, shard: UUID, position: int, data: bytes) -> None:
         truth = self.truth(shard)
         if position in truth.log:
-            # Collected, then written again by a zombie: counts for nothing, and must not be acknowledged.
+            # Collected, then written again by a zombie: counts for nothing, and is no success.
             self.counts["position written again after collection"] += 1
             self.scheduler.note("judge", f"position {position} was written again by {actor.name}")
             return
@@ -181,9 +188,7 @@ class Judge:
             self.seen[batch] = entry.position
             index += len(put.rows)
 
-    def _on_manifest(
-        self, actor: Actor, shard: UUID, version: int, data: bytes, path: str
-    ) -> None:
+    def _on_manifest(self, actor: Actor, shard: UUID, version: int, data: bytes, path: str) -> None:
         truth = self.truth(shard)
         manifest = decode_manifest(data, path=path)
         if version in truth.manifests:
@@ -209,7 +214,8 @@ class Judge:
         if manifest.replay_after < before.replay_after:
             raise Violation("L", f"R falls to {manifest.replay_after} (F-3)")
         added = {s.path for s in manifest.sstables} - {s.path for s in before.sstables}
-        claimed = self.claims.get((actor.name, truth.shard), 0)
+        # Who never claimed (a compactor of logs) writes in the epoch it found.
+        claimed = self.claims.get((actor.name, truth.shard), manifest.writer_epoch)
         if added and claimed < manifest.writer_epoch:
             raise Violation(
                 "S",
@@ -268,7 +274,10 @@ class Judge:
     def _delete_sstable(
         self, truth: ShardTruth, latest: ShardManifest, name: str, actor: Actor
     ) -> None:
-        holders = [latest, *(truth.manifests[v] for s, v, _ in self.pins.values() if s == truth.shard)]
+        holders = [
+            latest,
+            *(truth.manifests[v] for s, v, _ in self.pins.values() if s == truth.shard),
+        ]
         if any(name == table.path for manifest in holders for table in manifest.sstables):
             raise Violation("C", f"SSTable {name} deleted while a manifest names it (G-1)")
         parsed = paths.parse_sstable_name(name)
@@ -309,17 +318,17 @@ class Judge:
             return
         if not isinstance(error, WeirError):
             raise Violation("T", f"{type(error).__name__}: {error} is no error of weir") from error
-        internal = error
-        while internal is not None:
-            if isinstance(internal, RuleBroken | CorruptEntry | MissingEntry) or (
-                isinstance(internal, WeirError) and internal.kind == "internal"
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, RuleBroken | CorruptEntry | MissingEntry) or (
+                isinstance(cause, WeirError) and cause.kind == "internal"
             ):
                 raise Violation(
-                    "T", f"{type(internal).__name__} on a healthy table: {internal}"
+                    "T", f"{type(cause).__name__} on a healthy table: {cause}"
                 ) from error
-            if put is not None and isinstance(internal, CommitConflict) and put.id in self.seen:
-                raise Violation("T", f"a conflict was told for batch {put.id}, which is in") from error
-            internal = internal.__cause__  # type: ignore[assignment]
+            if put is not None and isinstance(cause, CommitConflict) and put.id in self.seen:
+                raise Violation("T", f"a conflict was told for {put.id}, which is in") from error
+            cause = cause.__cause__
         truth = self.truth(shard)
         newest = max((m.writer_epoch for m in truth.manifests.values()), default=0)
         if isinstance(error, FencedError) and epoch and newest <= epoch:
@@ -334,7 +343,8 @@ class Judge:
     def viewed(self, shard: UUID, rows: list[Row], *, low: int, high: int) -> tuple[int, int]:
         """A read that began when `low` was acknowledged and ended when the tip was `high`.
 
-        Returns the lowest and the highest position the view may stand for; raises when there is none.
+        Returns the lowest and the highest position the view may stand for; raises when there is
+        none.
         """
         self.counts["views"] += 1
         truth = self.truth(shard)
@@ -372,9 +382,11 @@ class Judge:
     def _explain(self, truth: ShardTruth, found: dict[int, Row], low: int, high: int) -> str:
         want = truth.state(low)
         lines = [f"no prefix of the log in [{low}, {high}] gives this view; compared with {low}:"]
-        for key in sorted(want.keys() | found.keys()):
-            if want.get(key) != found.get(key):
-                lines.append(f"  key {key}: log {want.get(key)}, view {found.get(key)}")
+        lines += [
+            f"  key {key}: log {want.get(key)}, view {found.get(key)}"
+            for key in sorted(want.keys() | found.keys())
+            if want.get(key) != found.get(key)
+        ]
         return "\n".join(lines[:8])
 
     def finish(self) -> None:
@@ -390,8 +402,9 @@ def read_entry(data: bytes, position: int, actor: str) -> Entry:
     metadata = reader.schema.metadata or {}
     rows: list[Row] = []
     for batch in reader:
-        columns = [batch.column(name).to_pylist() for name in ("k", "w", "c", "i", "n", "_tombstone")]
+        columns = [
+            batch.column(name).to_pylist() for name in ("k", "w", "c", "i", "n", "_tombstone")
+        ]
         rows.extend(zip(*columns, strict=True))
     is_fence = metadata.get(b"fence_sentinel") == b"true"
     return Entry(position, int(metadata[b"writer_epoch"]), is_fence, rows, actor)
-

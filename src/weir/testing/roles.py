@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from typing import Any
+
 import pyarrow as pa
 
 from weir.config import WriterConfig
@@ -58,7 +60,10 @@ class Session:
     def open(self) -> bool:
         """Open the writer; False when it could not be."""
         run, judge = self.run, self.run.judge
-        config = WriterConfig(**self.role.config, fence_ttl=run.plan.fence_ttl)
+        changes: dict[str, Any] = {"fence_ttl": run.plan.fence_ttl}
+        if run.plan.wal_only:
+            changes["enable_memtable"] = False
+        config = WriterConfig(**{**self.role.config, **changes})
         run.note(self.actor, f"open session {self.number}")
         try:
             self.writer = ShardWriter.open(
@@ -146,7 +151,7 @@ class Session:
         found = table_rows(self.writer.scan().read_all())
         mine = self.accepted
         if not self.run.plan.keyed:
-            rows = {row for row in found}
+            rows = set(found)
             missing = [put.id for put in mine if not rows.issuperset(put.rows)]
             if missing or len(rows) != len(found):
                 raise Violation("R", f"own scan misses {missing} or shows a row twice (M-1)")
@@ -217,7 +222,8 @@ class Session:
 
 
 def to_batch(rows: list[Row]) -> pa.RecordBatch:
-    """Rows as a client hands them over; deletes marked, so that they too tell where they came from."""
+    """Rows as a client hands them over; deletes marked, so that they too tell where they came
+    from."""
     columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(5)]
     columns.append(pa.array([row[5] for row in rows]))
     return pa.RecordBatch.from_arrays(columns, names=[*COLUMNS, "_tombstone"])
@@ -299,7 +305,10 @@ def final(run: Run, actor: Actor) -> None:
     check_final_view(run, actor)
     opened.close()
     manifest = Manifests(site).require()
-    if manifest.replay_after != manifest.last_seen or manifest.last_seen != run.judge.truth(SHARD).tip:
+    if (
+        manifest.replay_after != manifest.last_seen
+        or manifest.last_seen != run.judge.truth(SHARD).tip
+    ):
         raise Violation("L", f"a clean close leaves a gap: {manifest} (W-2)")
     check_final_view(run, actor)
 

@@ -1,4 +1,5 @@
-"""A run: a plan drawn from a seed, processes that live by it, and the judge's verdict at the end."""
+"""A run: a plan drawn from a seed, processes that live by it, and the judge's verdict at the
+end."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from weir.log.site import ShardSite
 from weir.store.retry import RetryingStore, RetryPolicy
 from weir.testing.model_lake import ModelLake
 from weir.testing.oracles import Judge, Violation
-from weir.testing.scheduler import POLICIES, Actor, Killed, Scheduler, Settings, Stuck
+from weir.testing.scheduler import POLICIES, Actor, Scheduler, Settings, Stuck
 from weir.testing.sim_env import make_actor
 from weir.testing.sim_store import Faults, Shelf, SimStore, World
 
@@ -25,7 +26,8 @@ SHARD = UUID(int=0x5EED, version=4)
 COLUMNS = ("k", "w", "c", "i", "n")
 RETRY = RetryPolicy(attempts=4, first_delay=0.05, longest_delay=0.5, deadline=30.0)
 FINAL_CALLS_MAX = 400
-"""Store calls that recovery and one put may take on a healthy store, besides one for each entry (P)."""
+"""Store calls that recovery and one put may take on a healthy store, besides one for each entry
+(P)."""
 
 
 @dataclass
@@ -56,6 +58,8 @@ class Plan:
     paging: float
     fence_ttl: float
     """Of every writer; collection keeps the first entry of an epoch at least twice as long."""
+    wal_only: bool
+    """No writer has a MemTable, and compaction folds the log."""
     roles: list[Role]
 
     def to_record(self) -> dict[str, Any]:
@@ -89,12 +93,14 @@ class Outcome:
         """The letter of the broken promise; empty when all held."""
         if self.failure is None:
             return ""
-        return self.failure.letter if isinstance(self.failure, Violation) else (
-            "P" if isinstance(self.failure, Stuck) else "T"
+        return (
+            self.failure.letter
+            if isinstance(self.failure, Violation)
+            else ("P" if isinstance(self.failure, Stuck) else "T")
         )
 
 
-def schema_of(keyed: bool) -> TableSchema:
+def schema_of(*, keyed: bool) -> TableSchema:
     """Five numbers: key, session, batch, index, size."""
     fields = [
         pa.field(name, pa.int64(), name != "k", {FIELD_ID: str(number).encode()})
@@ -103,7 +109,7 @@ def schema_of(keyed: bool) -> TableSchema:
     return table_schema(pa.schema(fields), ("k",) if keyed else (), len(COLUMNS) - 1)
 
 
-SCHEMAS = {keyed: schema_of(keyed) for keyed in (True, False)}
+SCHEMAS = {keyed: schema_of(keyed=keyed) for keyed in (True, False)}
 
 
 class Run:
@@ -159,7 +165,8 @@ class Run:
     def execute(
         self, final: Callable[[Run, Actor], None], live: Callable[[], None] | None = None
     ) -> Outcome:
-        """Set up, let everybody live (the plan's roles, or `live`), then judge on a healthy store."""
+        """Set up, let everybody live (the plan's roles, or `live`), then judge on a healthy
+        store."""
         failure: BaseException | None = None
         try:
             self._prepare()
@@ -258,7 +265,17 @@ def draw_settings(rng: random.Random) -> dict[str, Any]:
 def draw_faults(rng: random.Random) -> dict[str, float]:
     """How this seed's store misbehaves: nothing, one thing, or a bit of everything."""
     faults = Faults()
-    kinds = ("refuse", "lose_after", "lose", "late", "twice", "echo", "slow", "read_error", "outage")
+    kinds = (
+        "refuse",
+        "lose_after",
+        "lose",
+        "late",
+        "twice",
+        "echo",
+        "slow",
+        "read_error",
+        "outage",
+    )
     style = rng.random()
     if style < 0.15:
         chosen: tuple[str, ...] = ()
@@ -275,7 +292,7 @@ def draw_faults(rng: random.Random) -> dict[str, float]:
 def draw_config(rng: random.Random) -> dict[str, Any]:
     """Settings of one writer, tiny on purpose."""
     buffer = rng.choice((1, 200, 1000, 10 << 20))
-    config = {
+    return {
         "enable_memtable": rng.random() < 0.75,
         "durable_write": rng.random() < 0.7,
         "max_wal_buffer_size": buffer,
@@ -286,7 +303,6 @@ def draw_config(rng: random.Random) -> dict[str, Any]:
         "max_unflushed_memtable_bytes": max(buffer, rng.choice((400, 3000, 1 << 30))),
         "stats_log_interval": 0,
     }
-    return config
 
 
 def draw_role(rng: random.Random, kind: str) -> Role:

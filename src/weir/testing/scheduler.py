@@ -1,11 +1,15 @@
 """A seeded scheduler: real threads, one baton, virtual time.
 
-Exactly one thread runs. At a store call, a contended lock, a wait or a sleep it hands the baton to whom the
-policy of this seed picks. A thread that waits is not runnable; with nobody runnable the clock jumps to the
+Exactly one thread runs. At a store call, a contended lock, a wait or a sleep it hands the baton to
+whom the
+policy of this seed picks. A thread that waits is not runnable; with nobody runnable the clock jumps
+to the
 next sleeper; with nobody at all it is a deadlock, reported with all stacks.
 
-An actor stands for a process: its clocks, its randomness, its threads. Killing it raises `Killed` (no `Exception`)
-in each of its threads at the next point where they could be switched; its stores answer nothing afterwards.
+An actor stands for a process: its clocks, its randomness, its threads. Killing it raises `Killed`
+(no `Exception`)
+in each of its threads at the next point where they could be switched; its stores answer nothing
+afterwards.
 """
 
 from __future__ import annotations
@@ -131,9 +135,7 @@ class Scheduler:
         self._main = threading.Lock()
         self._main.acquire()
         self._failure: BaseException | None = None
-        self._points = sorted(
-            self.rng.randrange(1, 600) for _ in range(settings.change_points)
-        )
+        self._points = sorted(self.rng.randrange(1, 600) for _ in range(settings.change_points))
 
     # -- from outside ----------------------------------------------------------------------------
 
@@ -147,7 +149,8 @@ class Scheduler:
         return task
 
     def run(self) -> None:
-        """Run until no task is left; raises `Stuck`, or what a task died of that was not `Killed`."""
+        """Run until no task is left; raises `Stuck`, or what a task died of that was not
+        `Killed`."""
         if not self.live:
             return
         self._hand_over(self._pick())
@@ -221,8 +224,8 @@ class Scheduler:
 
     def _pick(self) -> Task:
         now = self.now
-        choices = []
-        frozen = []
+        choices: list[Task] = []
+        frozen: list[Task] = []
         for task in self.live:
             if not task.ready and task.wake_at is not None and task.wake_at <= now:
                 task.ready = True
@@ -245,7 +248,7 @@ class Scheduler:
                     me.priority = -self.step
             return max(choices, key=lambda task: task.priority)
         if me in choices and rng.random() < settings.stay:
-            return me  # type: ignore[return-value]
+            return me
         task = choices[rng.randrange(len(choices))] if len(choices) > 1 else choices[0]
         if settings.policy == "stall" and rng.random() < settings.stall_chance:
             task.frozen_until = self.step + rng.choice((5, 20, 60, 150, 600))
@@ -321,6 +324,10 @@ class Scheduler:
             frame = frames.get(task.worker.thread.ident or 0)
             if frame is not None:
                 stack = traceback.extract_stack(frame)
-                lines = [s for s in stack if "/weir/" in s.filename and "scheduler" not in s.filename]
-                text += [f"    {s.filename.rpartition('/weir/')[2]}:{s.lineno} {s.line}" for s in lines]
+                lines = [
+                    s for s in stack if "/weir/" in s.filename and "scheduler" not in s.filename
+                ]
+                text += [
+                    f"    {s.filename.rpartition('/weir/')[2]}:{s.lineno} {s.line}" for s in lines
+                ]
         return "\n".join(text)

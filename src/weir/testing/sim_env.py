@@ -1,4 +1,5 @@
-"""`weir.env.Env` of a simulated process: locks, conditions, threads and clocks the scheduler knows."""
+"""`weir.env.Env` of a simulated process: locks, conditions, threads and clocks the scheduler
+knows."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class SimLock:
         self.held = False
         self._waiters: list[Task] = []
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002  as `threading.Lock` has it
         """Take it, or wait."""
         s = self._s
         me = s.current
@@ -193,7 +194,12 @@ class SimClock:
 
 
 def make_actor(
-    scheduler: Scheduler, name: str, seed: str, *, boot_offset: float = 0.0, wall_offset: float = 0.0
+    scheduler: Scheduler,
+    name: str,
+    seed: str,
+    *,
+    boot_offset: float = 0.0,
+    wall_offset: float = 0.0,
 ) -> Actor:
     """An actor with an environment of its own, seeded by `seed`."""
     clock, threads = SimClock(scheduler), SimThreads(scheduler)

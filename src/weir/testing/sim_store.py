@@ -1,7 +1,9 @@
 """A store whose every answer is drawn from the seed: kept promises, broken connections.
 
-What it never does: apply half a write, forget an applied one, or let two put-if-absent of one path succeed. All
-else happens: refused before, lost after applying, lost without, applied much later (also after its sender died
+What it never does: apply half a write, forget an applied one, or let two put-if-absent of one path
+succeed. All
+else happens: refused before, lost after applying, lost without, applied much later (also after its
+sender died
 or the path was collected), applied twice, slow, throttled; listings in pages while things change.
 """
 
@@ -72,7 +74,8 @@ class Late:
 
 @dataclass
 class World:
-    """What all simulated stores of a run share: the scheduler, the faults, the requests under way."""
+    """What all simulated stores of a run share: the scheduler, the faults, the requests under
+    way."""
 
     scheduler: Scheduler
     rng: random.Random
@@ -284,7 +287,7 @@ class SimStore:
                 raise
         self._w.deliver()
 
-    def _many(self, op: str, paths: Sequence[str]) -> list[Blob | None]:
+    def _many(self, op: str, paths: Sequence[str]) -> Sequence[Blob | None]:
         self._read(op, paths[0] if paths else "")
         found = []
         split = self._w.rng.randrange(len(paths)) if self._w.paging and len(paths) > 1 else 0

@@ -18,6 +18,7 @@ from weir.testing.scenarios import (
 
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "writers": ("writer", "writer", "writer", "reader"),
+    "compaction": ("writer", "writer", "compactor", "compactor", "collector", "reader", "reader"),
     "fencing": ("writer", "fencer", "fencer", "reader"),
     "collection": ("writer", "writer", "fencer", "collector", "collector", "reader"),
 }
@@ -40,6 +41,7 @@ def draw_plan(seed: int, scenario: str | None = None) -> Plan:
         faults=draw_faults(random.Random(f"fault rates/{seed}")),
         paging=rng.choice((0.0, 0.0, 0.3)),
         fence_ttl=rng.choice((0.0, 0.0, 0.1, 1.0, 60.0)),
+        wal_only=name == "compaction" and rng.random() < 0.3,
         roles=kept,
     )
 

@@ -1,7 +1,10 @@
-"""Many simulated histories: `python -m weir.testing.soak --seeds 1000`, or one of them: `--seed 7 --verbose`.
+"""Many simulated histories: `python -m weir.testing.soak --seeds 1000`, or one of them: `--seed 7
+--verbose`.
 
-Every seed is a history of its own: processes, settings, faults and the order of every step are drawn from it. A
-failing one prints the line that runs it again, the promise it broke, and a smaller plan that breaks it too.
+Every seed is a history of its own: processes, settings, faults and the order of every step are
+drawn from it. A
+failing one prints the line that runs it again, the promise it broke, and a smaller plan that breaks
+it too.
 """
 
 from __future__ import annotations
@@ -74,7 +77,9 @@ def run_chunk(job: tuple[int, int, str | None]) -> dict[str, Any]:
     }
 
 
-def soak(start: int, seeds: int, jobs: int, scenario: str | None, *, fail_fast: bool = False) -> int:
+def soak(
+    start: int, seeds: int, jobs: int, scenario: str | None, *, fail_fast: bool = False
+) -> int:
     """Run a range of seeds and report; the exit status."""
     console = Console(stderr=True)
     work = [
@@ -159,7 +164,10 @@ def show(plan: Plan, *, verbose: bool, shrinking: bool) -> int:
         outcome = simulate(plan)
     if verbose:
         _print_history(outcome)
-    print(f"seed {plan.seed}: {outcome.steps} steps, {outcome.calls} store calls, trace {outcome.digest}")
+    print(
+        f"seed {plan.seed}: {outcome.steps} steps, {outcome.calls} store calls, "
+        f"trace {outcome.digest}"
+    )
     print("faults: " + (", ".join(f"{k} {n}" for k, n in sorted(outcome.fired.items())) or "none"))
     if outcome.failure is None:
         print("no promise was broken")
@@ -176,7 +184,9 @@ def _print_history(outcome: Outcome) -> None:
     plan = outcome.plan
     print(f"scenario {plan.scenario}, {'keyed' if plan.keyed else 'append-only'}, {plan.settings}")
     for role in plan.roles:
-        print(f"  {role.kind}: {role.sessions} sessions of {role.ops} ops in {role.threads} threads")
+        print(
+            f"  {role.kind}: {role.sessions} sessions of {role.ops} ops in {role.threads} threads"
+        )
     for step, who, what in outcome.notes:
         print(f"{step:6} {who:14} {what}")
 
