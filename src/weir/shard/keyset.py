@@ -2,7 +2,7 @@
 
 Integer keys: a table of hashed slots, each remembering the last key that fell on it, and before it
 one byte a slot that fits the processor's cache; keys that lost their slot are few, and kept sorted.
-Under 10 ns a key at any batch size. Other keys go through Arrow's `is_in`, which builds a hash table
+Under 10 ns a key at any batch size. Others go through Arrow's `is_in`, which builds a hash table
 at each call: hand over large batches. docs/design/0001-merge-engine.md has the figures.
 """
 
