@@ -84,6 +84,9 @@ class ShardWriter:
         self._memtables: MemTables | None = None
         self._tags: GenerationTags | None = None
         self._seen_tokens: dict[str, int] = {}
+        self._once_lock = appender.site.env.threads.lock()
+        self._once: dict[str, Ack] = {}
+        """The newest exactly-once put of each application; guarded by its own lock."""
         self._read_log = False
         self._told_at = appender.site.env.clock.boottime()
 
@@ -152,15 +155,22 @@ class ShardWriter:
 
         Returns False when it was. Rows and token become durable together, in one conditional write.
         """
-        if version <= self.last_version(app):
-            return False
-        ack = self._enqueue(self._intake.rows(data), timeout, tokens=((app, version),))
-        ack.wait(timeout)
-        if ack.rows:
-            # Recorded beside the log as well: a native writer may flush the entry without knowing
-            # of it.
-            Tokens(self._appender.site).record(app, version)
-        return True
+        with self._once_lock:
+            # One at a time: a batch on its way, of another thread or of a call that timed out, is
+            # neither in nor out before its entry is settled.
+            before = self._once.get(app)
+            if before is not None:
+                before.wait(timeout)
+            if version <= self.last_version(app):
+                return False
+            ack = self._enqueue(self._intake.rows(data), timeout, tokens=((app, version),))
+            self._once[app] = ack
+            ack.wait(timeout)
+            if ack.rows:
+                # Recorded beside the log as well: a native writer may flush the entry without
+                # knowing of it.
+                Tokens(self._appender.site).record(app, version)
+            return True
 
     def last_version(self, app: str) -> int:
         """The highest batch number of `app` that is in this shard, -1 before the first."""
