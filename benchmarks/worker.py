@@ -1,0 +1,61 @@
+"""The process of one side: sets up, runs a round for each line it is sent, tells its peak."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from benchmarks.harness import Ctx
+
+
+def main() -> None:
+    """Speak JSON lines; whatever libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(**message: object) -> None:
+        print(json.dumps(message), file=answers, flush=True)
+
+    try:
+        asked = json.loads(sys.stdin.readline())
+        name = asked.pop("workload")
+        ctx = Ctx(**asked)
+        from benchmarks.workloads import WORKLOADS
+
+        workload = WORKLOADS[name]
+        if ctx.side == "prepare":
+            assert workload.prepare is not None
+            answer(data=workload.prepare(ctx))
+            _leave()
+        with workload.sides[ctx.side](ctx) as run:
+            answer(ready=True)
+            while line := sys.stdin.readline():
+                if json.loads(line) == "close":
+                    break
+                answer(value=run())
+        answer(peak_mib=peak_mib())
+    except Exception as error:  # noqa: BLE001  whatever a peer raises is a result
+        traceback.print_exc()
+        answer(error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    _leave()
+
+
+def peak_mib() -> float:
+    """The most memory this process had. Not ru_maxrss, which begins with the parent's."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return round(int(line.split()[1]) / 1024, 1)
+    return 0.0
+
+
+def _leave() -> None:
+    # Native runtimes of the peers may hang or abort when Python takes itself apart.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
