@@ -292,9 +292,8 @@ class Judge:
     # -- the clients' side -----------------------------------------------------------------------
 
     def putting(self, batch: BatchId, rows: list[Row]) -> Put:
-        """A client is about to put."""
-        put = self.puts[batch] = Put(batch, rows)
-        return put
+        """A client is about to put; a batch that is tried again stays the same batch."""
+        return self.puts.setdefault(batch, Put(batch, rows))
 
     def opened(self, shard: UUID, epoch: int) -> None:
         """An `open` returned."""

@@ -129,6 +129,8 @@ class Run:
         self.wal_shelf = Shelf(self.world, "sim://wal") if plan.wal_apart else self.shelf
         self.judge = Judge(self.scheduler, self.shelf, keyed=plan.keyed)
         self.sessions = 0
+        self.stream_offset = 0
+        """The last batch of the stream whose success its driver has heard of."""
         self._roles = roles
         self._starts = 0
         self._kills: list[tuple[int, Role, Actor]] = []

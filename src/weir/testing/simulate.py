@@ -15,8 +15,10 @@ from weir.testing.scenarios import (
     draw_role,
     draw_settings,
 )
+from weir.testing.streams import STREAMS
 
 SCENARIOS: dict[str, tuple[str, ...]] = {
+    "stream": ("streamer", "streamer", "writer", "compactor", "collector", "reader"),
     "writers": ("writer", "writer", "writer", "reader"),
     "compaction": ("writer", "writer", "compactor", "compactor", "collector", "reader", "reader"),
     "fencing": ("writer", "fencer", "fencer", "reader"),
@@ -41,14 +43,14 @@ def draw_plan(seed: int, scenario: str | None = None) -> Plan:
         faults=draw_faults(random.Random(f"fault rates/{seed}")),
         paging=rng.choice((0.0, 0.0, 0.3)),
         fence_ttl=rng.choice((0.0, 0.0, 0.1, 1.0, 60.0)),
-        wal_only=name == "compaction" and rng.random() < 0.3,
+        wal_only=name in {"compaction", "stream"} and rng.random() < 0.3,
         roles=kept,
     )
 
 
 def simulate(plan: Plan) -> Outcome:
     """Run one plan."""
-    return Run(plan, {**ROLES, **KEEPERS}).execute(final)
+    return Run(plan, {**ROLES, **KEEPERS, **STREAMS}).execute(final)
 
 
 def shrink(plan: Plan, letter: str, *, budget: int = 200) -> Plan:
