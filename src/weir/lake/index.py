@@ -1,0 +1,199 @@
+"""Indexes of the table: which ones writers keep, and how an SSTable gets them.
+
+The table's own choice is in the MemWAL index entry: all, a list, or none. An SSTable gets each
+under the base index's name, so that a plan over one reads like a plan over the other.
+
+Keeps
+  M-4  built before anything names the SSTable; one that cannot be built is left out, never waited
+       for: rows without an index are searched one by one, with the same result
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import lance
+import pyarrow as pa
+
+from weir.config import IndexConfig
+from weir.errors import InvalidInput
+from weir.format.schema import TableSchema
+from weir.lake.api import Base
+from weir.lake.base import LanceBase
+from weir.lake.lance_errors import lance_errors
+
+log = logging.getLogger("weir.lake")
+
+_KINDS: Final = {"BTree": "btree", "Bitmap": "bitmap", "Inverted": "text"}
+_METRICS: Final = ("l2", "cosine", "dot")
+PARTITIONS_MAX: Final = 20
+"""What pylance's LSM planner probes by default: with no more partitions it misses nothing."""
+PARTITION_ROWS: Final = 5_000
+TEXT_OPTIONS: Final = (
+    "base_tokenizer",
+    "language",
+    "max_token_length",
+    "lower_case",
+    "stem",
+    "remove_stop_words",
+    "custom_stop_words",
+    "ascii_folding",
+    "min_ngram_length",
+    "max_ngram_length",
+    "prefix_only",
+    "split_identifiers",
+    "split_on_numerics",
+    "preserve_original",
+    "index_operators",
+)
+"""Settings of an inverted index that decide its words; `lance.tokenize` knows them too."""
+
+
+@dataclass(frozen=True)
+class IndexInfo:
+    """One index of the table, or one a writer was told to keep."""
+
+    name: str
+    column: str
+    kind: str
+    """"btree", "bitmap", "vector" or "text"."""
+    metric: str = "l2"
+    text: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of a text index, as Lance names them; empty: Lance's defaults."""
+
+    @property
+    def analyzer(self) -> dict[str, Any]:
+        """The settings that decide words."""
+        return {key: self.text[key] for key in TEXT_OPTIONS if key in self.text}
+
+
+def base_indexes(base: Base) -> list[IndexInfo]:
+    """The indexes of the base that weir can keep or search; others are left out."""
+    if not isinstance(base, LanceBase):
+        return []
+    with lance_errors(f"listing the indexes of {base}"):
+        described = base.dataset.describe_indices()
+    found = []
+    for index in described:
+        kind = _KINDS.get(index.index_type)
+        details = index.details or {}
+        if kind is None and "VectorIndexDetails" in index.type_url:
+            kind = "vector"
+        if kind is None or len(index.field_names) != 1:
+            continue
+        metric = str(details.get("metric_type", "l2")).lower()
+        text = dict(details) if kind == "text" else {}
+        found.append(IndexInfo(index.name, index.field_names[0], kind, metric, text))
+    return found
+
+
+def index_of(base: Base, column: str, kind: str) -> IndexInfo | None:
+    """The base's index of that kind on the column, or None."""
+    return next((i for i in base_indexes(base) if i.column == column and i.kind == kind), None)
+
+
+def maintained_indexes(
+    base: Base, configs: Sequence[IndexConfig], schema: TableSchema
+) -> tuple[IndexInfo, ...]:
+    """The indexes a writer keeps: `configs`, or without them what the table asks for.
+
+    Raises `InvalidInput` for a configuration that does not fit the table.
+    """
+    known = base_indexes(base)
+    if configs:
+        by_column = {(index.column, index.kind): index for index in known}
+        return tuple(_configured(c, by_column.get((c.column, c.kind)), schema) for c in configs)
+    details = base.mem_wal
+    if details is None:
+        return ()
+    wanted = set(details.maintained_indexes)
+    chosen = [i for i in known if details.maintain_all or i.name in wanted]
+    return tuple(i for i in chosen if _misfit(i, schema) is None)
+
+
+def _configured(
+    config: IndexConfig, existing: IndexInfo | None, schema: TableSchema
+) -> IndexInfo:
+    info = IndexInfo(config.name, config.column, config.kind, config.metric)
+    if existing is not None and config.kind == "text":
+        info = replace(info, text=existing.text)
+    misfit = _misfit(info, schema)
+    if misfit is not None:
+        raise InvalidInput(f"index_configs: {misfit}")
+    if existing is not None and config.kind == "vector" and existing.metric != config.metric:
+        raise InvalidInput(
+            f"index_configs: {config.name!r} measures by {config.metric}, the table's index on"
+            f" {config.column!r} by {existing.metric}; use the same metric"
+        )
+    return info
+
+
+def _misfit(info: IndexInfo, schema: TableSchema) -> str | None:
+    """What is wrong with an index for this table, or None."""
+    if info.column not in schema.plain.names:
+        return f"the table has no column {info.column!r}; it has {schema.plain.names}"
+    dtype = schema.plain.field(info.column).type
+    if info.kind == "vector":
+        if info.metric not in _METRICS:
+            return f"the metric of {info.name!r} must be one of {list(_METRICS)}"
+        if not is_vector_type(dtype):
+            return f"column {info.column!r} is {dtype}, a vector is a fixed-size list of floats"
+        return None
+    if info.kind == "text":
+        return None if is_text_type(dtype) else f"column {info.column!r} is {dtype}, not text"
+    if info.kind not in ("btree", "bitmap"):
+        return f"kind {info.kind!r} is not one of btree, bitmap, vector, text"
+    return f"column {info.column!r} is nested" if dtype.num_fields else None
+
+
+def is_vector_type(dtype: pa.DataType) -> bool:
+    """Whether a column of that type can be searched by vector."""
+    return pa.types.is_fixed_size_list(dtype) and pa.types.is_floating(dtype.value_type)
+
+
+def is_text_type(dtype: pa.DataType) -> bool:
+    """Whether a column of that type can be searched for words."""
+    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
+
+
+def index_builder(
+    indexes: Sequence[IndexInfo], *, where: str
+) -> Callable[[lance.LanceDataset], None] | None:
+    """What builds `indexes` into a finished SSTable, or None when there are none."""
+    if not indexes:
+        return None
+
+    def build(dataset: lance.LanceDataset) -> None:
+        for index in indexes:
+            try:
+                _build(dataset, index)
+            except (OSError, RuntimeError, ValueError) as error:
+                # M-4: say, a column without a single value. The search goes on without it.
+                log.warning("index.not_built shard=%s index=%s reason=%s", where, index.name, error)
+
+    return build
+
+
+def _build(dataset: lance.LanceDataset, index: IndexInfo) -> None:
+    if index.kind == "vector":
+        # Flat: an SSTable has at most max_memtable_rows rows, and training a quantizer for them
+        # takes a hundred times as long as this (docs/guides/search.md).
+        partitions = min(PARTITIONS_MAX, max(1, dataset.count_rows() // PARTITION_ROWS))
+        dataset.create_index(
+            index.column,
+            "IVF_FLAT",
+            name=index.name,
+            metric=index.metric,
+            num_partitions=partitions,
+        )
+        return
+    if index.kind == "text":
+        options: dict[str, Any] = index.analyzer
+        options["with_position"] = bool(index.text.get("with_position", False))
+        dataset.create_scalar_index(index.column, "INVERTED", name=index.name, **options)
+        return
+    kind: Any = index.kind.upper()
+    dataset.create_scalar_index(index.column, kind, name=index.name)

@@ -1,0 +1,258 @@
+"""Words of a text index: Lance's own tokenizer, made fast for many rows, and postings in memory.
+
+Scores are Lance's BM25 (k1 = 1.2, b = 0.75), over statistics that the caller gathers from all
+levels, so that a score means the same wherever its row is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.env import Env
+from weir.lake.lance_errors import lance_errors
+
+K1: Final = 1.2
+B: Final = 0.75
+VOCABULARY_MAX: Final = 1_000_000
+"""Different words remembered with their tokens; beyond it the memory starts anew."""
+_SEPARATORS: Final = {
+    # ASCII that always ends a word of that tokenizer; everything between goes to Lance as it is.
+    "simple": r"[\x00-/:-@\[-`{-\x7f]+",
+    "whitespace": r"[\t\n\f\r ]+",
+}
+_SENTINEL: Final = "q0q"
+"""A word that no filter drops, at position 0, so that positions count the words behind it."""
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TextStats:
+    """What BM25 needs to know of many rows."""
+
+    num_docs: int = 0
+    total_tokens: int = 0
+    df: Mapping[str, int] = field(default_factory=dict)
+    """Rows with each word."""
+
+    def plus(self, other: TextStats) -> TextStats:
+        """Of both together."""
+        df = dict(self.df)
+        for term, count in other.df.items():
+            df[term] = df.get(term, 0) + count
+        return TextStats(
+            self.num_docs + other.num_docs, self.total_tokens + other.total_tokens, df
+        )
+
+    @property
+    def average_length(self) -> float:
+        """Words of a row."""
+        return self.total_tokens / self.num_docs if self.num_docs else 1.0
+
+    def idf(self, term: str) -> float:
+        """The weight of a word: ln(1 + (N - df + 0.5) / (df + 0.5))."""
+        df = self.df.get(term, 0)
+        return math.log((self.num_docs + 1) / (df + 0.5)) if df else 0.0
+
+    def scores(self, terms: Sequence[str], counts: Ints, lengths: Ints) -> Floats:
+        """BM25 of rows: `counts` has one column for each term."""
+        weights = np.array([self.idf(term) for term in terms])
+        return term_weights(counts, lengths, self.average_length) @ weights
+
+
+def term_weights(counts: Ints, lengths: Ints, average_length: float) -> Floats:
+    """How much each word counts in each row, between 0 and k1 + 1."""
+    norm = K1 * (1 - B + B * lengths / max(average_length, 1e-9))
+    counted = counts.astype(np.float64)
+    weights: Floats = counted * (K1 + 1) / (counted + norm[:, None])
+    return weights
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """Postings of some rows, sorted by token. Immutable."""
+
+    rows: int
+    tokens: Ints
+    """Token of each posting, ascending; rows ascend within a token."""
+    docs: Ints
+    counts: Ints
+    lengths: Ints
+    """Words of each row."""
+    num_docs: int
+    """Rows that have a text at all."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return self.tokens.nbytes + self.docs.nbytes + self.counts.nbytes + self.lengths.nbytes
+
+    def matches(self, terms: Sequence[int]) -> tuple[Ints, Ints]:
+        """Rows with at least one of the terms, and how often they have each."""
+        found = []
+        for term in terms:
+            first, end = np.searchsorted(self.tokens, [term, term + 1])
+            found.append((self.docs[first:end], self.counts[first:end]))
+        rows = np.unique(np.concatenate([docs for docs, _ in found]))
+        counts = np.zeros((len(rows), len(terms)), np.int64)
+        for i, (docs, times) in enumerate(found):
+            counts[np.searchsorted(rows, docs), i] = times
+        return rows, counts
+
+    def stats(self, terms: Mapping[str, int]) -> TextStats:
+        """The statistics of these rows."""
+        df = {}
+        for term, token in terms.items():
+            first, end = np.searchsorted(self.tokens, [token, token + 1])
+            df[term] = int(end - first)
+        return TextStats(self.num_docs, int(self.lengths.sum()), df)
+
+
+def join_blocks(blocks: Sequence[TextBlock]) -> TextBlock:
+    """One block of the rows of several, in their order."""
+    offsets = np.cumsum([0, *(block.rows for block in blocks)])
+    tokens = np.concatenate([block.tokens for block in blocks])
+    docs = np.concatenate(
+        [block.docs + offset for block, offset in zip(blocks, offsets, strict=False)]
+    )
+    order = np.argsort(tokens, kind="stable")
+    return TextBlock(
+        int(offsets[-1]),
+        tokens[order],
+        docs[order],
+        np.concatenate([block.counts for block in blocks])[order],
+        np.concatenate([block.lengths for block in blocks]),
+        sum(block.num_docs for block in blocks),
+    )
+
+
+class Analyzer:
+    """Text to tokens as one inverted index does it. Safe to share between threads.
+
+    Where words do not depend on their neighbours (the simple and the whitespace tokenizer) each
+    different word is tokenized once; every other tokenizer is asked for each row.
+    """
+
+    def __init__(self, options: Mapping[str, Any], env: Env) -> None:
+        self._options = dict(options)
+        base = self._options.get("base_tokenizer") or "simple"
+        rewrites = ("split_identifiers", "split_on_numerics", "index_operators")
+        is_plain = not any(self._options.get(name) for name in rewrites)
+        self._separators = _SEPARATORS.get(base) if is_plain else None
+        self._lock = env.threads.lock()
+        self._ids: dict[str, int] = {}
+        self._words: dict[str, tuple[int, ...]] = {}
+
+    def tokens(self, text: str) -> list[str]:
+        """The tokens of one text, in order."""
+        with lance_errors(f"tokenizing text with {self._options}"):
+            return [token.text for token in lance.tokenize(text, **self._options)]
+
+    def terms(self, query: str) -> dict[str, str]:
+        """Each different token of a query, and a text that has that token alone ("" when there is
+        none)."""
+        pieces = [query]
+        if self._separators is not None:
+            pieces = pc.split_pattern_regex(pa.array([query]), self._separators)[0].as_py()
+        found: dict[str, str] = {}
+        for piece in pieces:
+            tokens = self.tokens(piece) if piece else []
+            for token in tokens:
+                alone = piece if len(tokens) == 1 else token
+                is_alone = len(tokens) == 1 or self.tokens(alone) == [token]
+                found[token] = alone if is_alone else found.get(token, "")
+        return found
+
+    def token_id(self, term: str) -> int:
+        """The number of a token in this analyzer's blocks."""
+        with self._lock:
+            return self._ids.setdefault(term, len(self._ids))
+
+    def block(self, texts: pa.Array | pa.ChunkedArray) -> TextBlock:
+        """The postings of a column of text."""
+        array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+        if isinstance(array, pa.ChunkedArray):
+            array = pa.concat_arrays(array.chunks)
+        docs, tokens = (
+            self._by_row(array) if self._separators is None else self._by_word(array)
+        )
+        rows = len(array)
+        lengths = np.bincount(docs, minlength=rows).astype(np.int64)
+        pairs, counts = np.unique(tokens * max(rows, 1) + docs, return_counts=True)
+        return TextBlock(
+            rows,
+            pairs // max(rows, 1),
+            pairs % max(rows, 1),
+            counts.astype(np.int64),
+            lengths,
+            rows - array.null_count,
+        )
+
+    def _by_row(self, array: pa.Array) -> tuple[Ints, Ints]:
+        docs: list[int] = []
+        tokens: list[int] = []
+        for row, text in enumerate(array.to_pylist()):
+            for token in self.tokens(text) if text else ():
+                docs.append(row)
+                tokens.append(self.token_id(token))
+        return np.array(docs, np.int64), np.array(tokens, np.int64)
+
+    def _by_word(self, array: pa.Array) -> tuple[Ints, Ints]:
+        """Words split by Arrow, each different one looked up once."""
+        assert self._separators is not None, "an analyzer that splits words has separators"
+        if len(array) == 0:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        pieces = pc.split_pattern_regex(array, self._separators)
+        sizes = pc.fill_null(pc.list_value_length(pieces), 0).to_numpy(zero_copy_only=False)
+        docs = np.repeat(np.arange(len(array)), sizes)
+        words = pc.dictionary_encode(pc.list_flatten(pieces))
+        known = self._known(words.dictionary.to_pylist())
+        per_word = np.array([len(tokens) for tokens in known], np.int64)
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(per_word)])
+        flat = np.array([token for tokens in known for token in tokens], np.int64)
+        at = words.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        times = per_word[at] if len(at) else np.zeros(0, np.int64)
+        docs = np.repeat(docs, times)
+        # The tokens of a word stand one after another: its first, and how far into it we are.
+        first = np.repeat(starts[at], times) if len(at) else np.zeros(0, np.int64)
+        into = np.arange(len(docs)) - np.repeat(np.cumsum(times) - times, times)
+        return docs, flat[first + into]
+
+    def _known(self, words: list[str]) -> list[tuple[int, ...]]:
+        with self._lock:
+            if len(self._words) > VOCABULARY_MAX:
+                self._words.clear()
+            missing = [word for word in words if word not in self._words]
+        plain = [word for word in missing if word.isascii() and word.isalnum()]
+        learnt = self._tokenize_plain(plain)
+        for word in missing:
+            if word not in learnt:
+                learnt[word] = tuple(self.tokens(word)) if word else ()
+        with self._lock:
+            for word, tokens in learnt.items():
+                ids = tuple(self._ids.setdefault(t, len(self._ids)) for t in tokens)
+                self._words[word] = ids
+            return [self._words[word] for word in words]
+
+    def _tokenize_plain(self, words: list[str]) -> dict[str, tuple[str, ...]]:
+        """Words that are one token or, filtered out, none: many in one call, told by position."""
+        if not words:
+            return {}
+        text = " ".join((_SENTINEL, *words))
+        with lance_errors(f"tokenizing text with {self._options}"):
+            tokens = lance.tokenize(text, **self._options)
+        learnt: dict[str, tuple[str, ...]] = dict.fromkeys(words, ())
+        for token in tokens:
+            if token.position > 0:
+                learnt[words[token.position - 1]] = (token.text,)
+        return learnt
