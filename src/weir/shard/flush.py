@@ -24,7 +24,7 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import TableSchema
 from weir.format.wal_entry import WalEntry
-from weir.lake.api import Lake
+from weir.lake.api import Base, Lake
 from weir.log.appender import WalAppender
 from weir.log.rules import Evidence
 from weir.shard.ack import internal
@@ -155,20 +155,27 @@ class MemTables:
             if self._group.failure is not None:
                 raise self._group.ended()
 
-    def levels(self) -> list[Level]:
-        """Unflushed MemTables, then SSTables, newest first; one consistent look (M-1)."""
+    def levels(self) -> tuple[list[Level], Base]:
+        """Unflushed MemTables, then SSTables, newest first, and the base: one look (M-1).
+
+        The base is opened last, once: a MemTable may be published, and an SSTable folded, while we
+        look, and is then left out here because it is in there (L-5).
+        """
         with self._group.lock:
             fresh = [self.active, *reversed(self.frozen)]
-            levels: list[Level] = [table.level for table in fresh if table.rows]
             manifest = self.manifest
         shard = self._appender.site.shard
-        compacted = self._lake.open_base().compacted.get(shard, 0) if manifest.sstables else 0
+        base = self._lake.open_base()
+        compacted = base.compacted.get(shard, 0)
+        levels: list[Level] = [
+            table.level for table in fresh if table.rows and table.generation > compacted
+        ]
         levels.extend(
             self._lake.open_sstable(shard, sstable.path, self._schema)
             for sstable in sorted(manifest.sstables, key=lambda s: -s.generation)
             if sstable.generation > compacted
         )
-        return levels
+        return levels, base
 
     def close_gap(self) -> None:
         """Move R to everything covered; costs nothing when it is there already (W-2, W-3)."""

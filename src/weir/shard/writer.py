@@ -20,7 +20,7 @@ from weir.config import WriterConfig
 from weir.errors import Backpressure, FencedError, WalOnlyMode
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
-from weir.lake.api import Lake
+from weir.lake.api import Base, Lake
 from weir.log.appender import WalAppender
 from weir.log.fence import claim_shard
 from weir.log.intake import Intake, key_table
@@ -242,10 +242,10 @@ class ShardWriter:
         filter: Any = None,
     ) -> pa.RecordBatchReader:
         """This shard's rows, the newest of each key, with everything this writer has put (M-1)."""
-        levels = self._levels("scan")
+        levels, base = self._levels("scan")
         schema, batches = merge_scan(
             levels,
-            self._lake.open_base(),
+            base,
             self._schema,
             columns=columns,
             filter=filter,
@@ -256,10 +256,8 @@ class ShardWriter:
     def get(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
         """The newest rows of those keys; a key in the MemTable costs microseconds and no
         request."""
-        levels = self._levels("get")
-        return merge_lookup(
-            key_table(keys, self._schema), levels, self._lake.open_base, self._schema, columns
-        )
+        levels, base = self._levels("get")
+        return merge_lookup(key_table(keys, self._schema), levels, base, self._schema, columns)
 
     # -- telling ---------------------------------------------------------------------------------
 
@@ -403,7 +401,7 @@ class ShardWriter:
         if self._memtables is not None:
             self._memtables.flush_all(lambda: None)
 
-    def _levels(self, call: str) -> list[Level]:
+    def _levels(self, call: str) -> tuple[list[Level], Base]:
         memtables = self._require_memtables(call)
         self._check_open()
         return memtables.levels()

@@ -11,7 +11,7 @@ A snapshot is a few numbers per shard and travels as JSON; whoever opens it read
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 from uuid import UUID
@@ -163,7 +163,23 @@ def take_snapshot(
         cuts = [cut for cut in found if cut is not None]
     # L-1: after every manifest and tail, so that what was folded into the base meanwhile is in it.
     base = core.lake.open_base()
+    check_not_outrun(base, {cut.shard: cut.generation for cut in cuts})
     return Snapshot(base.version, freshness, _ordered(cuts))
+
+
+def check_not_outrun(base: Base, next_generations: Mapping[UUID, int]) -> None:
+    """Raise `SnapshotExpired` when the base holds a generation the manifests had not published.
+
+    Flushed and folded since we looked: its rows would be read in the log and in the base, together
+    with others that were written after our cut (L-5).
+    """
+    for shard, generation in next_generations.items():
+        folded = base.compacted.get(shard, 0)
+        if folded >= generation:
+            raise SnapshotExpired(
+                f"shard {shard}: generation {folded} was flushed and folded into base version "
+                f"{base.version} while a read planned with {generation} as the next one; read again"
+            )
 
 
 def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable") -> Snapshot:

@@ -73,12 +73,18 @@ def make(
     for _ in range(ATTEMPTS):
         shards = tuple(pins())
         pause("pinned")
+        # K-6: after every shard.
+        base = core.lake.open_base()
+        try:
+            check_not_outrun(base, {pin.shard: pin.current_generation for pin in shards})
+        except SnapshotExpired as outrun:
+            last = outrun
+            continue
         draft = Checkpoint(
             id=core.env.new_id(),
             scope=scope,
             created=core.store.now(),
-            # K-6: after every shard.
-            base_version=core.lake.open_base().version,
+            base_version=base.version,
             routing_version=core.refresh().routing_version,
             shards=shards,
             name=name,
