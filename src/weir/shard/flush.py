@@ -159,7 +159,8 @@ class MemTables:
         """Unflushed MemTables, then SSTables, newest first, and the base: one look (M-1).
 
         The base is opened last, once: a MemTable may be published, and an SSTable folded, while we
-        look, and is then left out here because it is in there (L-5).
+        look, and is then left out here because it is in there (L-5). A lookup by key may open it
+        later, if at all (`fresh_levels`): the same row twice is one row there.
         """
         with self._group.lock:
             fresh = [self.active, *reversed(self.frozen)]
@@ -176,6 +177,14 @@ class MemTables:
             if sstable.generation > compacted
         )
         return levels, base
+
+    def fresh_levels(self) -> list[Level]:
+        """The levels alone; the base is asked only when there are SSTables it may have folded."""
+        with self._group.lock:
+            if not self.manifest.sstables:
+                fresh = [self.active, *reversed(self.frozen)]
+                return [table.level for table in fresh if table.rows]
+        return self.levels()[0]
 
     def close_gap(self) -> None:
         """Move R to everything covered; costs nothing when it is there already (W-2, W-3)."""

@@ -20,7 +20,7 @@ from weir.config import WriterConfig
 from weir.errors import Backpressure, FencedError, WalOnlyMode
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
-from weir.lake.api import Base, Lake
+from weir.lake.api import Lake
 from weir.log.appender import WalAppender
 from weir.log.fence import claim_shard
 from weir.log.intake import Intake, key_table
@@ -242,7 +242,7 @@ class ShardWriter:
         filter: Any = None,
     ) -> pa.RecordBatchReader:
         """This shard's rows, the newest of each key, with everything this writer has put (M-1)."""
-        levels, base = self._levels("scan")
+        levels, base = self._readable("scan").levels()
         schema, batches = merge_scan(
             levels,
             base,
@@ -256,8 +256,10 @@ class ShardWriter:
     def get(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
         """The newest rows of those keys; a key in the MemTable costs microseconds and no
         request."""
-        levels, base = self._levels("get")
-        return merge_lookup(key_table(keys, self._schema), levels, base, self._schema, columns)
+        levels = self._readable("get").fresh_levels()
+        return merge_lookup(
+            key_table(keys, self._schema), levels, self._lake.open_base, self._schema, columns
+        )
 
     # -- telling ---------------------------------------------------------------------------------
 
@@ -401,10 +403,10 @@ class ShardWriter:
         if self._memtables is not None:
             self._memtables.flush_all(lambda: None)
 
-    def _levels(self, call: str) -> tuple[list[Level], Base]:
+    def _readable(self, call: str) -> MemTables:
         memtables = self._require_memtables(call)
         self._check_open()
-        return memtables.levels()
+        return memtables
 
     def _require_memtables(self, call: str) -> MemTables:
         if self._memtables is None:

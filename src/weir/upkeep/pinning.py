@@ -25,6 +25,7 @@ from weir.errors import (
     CommitConflict,
     FencedError,
     MissingEntry,
+    SnapshotExpired,
     WalOnlyMode,
 )
 from weir.format.manifest import ShardManifest, Status
@@ -38,6 +39,7 @@ from weir.log.tip import find_tip
 from weir.shard.writer import ShardWriter
 from weir.table.core import CONCURRENCY, Core
 from weir.table.shards import Shard
+from weir.table.snapshot import check_not_outrun
 from weir.types import Position
 
 log = logging.getLogger("weir.upkeep")
