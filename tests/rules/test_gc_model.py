@@ -1,8 +1,30 @@
 """INVARIANTS 10.2: the protocol of collection, every interleaving at small bounds."""
 
+import contextlib
+import itertools
+import math
+import random
+from dataclasses import replace
+
 import pytest
 
+from tests.support.shards import SHARD, HandClock, schema
+from weir.env import Env
+from weir.errors import CommitConflict, FencedError
+from weir.format.manifest import SsTable
+from weir.log.appender import WalAppender
+from weir.log.fence import claim_shard
+from weir.log.intake import Intake
+from weir.log.manifests import Manifests
+from weir.log.rules import Evidence
+from weir.log.site import ShardSite
+from weir.shard.replay import replay_entries
+from weir.store.memory import MemoryStore
+from weir.testing import interleave
 from weir.testing.gc_model import NEVER, Bounds, Broken, explore, main
+from weir.testing.interleave import InlineThreads, Scenario
+from weir.types import Generation, Position
+from weir.upkeep.collect import Target, collect
 
 # What each lock alone must do, and both.
 BOTH = {"retention": NEVER, "fence_ttl": 0}
@@ -45,7 +67,7 @@ def test_g7a_alone_protects_native_writers() -> None:
 def test_g7a_needs_the_entries_beside_a_silent_claim() -> None:
     """Found by this checker: a claimant that sleeps before its sentinel aims at no first entry."""
     roles = ("w30", "n10", "w01")
-    with pytest.raises(Broken, match="twice|acked"):
+    with pytest.raises(Broken, match=r"twice|acked"):
         explore(Bounds(roles, **FIRST_ENTRIES, silent_claims=False))
 
 
@@ -58,3 +80,124 @@ def test_the_command_prints_how_it_breaks(capsys: pytest.CaptureFixture[str]) ->
     assert main(["w11", "w11", "--retention", "0", "--fence-ttl", "inf"]) == 1
     assert "BROKEN acked" in capsys.readouterr().out
     assert main(["w11"]) == 0
+
+
+# -- the real code under every schedule with few preemptions ---------------------------------------
+
+
+class World:
+    """One shard in memory, and what its writers were told."""
+
+    def __init__(self, *, keep_first_entries: bool, fence_ttl: float) -> None:
+        self.keep_first_entries = keep_first_entries
+        self.fence_ttl = fence_ttl
+        self.raw = MemoryStore()
+        self.acked: set[int] = set()
+        self.sstables: dict[str, frozenset[int]] = {}
+        self.schema = schema()
+        self.numbers = itertools.count(1)
+
+    def site(self, store) -> ShardSite:
+        env = Env(HandClock(), InlineThreads(), random.Random(next(self.numbers)))
+        return ShardSite(store, store, SHARD, env)
+
+    def writer(self, appends: int, flushes: int):
+        def run(store) -> None:
+            site = self.site(store)
+            manifests = Manifests(site)
+            claim = claim_shard(site, manifests)
+            rows = set(self.replayed(site, manifests, claim))
+            appender = WalAppender(
+                site, self.schema, claim, manifests=manifests, fence_ttl=self.fence_ttl
+            )
+            for _ in range(appends):
+                row = next(self.numbers)
+                appender.append(Intake(self.schema).rows([{"id": row, "x": 0.0, "s": ""}]))
+                self.acked.add(row)
+                rows.add(row)
+            for _ in range(flushes):
+                self.flush(manifests, claim.epoch, appender.next_position - 1, frozenset(rows))
+
+        def ended(store) -> None:
+            with contextlib.suppress(FencedError, CommitConflict):
+                run(store)
+
+        return ended
+
+    def flush(self, manifests, epoch, covered, rows) -> None:
+        """Publish the rows as an SSTable, by name: if the answer is lost, the manifest tells."""
+        tag = next(self.numbers)
+
+        def change(m):
+            name = f"{tag:08x}_gen_{m.current_generation}"
+            self.sstables[name] = rows
+            following = replace(
+                m,
+                replay_after=Position(covered),
+                last_seen=Position(covered),
+                sstables=(*m.sstables, SsTable(m.current_generation, name)),
+                current_generation=Generation(m.current_generation + 1),
+            )
+            return following, Evidence(covered=Position(covered))
+
+        manifests.update(change, epoch=epoch)
+
+    def replayed(self, site, manifests, claim):
+        for _, entry in replay_entries(site, manifests, claim):
+            for batch in entry.batches:
+                yield from batch.column("id").to_pylist()
+
+    def collector(self, store) -> None:
+        site = self.site(store)
+        report = collect(
+            Target(store, site.env, [site]),
+            0,
+            "7d",
+            kinds=["wal", "manifests"],
+            keep_first_entries=self.keep_first_entries,
+        )
+        assert report.ok, report.errors
+
+    def check(self) -> None:
+        """Open the shard once more, as anybody would: every acknowledged row is there."""
+        site = self.site(self.raw)
+        manifests = Manifests(site)
+        claim = claim_shard(site, manifests)
+        seen = set(self.replayed(site, manifests, claim))
+        seen.update(*(self.sstables[t.path] for t in claim.manifest.sstables))
+        assert self.acked <= seen, f"acknowledged and lost: {self.acked - seen}"
+
+
+def story(*writers: tuple[int, int], collectors: int = 1, **locks):
+    def make() -> Scenario:
+        world = World(**locks)
+        processes = [world.writer(*w) for w in writers] + [world.collector] * collectors
+        return Scenario(world.raw, processes, world.check)
+
+    return make
+
+
+REAL_LOCKS = [
+    {"keep_first_entries": True, "fence_ttl": math.inf},
+    {"keep_first_entries": False, "fence_ttl": 0.0},
+    {"keep_first_entries": True, "fence_ttl": 60.0},
+]
+
+
+@pytest.mark.parametrize("locks", REAL_LOCKS, ids=["a", "b", "both"])
+def test_g7_the_real_code_keeps_every_acknowledged_row(locks) -> None:
+    assert interleave.explore(story((1, 0), (1, 1), **locks), preemptions=1) > 30
+
+
+def test_g7_the_real_code_without_locks_loses_one() -> None:
+    bare = {"keep_first_entries": False, "fence_ttl": math.inf}
+    with pytest.raises(AssertionError, match="acknowledged and lost") as found:
+        interleave.explore(story((1, 0), (1, 1), **bare), preemptions=1)
+    assert any("put_if_absent" in note for note in found.value.__notes__)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("locks", REAL_LOCKS[:2], ids=["a", "b"])
+def test_g7_three_writers_and_two_collectors(locks) -> None:
+    make = story((1, 0), (1, 1), (0, 1), collectors=2, **locks)
+    assert interleave.explore(make, preemptions=2, runs_max=150) == 150
