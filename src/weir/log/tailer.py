@@ -16,6 +16,7 @@ from weir.errors import CorruptEntry, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.format.wal_entry import WalEntry, decode_entry
 from weir.log.appender import HasSite
+from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.tip import find_tip
@@ -42,7 +43,9 @@ class WalTailer:
         With `fences=True` iteration also yields fence entries.
         """
         self.site: ShardSite = shard.site
-        self._manifests = Manifests(shard.site)
+        self._manifests = Manifests(self.site)
+        self.floors: FloorValues | None = None
+        """The floors as last read, at the end of the log; they tell whether it was moved (S-3)."""
         self._fences = fences
         self._start = start
         self._position = Position(start) if start is not None else None
@@ -174,6 +177,7 @@ class WalTailer:
         Raises when neither can be: `SnapshotExpired`, or `MissingEntry` for a hole.
         """
         manifest, floors = self._manifests.latest_with_floors()
+        self.floors = floors
         if position <= floors.wal:
             raise SnapshotExpired(
                 f"{self.site}: position {position} was collected, the log now starts after "

@@ -2,6 +2,7 @@
 
 Keeps
   F-12 fences are passed over
+  K-8  a feed that follows survives an error of the store: logged, counted, asked again
   G-7c a bookmark behind the collected floor is an error that says so, never a silent skip
 Changes of one shard come in the order they were made durable; between shards there is no order.
 """
@@ -9,6 +10,7 @@ Changes of one shard come in the order they were made durable; between shards th
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,13 +20,15 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from weir.errors import InvalidInput, SnapshotExpired
+from weir.errors import InvalidInput, MissingEntry, SnapshotExpired, StoreDenied, StoreError
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
 from weir.log.tailer import WalTailer
 from weir.shard.levels import shaped
 from weir.table.core import Core
 from weir.table.shards import Shard
+
+log = logging.getLogger("weir.table")
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,9 @@ class Changes:
         self._follow = follow
         self._poll = poll
         self._stop = stop
+        self._tailers: dict[UUID, WalTailer] = {}
+        self.failed_polls = 0
+        """Rounds of a following feed that met an error of the store and were made again (K-8)."""
         self._rows = self._run()
 
     @property
@@ -100,18 +107,42 @@ class Changes:
         return next(self._rows)
 
     def _run(self) -> Iterator[Change]:
-        tailers: dict[UUID, WalTailer] = {}
         while True:
-            schema = self._core.schema()
-            for shard in self._core.shard_ids():
-                if shard not in tailers:
-                    tailers[shard] = self._start(shard)
-                yield from self._read(shard, tailers[shard], schema)
-                if self._stop():
-                    return
+            try:
+                yield from self._round()
+            except StoreDenied:
+                raise
+            except StoreError as error:
+                if not self._follow:
+                    raise
+                self.failed_polls += 1
+                log.warning("changes.poll.failed table=%s reason=%s", self._core.uri, error)
             if not self._follow or self._stop():
                 return
             self._core.env.clock.sleep(self._poll)
+
+    def _round(self) -> Iterator[Change]:
+        """Every shard to the end of its log as it is now."""
+        schema = self._core.schema()
+        for shard in self._core.shard_ids():
+            try:
+                yield from self._read(shard, self._tailer(shard), schema)
+            except MissingEntry:
+                if not self._moved(shard):
+                    raise
+                yield from self._read(shard, self._tailer(shard), schema)
+            if self._stop():
+                return
+
+    def _tailer(self, shard: UUID) -> WalTailer:
+        if shard not in self._tailers or self._moved(shard):
+            self._tailers[shard] = self._start(shard)
+        return self._tailers[shard]
+
+    def _moved(self, shard: UUID) -> bool:
+        """True when the log is now in another store (S-3); all in its old place was read."""
+        tailer = self._tailers[shard]
+        return self._core.site(shard, tailer.floors).wal_id != tailer.site.wal_id
 
     def _start(self, shard: UUID) -> WalTailer:
         site = self._core.site(shard)

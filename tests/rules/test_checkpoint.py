@@ -1,0 +1,462 @@
+"""K-1 to K-8: a checkpoint pins a moment, and holds it until it is let go."""
+
+import threading
+import uuid
+
+import pytest
+
+import weir
+from tests.support.dying import die_at_every_write
+from tests.support.moments import SteppedClock, again, at_time, expect, make, put, rows
+from weir.env import Env
+from weir.errors import CheckpointNotFound, InvalidInput, WalOnlyMode
+from weir.log.checkpoints import Checkpoints
+from weir.log.floors import Floors
+from weir.upkeep import checkpoint as checkpoints
+from weir.upkeep.collect import collect, target_of
+from weir.upkeep.pinning import closed_pins
+
+A, B, C = range(10), range(5, 20), range(15, 30)
+
+
+def collect_all(table, pause=lambda _step: None):
+    """Garbage collection with no slack at all: only what is referred to stays."""
+    target = target_of(table)
+    report = collect(target, 0, 120, keep_first_entries=False, pause=pause)
+    assert not report.errors, report.errors
+    return report
+
+
+def steps_of(table, scope):
+    seen = []
+    checkpoints.delete(table, checkpoints.create(table, scope=scope, pause=seen.append))
+    return seen
+
+
+# -- K-1 -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["all", "durable"])
+def test_k1_collection_at_every_step_of_creation_never_takes_what_is_pinned(tmp_path, scope):
+    table = make(tmp_path / "t")
+    with table.writer() as writer:
+        put(writer, A, "a")
+        steps = steps_of(table, scope)
+        assert steps == ["pinned", "announced", "tagged", "checked", "confirmed"]
+        text, seen = "a", expect((A, "a"))
+        for step in steps:
+            text += "x"
+            put(writer, A, text)
+            writer.flush()
+            put(writer, B, text)
+            seen |= expect((A, text), (B, text))
+
+            met: list[str] = []
+
+            def interfere(
+                at: str, step: str = step, text: str = text, met: list[str] = met
+            ) -> None:
+                if at != step or met:
+                    return
+                met.append(at)
+                # Later rows, flushed and folded: collection has all it could want to delete.
+                put(writer, C, text)
+                writer.flush()
+                table.compact()
+                collect_all(again(table))
+
+            made = checkpoints.create(table, scope=scope, pause=interfere)
+            wanted = dict(seen)
+            if step in ("pinned", "announced", "tagged"):
+                # Collection was faster, or saw the record: either way one of the two gave way.
+                assert rows(table, checkpoint=made) in (wanted, wanted | expect((C, text)))
+                wanted = rows(table, checkpoint=made)
+            assert rows(table, checkpoint=made) == wanted, step
+            collect_all(again(table))
+            assert rows(again(table), checkpoint=made.id) == wanted, step
+            seen |= expect((C, text))
+
+
+def test_k1b_a_floor_raised_before_the_record_makes_the_checkpoint_start_over(tmp_path):
+    table = make(tmp_path / "t", 1)
+    shard = table.shards()[0]
+    with table.writer() as writer:
+        put(writer, A, "a")
+        versions = []
+
+        def pass_it(step: str) -> None:
+            if step == "announced" and not versions:
+                pinned = Checkpoints(table.core.store).all(pending=True)[0].shards[0]
+                versions.append(pinned.manifest_version)
+                writer.put([{"id": 99, "v": "later"}])
+                writer.flush()
+                Floors(table.core.beside(shard.id)).raise_to("manifest", versions[0])
+
+        made = checkpoints.create(table, scope="durable", pause=pass_it)
+        assert made.shards[0].manifest_version > versions[0]
+        assert [c.id for c in Checkpoints(table.core.store).all(pending=True)] == [made.id]
+        assert list(table.core.lake.protected_versions()) == [made.base_tag]
+
+
+def test_k1b_a_wal_floor_above_r_makes_it_start_over_and_it_gives_up_at_last(tmp_path):
+    table = make(tmp_path / "t", 1)
+    shard = table.shards()[0]
+    with table.writer() as writer:
+        put(writer, A, "a")
+        Floors(table.core.beside(shard.id)).raise_to("wal", 1)
+        with pytest.raises(weir.CommitConflict, match="faster"):
+            table.checkpoint(scope="durable")
+    assert Checkpoints(table.core.store).all(pending=True) == []
+    assert table.core.lake.protected_versions() == {}
+
+
+# -- K-2, K-3, K-4 ---------------------------------------------------------------------------------
+
+
+def test_k2_durable_holds_every_acknowledged_row_and_no_later_one(tmp_path):
+    table = make(tmp_path / "t")
+    with table.writer() as writer:
+        put(writer, A, "a")
+        writer.flush()
+        put(writer, B, "b")
+        before = {s.id: s.manifest().version for s in table.shards()}
+        made = table.checkpoint(scope="durable")
+        assert {s.id: s.manifest().version for s in table.shards()} == before  # nothing flushed
+        put(writer, C, "c")
+        assert rows(table, checkpoint=made) == expect((A, "a"), (B, "b"))
+        assert all(pin.wal_through > pin.replay_after for pin in made.shards)
+
+
+def test_k2_durable_through_a_writer_leaves_out_what_is_only_buffered(tmp_path):
+    table = make(tmp_path / "t", 1)
+    config = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
+    with table.shards()[0].writer(config) as writer:
+        put(writer, A, "a")
+        writer.flush_wal()
+        put(writer, B, "b")  # buffered, not acknowledged
+        made = table.checkpoint(scope="durable")
+        assert rows(table, checkpoint=made) == expect((A, "a"))
+        assert writer.is_open
+
+
+def test_k3_all_holds_what_was_accepted_and_leaves_no_gap(tmp_path):
+    table = make(tmp_path / "t")
+    config = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
+    with table.writer(config) as writer:
+        put(writer, A, "a")
+        made = table.checkpoint(scope="all", name="full")
+        put(writer, B, "b")
+        assert all(pin.closed for pin in made.shards)
+        assert rows(table, checkpoint="full") == expect((A, "a"))
+        writer.flush_wal()
+        assert rows(table) == expect((A, "a"), (B, "b"))
+
+
+def test_k3_an_empty_flush_pins_a_closed_gap_too(tmp_path):
+    """Observed: the MemTable is empty, so nothing is flushed and R stays below the fence."""
+    table = make(tmp_path / "t", 1)
+    for _ in range(3):
+        with table.shards()[0].writer() as writer:
+            made = table.checkpoint()
+            pin = made.shards[0]
+            assert pin.replay_after == pin.wal_through == writer.wal_stats().fence_position
+            manifest = table.core.tails.manifests(writer.site).load(pin.manifest_version)
+            assert manifest.replay_after == manifest.last_seen == pin.wal_through
+
+
+def test_k3_rows_put_while_it_flushes_are_not_in_it(tmp_path):
+    table = make(tmp_path / "t", 1)
+    with table.shards()[0].writer(weir.WriterConfig(max_memtable_rows=500)) as writer:
+        stop = threading.Event()
+        acked: list[int] = []
+
+        def load() -> None:
+            i = 0
+            while not stop.is_set():
+                put(writer, [i], "x")
+                acked.append(i)
+                i += 1
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        try:
+            for _ in range(5):
+                before = len(acked)
+                pins = closed_pins(table.core)
+                made = table.checkpoint()
+                after = len(acked)
+                assert all(pin.closed for pin in (*pins, *made.shards))
+                seen = rows(table, checkpoint=made)
+                assert set(seen) == set(range(len(seen)))  # a prefix of what was put
+                assert before <= len(seen) <= after + 1
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_k3_a_wal_only_writer_is_told_what_to_do(tmp_path):
+    table = make(tmp_path / "t", 1)
+    with table.writer(weir.WriterConfig(enable_memtable=False)) as writer:
+        put(writer, A, "a")
+        with pytest.raises(WalOnlyMode, match="scope='durable'"):
+            table.checkpoint()
+        assert rows(table, checkpoint=table.checkpoint(scope="durable")) == expect((A, "a"))
+
+
+def test_k4_detached_next_to_a_live_writer_has_acknowledged_rows_and_disturbs_nobody(tmp_path):
+    table = make(tmp_path / "t")
+    config = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
+    with table.writer(config) as writer:
+        put(writer, A, "a")
+        writer.flush_wal()
+        put(writer, B, "b")
+        other = again(table)
+        made = other.checkpoint(scope="durable")
+        assert rows(other, checkpoint=made) == expect((A, "a"))
+        for shard in other.shards():
+            pin, manifest = made.pin(shard.id), shard.manifest()
+            assert pin.wal_through >= max(manifest.last_seen, manifest.replay_after)
+        put(writer, C, "c")  # not fenced
+    assert rows(table) == expect((A, "a"), (B, "b"), (C, "c"))
+
+
+def test_k4_a_claim_between_manifest_and_tip_is_noticed(tmp_path):
+    """Else T would reach entries of an epoch the pinned manifest does not know (C-7)."""
+    table = make(tmp_path / "t", 1)
+    shard = table.shards()[0]
+    with shard.writer() as writer:
+        put(writer, A, "a")
+    other = again(table)
+    manifests = other.core.tails.manifests(other.core.beside(shard.id))
+    original = manifests.latest_with_floors
+    calls = []
+
+    def claim_after():
+        found = original()
+        if not calls:
+            calls.append(1)
+            with again(table).shards()[0].writer() as late:
+                put(late, B, "b")
+                late.flush_wal()
+                put(late, C, "c")
+        return found
+
+    manifests.latest_with_floors = claim_after
+    made = other.checkpoint(scope="durable")
+    site = other.core.site(shard.id)
+    tailer = weir.WalTailer(other.shards()[0])
+    entries = tailer.read_range(made.shards[0].replay_after, made.shards[0].wal_through)
+    assert all(entry.epoch <= made.shards[0].epoch for entry in entries), site
+
+
+def test_k4_scope_all_without_a_writer_flushes_the_gap_and_fences_only_if_rows_are_in_it(tmp_path):
+    table = make(tmp_path / "t", 1)
+    with table.shards()[0].writer() as writer:
+        other = again(table)
+        empty = other.checkpoint()
+        assert empty.shards[0].closed
+        assert empty.shards[0].epoch == writer.epoch
+        put(writer, A, "a")  # a gap of fences was closed without a claim (W-3)
+        full = other.checkpoint()
+        assert full.shards[0].closed
+        assert full.shards[0].epoch == writer.epoch + 1
+        assert rows(other, checkpoint=full) == expect((A, "a"))
+        with pytest.raises(weir.FencedError):
+            put(writer, B, "b")
+        with pytest.raises(weir.FencedError):
+            writer.close()
+
+
+# -- K-5 and G-2 -----------------------------------------------------------------------------------
+
+
+def test_k5_refresh_only_moves_the_end_upward_and_delete_of_the_missing_is_fine(tmp_path):
+    table = make(tmp_path / "t", 1)
+    now = [table.core.store.now()]
+    clocked = at_time(table, now)
+    made = clocked.checkpoint(name="n", ttl="1h")
+    assert made.expires == pytest.approx(now[0] + 3600)
+    assert clocked.refresh_checkpoint(made, "10m").expires == made.expires
+    later = clocked.refresh_checkpoint("n", "2h")
+    assert later.expires == pytest.approx(now[0] + 7200)
+    assert clocked.refresh_checkpoint(made.id, None).expires is None
+    clocked.delete_checkpoint("n")
+    clocked.delete_checkpoint("n")
+    clocked.delete_checkpoint(uuid.uuid4())
+    with pytest.raises(CheckpointNotFound):
+        clocked.refresh_checkpoint("n", "1h")
+    with pytest.raises(CheckpointNotFound):
+        table.scan(checkpoint="n")
+    with pytest.raises(InvalidInput):
+        table.checkpoint(scope="some")
+    assert table.core.lake.protected_versions() == {}
+
+
+def test_k5_an_expired_checkpoint_holds_until_collection_removed_it(tmp_path):
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, A, "a")
+    now = [table.core.store.now()]
+    made = at_time(table, now).checkpoint(ttl="1h")
+    now[0] += 7200
+    assert rows(table, checkpoint=made) == expect((A, "a"))
+    late = at_time(table, now)
+    collect_all(late)
+    checkpoints.sweep(late)
+    with pytest.raises(CheckpointNotFound):
+        checkpoints.find(table, made.id)
+    assert table.core.lake.protected_versions() == {}
+
+
+def test_k5_an_idle_holder_writes_twice_per_lifetime(tmp_path):
+    clock = SteppedClock()
+    table = make(tmp_path / "t", 1, env=Env(clock=clock))
+    now = [clock.time]
+    clocked = at_time(table, now)
+    holder = checkpoints.Holder(clocked, clocked.checkpoint(ttl=100), 100)
+    for _ in range(1000):
+        clock.time += 1
+        now[0] += 1
+        holder.keep()
+    assert holder.refreshes == 20  # ceil(2 * 1000 / 100)
+    assert checkpoints.find(table, holder.checkpoint.id).expires > now[0]
+
+
+@pytest.mark.parametrize("first", ["refresh", "expire"])
+def test_g2_of_refresh_and_expiry_exactly_one_wins(tmp_path, first):
+    table = make(tmp_path / "t", 1)
+    made = table.checkpoint(ttl="1h")
+    records = Checkpoints(table.core.store)
+    if first == "refresh":
+        table.refresh_checkpoint(made, "2h")
+        assert not records.mark_deleted(made)  # what was read has changed: read again
+        assert checkpoints.find(table, made).id == made.id
+    else:
+        assert records.mark_deleted(made)
+        with pytest.raises(CheckpointNotFound):
+            table.refresh_checkpoint(made, "2h")
+
+
+def test_g2_a_refresh_of_a_chain_that_was_swept_away_notices(tmp_path):
+    """The number after the one it read is free again; record 1, which went first, tells."""
+    table = make(tmp_path / "t", 1)
+    made = table.checkpoint(ttl="1h")
+    records = Checkpoints(table.core.store)
+    assert records.mark_deleted(made)
+    records.erase(made.id)
+    with pytest.raises(CheckpointNotFound):
+        records._append(made)
+    assert records.load(made.id) is None
+    assert records.all(pending=True) == []
+
+
+# -- K-6, K-7, K-8 ---------------------------------------------------------------------------------
+
+
+def test_k6_a_compactor_at_every_point_loses_and_doubles_nothing(tmp_path):
+    table = make(tmp_path / "t", 3)
+    with table.writer() as writer:
+        for n, step in enumerate(["pinned", "announced", "tagged", "checked"]):
+            put(writer, A, f"a{n}")
+            writer.flush()
+            put(writer, B, f"b{n}")
+
+            def fold(at: str, step: str = step) -> None:
+                if at == step:
+                    writer.flush()
+                    table.compact()
+
+            made = checkpoints.create(table, scope="durable", pause=fold)
+            wanted = expect((A, f"a{n}"), (B, f"b{n}"))
+            assert rows(table, checkpoint=made) == wanted
+            assert table.scan(checkpoint=made).count() == len(wanted)
+
+
+def test_k6_the_base_is_read_after_the_shards(tmp_path, monkeypatch):
+    """Read first, a generation folded and pruned in between would be nowhere."""
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, A, "a")
+        writer.flush()
+        from weir.upkeep import pinning
+
+        original = pinning.durable_pins
+
+        def fold_first(core):
+            table.compact()
+            return original(core)
+
+        monkeypatch.setattr(checkpoints, "durable_pins", fold_first)
+        made = table.checkpoint(scope="durable")
+        assert made.shards[0].sstables == ()
+        assert rows(table, checkpoint=made) == expect((A, "a"))
+
+
+def test_k7_a_reader_at_a_checkpoint_never_sees_past_t(tmp_path):
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, A, "a")
+        made = table.checkpoint(scope="durable")
+        scan = table.scan(checkpoint=made)
+        for n in range(3):
+            put(writer, A, f"later{n}")
+            if n == 1:
+                writer.flush()
+            assert {r["v"] for r in scan.to_table().to_pylist()} == {"a"}
+            assert table.get([3], checkpoint=made)["v"].to_pylist() == ["a"]
+        # Asked not to read the log: at the first look and at every later one.
+        assert rows(table, checkpoint=made, freshness="flushed") == {}
+        assert rows(table, checkpoint=made, freshness="base") == {}
+
+
+def test_k8_a_follower_survives_a_failed_poll(tmp_path):
+    from weir.testing.fault_store import FaultStore
+
+    table = make(tmp_path / "t", 1)
+    faults = FaultStore(table.core.store)
+    reader = again(table)
+    reader.core.store = reader.core.wal = faults
+    with table.writer() as writer:
+        put(writer, [1], "a")
+        seen: list[int] = []
+        feed = reader.changes(follow=True, poll=0.001, stop=lambda: len(seen) >= 3)
+        for change in feed:
+            seen.extend(change.batch.column("id").to_pylist())
+            if len(seen) < 3:
+                for verb in ("get", "list", "list_folder", "head"):
+                    faults.on(verb).refuse(times=1)
+                put(writer, [len(seen) + 1], "b")
+        assert seen == [1, 2, 3]
+
+
+# -- crashes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scope", ["all", "durable"])
+def test_a_crash_after_every_write_of_a_checkpoint_leaves_nothing_immortal(tmp_path, scope):
+    table = make(tmp_path / "t")
+    with table.writer() as writer:
+        put(writer, A, "a")
+        writer.flush()
+        put(writer, B, "b")
+    wanted = rows(table)
+    now = [table.core.store.now() + 1]
+
+    def run(life) -> None:
+        checkpoints.create(life.table(again(table)), scope=scope, ttl="1d")
+
+    def check(n: int, finished: bool) -> None:
+        assert rows(again(table)) == wanted, n
+        made = again(table).checkpoint(scope=scope)
+        assert rows(table, checkpoint=made) == wanted
+        table.delete_checkpoint(made)
+        now[0] += 90_000
+        late = at_time(again(table), now)
+        collect_all(late)
+        checkpoints.sweep(late)
+        assert Checkpoints(table.core.store).all(pending=True) == [], n
+        assert table.core.lake.protected_versions() == {}, n
+        assert finished or n < 60
+
+    assert die_at_every_write(run, check) >= 4

@@ -1,0 +1,86 @@
+"""Tables for the rules of checkpoints, clones and WAL stores: small, sharded, easily compared."""
+
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import weir
+from tests.support.local_shard import QuickClock
+from weir.env import Env
+from weir.table.table import Table
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+
+
+class SteppedClock(QuickClock):
+    """A clock that moves only when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 1_000_000.0
+
+    def boottime(self) -> float:
+        return self.time
+
+    def wall(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+def make(place: Any, shards: int = 2, **options: Any) -> Table:
+    """A keyed table with that many shards."""
+    sharding = weir.Bucket("id", shards) if shards > 1 else weir.Unsharded()
+    options.setdefault("env", Env(random=random.Random(7)))
+    return weir.create(str(place), SCHEMA, primary_key="id", sharding=sharding, **options)
+
+
+def put(writer: Any, ids: Any, text: str) -> None:
+    """Rows with those ids, all saying `text`."""
+    writer.put([{"id": i, "v": text} for i in ids])
+
+
+def rows(table: Table, **how: Any) -> dict[int, str]:
+    """What a scan shows, by key."""
+    return {row["id"]: row["v"] for row in table.scan(**how).to_table().to_pylist()}
+
+
+def expect(*parts: tuple[Any, str]) -> dict[int, str]:
+    """Rows as `put` one part after the other leaves them."""
+    return {i: text for ids, text in parts for i in ids}
+
+
+def again(table: Table, **options: Any) -> Table:
+    """The same table as another process opens it."""
+    options.setdefault("storage_options", dict(table.core.storage_options))
+    return weir.open(table.uri, **options)
+
+
+def wipe(place: Any) -> None:
+    """A disk that lost everything; the mount point is still there."""
+    import shutil
+
+    shutil.rmtree(place)
+    Path(place).mkdir(parents=True)
+
+
+def at_time(table: Table, now: list[float]) -> Table:
+    """The table with a store whose clock says `now[0]`."""
+    store = _Clocked(table.core.store, now)
+    return Table(dataclasses.replace(table.core, store=store))
+
+
+class _Clocked:
+    def __init__(self, inner: Any, now: list[float]) -> None:
+        self._inner = inner
+        self._now = now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def now(self) -> float:
+        return self._now[0]
