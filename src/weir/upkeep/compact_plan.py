@@ -164,7 +164,7 @@ def make_tasks(
     ]
     return writes + [
         {**common, "run": "compact_tasks.hide_rows", **share}
-        for share in _fragment_shares(base, rows, slots)
+        for share in fragment_shares(base, rows, slots)
     ]
 
 
@@ -220,7 +220,7 @@ def _slices(
     return found
 
 
-def _fragment_shares(base: LanceBase, rows: int, slots: int) -> list[dict[str, Any]]:
+def fragment_shares(base: LanceBase, rows: int, slots: int) -> list[dict[str, Any]]:
     """The base's fragments in shares of about equal rows, and how often the keys are passed."""
     fragments = base.fragments()
     total = sum(count for _, count in fragments)

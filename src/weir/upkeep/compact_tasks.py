@@ -132,7 +132,7 @@ def winners(
         for batches in scans:
             level_keys = []
             for batch in batches:
-                chosen = _only(batch, key, only)
+                chosen = only_slice(batch, key, only)
                 keys = pk_values(chosen, key)
                 mask = seen.new(keys)
                 level_keys.append(keys)
@@ -161,7 +161,7 @@ def _grouped(levels: Sequence[Level]) -> Iterator[list[Level]]:
 def _keys(levels: Sequence[Level], schema: TableSchema, only: Slice) -> KeyLookup:
     names = schema.primary_key
     parts = [
-        _only(batch, names, only).select(list(names))
+        only_slice(batch, names, only).select(list(names))
         for level in levels
         for batch in level.scan(list(names))
     ]
@@ -169,7 +169,8 @@ def _keys(levels: Sequence[Level], schema: TableSchema, only: Slice) -> KeyLooku
     return KeyLookup(pk_values(pa.Table.from_batches(bare, schema.key_schema), names))
 
 
-def _only(batch: pa.RecordBatch, key: Sequence[str], only: Slice) -> pa.RecordBatch:
+def only_slice(batch: pa.RecordBatch, key: Sequence[str], only: Slice) -> pa.RecordBatch:
+    """The rows of one slice of the keys."""
     number, count = only
     if count == 1:
         return batch

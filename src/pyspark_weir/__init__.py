@@ -1,0 +1,66 @@
+"""The Spark data source `weir`, found by Spark itself because of this package's name.
+
+Spark imports it in every session, also those that never use weir: nothing is loaded here but
+PySpark. What the source does is in `weir.spark`, imported when it is first used, in the process
+that uses it (after Spark's daemon has forked).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """`format("weir")`: batch and stream, read and write."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The word after `format` and `USING`."""
+        return "weir"
+
+    def schema(self) -> StructType:
+        """The table's columns, as Spark's types."""
+        from weir.spark.source import schema
+
+        return schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read."""
+        from weir.spark.source import WeirReader
+
+        return WeirReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
+        """A batch write."""
+        from weir.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """The change feed."""
+        from weir.spark.feed import WeirFeed
+
+        return WeirFeed(self.options, schema)
+
+    def streamWriter(  # noqa: N802
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001
+    ) -> DataSourceStreamWriter:
+        """A stream written exactly once."""
+        from weir.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite=overwrite)

@@ -1,0 +1,251 @@
+"""The change feed as a stream: offsets are positions in the logs.
+
+Keeps
+  P-3  each entry once and in order within a shard, never a fence; what a named consumer has not
+       read is kept for it; a start below the collected floor is an error that says so
+An offset is JSON, kept verbatim in Spark's checkpoint: {"v": 1, "positions": {shard: position}},
+and, for a stream that begins with a snapshot, {"v": 1, "snapshot": ...} in the offset that ends its
+first batch. A replayed batch reads the same positions, whatever was added since.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+import weir
+from weir.durations import seconds
+from weir.errors import InvalidInput, SnapshotExpired
+from weir.format.schema import TOMBSTONE, align_batch
+from weir.format.wal_entry import WalEntry
+from weir.shard.levels import level_schema, shaped
+from weir.spark.consumers import TTL, Consumer
+from weir.spark.feed_offsets import advance, heads, positions_of, starting_positions
+from weir.spark.feed_schema import CHANGE, EPOCH, METADATA, POSITION, SHARD, wants_metadata
+from weir.spark.places import Place, number
+from weir.spark.source import parts_of, read_part
+from weir.spark.types import arrow_schema, to_spark
+from weir.table.shards import Shard
+from weir.table.snapshot import Snapshot
+
+POLL: Final = 0.2
+"""Seconds for which the heads of the logs are believed: Spark asks 85 times a second."""
+
+Offset = dict[str, Any]
+
+
+class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One `spark.readStream.format("weir")`."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._place = Place.of(options)
+        self._schema = schema
+        self._metadata = wants_metadata(options)
+        self._deletes = options.get("deletes", "error")
+        if self._deletes not in ("error", "skip"):
+            raise InvalidInput(f"option deletes is {self._deletes!r}; say error or skip")
+        self._start = options.get("startingoffsets", "earliest")
+        self._entries = number(options, "maxEntriesPerTrigger")
+        self._bytes = number(options, "maxBytesPerTrigger")
+        self._name = options.get("consumer")
+        self._ttl = seconds(options.get("consumerttl", TTL), name="consumerTtl")
+        self._first: Offset | None = None
+        self._target: dict[UUID, int] | None = None
+        self._seen: tuple[float, dict[UUID, int]] | None = None
+
+    # -- planning, in one process that lives as long as the query --------------------------------
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """Where to begin; the same answer however often it is asked."""
+        if self._first is None:
+            self._first = self._initial()
+        return self._first
+
+    def _initial(self) -> Offset:
+        core = self._place.open().core
+        if self._start == "snapshot":
+            return {"v": 1, "positions": None}
+        consumer = self._consumer()
+        if self._start == "latest" and consumer is None:
+            raise InvalidInput(
+                "startingOffsets latest is forgotten when the query dies in its first batch; name"
+                " a consumer (option consumer), or let weir.spark.changes resolve it"
+            )
+        positions = starting_positions(core, self._start)
+        if consumer is not None:
+            positions = consumer.register(positions)
+        return _offset(positions)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """How far the next batch goes."""
+        table = self._place.open()
+        if start["positions"] is None:
+            # One snapshot, resolved here and kept in the checkpoint: a replay reads the same.
+            snapshot = table.snapshot("durable")
+            through = {str(cut.shard): cut.through for cut in snapshot.cuts}
+            consumer = self._consumer()
+            if consumer is not None:
+                consumer.register({UUID(s): p for s, p in through.items()})
+            return {"v": 1, "positions": through, "snapshot": snapshot.to_json()}
+        head = self._target if self._target is not None else self._heads()
+        whole = isinstance(limit, ReadAllAvailable)
+        return _offset(
+            advance(
+                table.core,
+                positions_of(start),
+                head,
+                entries=None if whole else self._entries,
+                nbytes=None if whole else self._bytes,
+            )
+        )
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What the options say."""
+        if self._entries is not None:
+            return ReadMaxFiles(self._entries)
+        if self._bytes is not None:
+            return ReadMaxBytes(self._bytes)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        """The heads of the logs: progress shows the lag."""
+        return _offset(self._heads())
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of the run."""
+        self._target = heads(self._place.open().core)
+
+    def _heads(self) -> dict[UUID, int]:
+        now = time.monotonic()
+        if self._seen is None or now - self._seen[0] > POLL:
+            self._seen = (now, heads(self._place.open().core))
+        return self._seen[1]
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """One for each shard with something to read; or those of the initial snapshot."""
+        table = self._place.open()
+        if start["positions"] is None:
+            snapshot = Snapshot.from_json(end["snapshot"])
+            return [InputPartition(part) for part in parts_of(table, snapshot)]
+        after, through = positions_of(start), positions_of(end)
+        found = []
+        for shard, last in sorted(through.items()):
+            first = after.get(shard, 0)
+            if last < first:
+                raise InvalidInput(
+                    f"{table.uri} shard {shard}: the batch would end at position {last}, before its"
+                    f" start {first}; the query's checkpoint belongs to another table"
+                )
+            if last > first:
+                self._check_floor(table, shard, first)
+                found.append(InputPartition({"shard": str(shard), "after": first, "last": last}))
+        return found
+
+    def _check_floor(self, table: weir.Table, shard: UUID, after: int) -> None:
+        core = table.core
+        floor = core.tails.manifests(core.beside(shard)).floors.load().wal
+        if after < floor:
+            raise SnapshotExpired(
+                f"{table.uri} shard {shard}: the feed stands at position {after}, and the log was"
+                f" collected up to {floor}; entries {after + 1} to {floor} are gone. Start a new"
+                " query with startingOffsets snapshot or earliest, and name a consumer to keep"
+                " entries until they are read"
+            )
+
+    def commit(self, end: Offset) -> None:
+        """Spark has recorded everything up to `end`: the consumer lets go of it."""
+        consumer = self._consumer()
+        if consumer is not None and end["positions"] is not None:
+            consumer.move(positions_of(end))
+
+    def stop(self) -> None:
+        """Nothing is held open; a named consumer's hold ends with its lifetime."""
+
+    def _consumer(self) -> Consumer | None:
+        if self._name is None:
+            return None
+        return Consumer(self._place.open().core.store, self._name, self._ttl)
+
+    # -- reading, in tasks -----------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition, in order."""
+        part = partition.value
+        if part is None:
+            return
+        table = self._place.open()
+        target = arrow_schema(self._schema)
+        if "snapshot" in part:
+            yield from self._snapshot(table, part, target)
+            return
+        shard = UUID(part["shard"])
+        tailer = Shard(table.core, shard, None).tailer()
+        for entry in tailer.read_range(part["after"], part["last"]):
+            if not entry.is_fence:
+                yield from self._rows(table, shard, entry, target)
+
+    def _snapshot(
+        self, table: weir.Table, part: dict[str, Any], target: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        columns = [name for name in target.names if name in table.schema.names]
+        for batch in read_part(table, part, columns=columns, filter=None):
+            yield to_spark(_with_metadata(batch, pa.repeat("put", batch.num_rows)), target)
+
+    def _rows(
+        self, table: weir.Table, shard: UUID, entry: WalEntry, target: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        schema = table.core.known_schema()
+        plain = level_schema(schema)
+        for stored in entry.batches:
+            batch = shaped(align_batch(stored, schema.wal), plain)
+            deletes = batch.column(TOMBSTONE)
+            if not self._metadata and deletes.true_count:
+                if self._deletes == "error":
+                    raise InvalidInput(
+                        f"{table.uri} shard {shard}: the entry at position {entry.position} holds"
+                        " deletes; read the feed with option metadataColumns=true to see them, or"
+                        " with deletes=skip to pass over them"
+                    )
+                batch = batch.filter(pc.invert(deletes))
+            if batch.num_rows:
+                kinds = pc.if_else(batch.column(TOMBSTONE), "delete", "put")
+                rows = _with_metadata(
+                    batch, kinds, str(shard), int(entry.position), int(entry.epoch)
+                )
+                yield to_spark(rows, target)
+
+
+def _with_metadata(
+    batch: pa.RecordBatch,
+    kinds: pa.Array,
+    shard: str | None = None,
+    position: int | None = None,
+    epoch: int | None = None,
+) -> pa.RecordBatch:
+    values = {
+        CHANGE: kinds,
+        SHARD: pa.array([shard] * batch.num_rows, pa.string()),
+        POSITION: pa.array([position] * batch.num_rows, pa.int64()),
+        EPOCH: pa.array([epoch] * batch.num_rows, pa.int64()),
+    }
+    for field in METADATA:
+        batch = batch.append_column(field, values[field.name].cast(field.type))
+    return batch
+
+
+def _offset(positions: Mapping[UUID, int]) -> Offset:
+    return {"v": 1, "positions": {str(s): p for s, p in sorted(positions.items())}}

@@ -1,0 +1,119 @@
+"""Positions in the logs: where they end, where a feed begins, how far a batch goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from weir.errors import InvalidInput
+from weir.format import paths
+from weir.table.core import CONCURRENCY, Core
+from weir.types import Position
+
+
+def heads(core: Core) -> dict[UUID, int]:
+    """The last position used in each shard. One listing, and four requests a shard."""
+
+    def tip(shard: UUID) -> int:
+        site = core.site(shard)
+        manifest, floors = core.tails.latest(site)
+        return 0 if manifest is None else int(core.tails.tip(site, manifest, floors))
+
+    ids = core.shard_ids()
+    return dict(zip(ids, core.env.threads.map(tip, ids, workers=CONCURRENCY), strict=True))
+
+
+def floors(core: Core) -> dict[UUID, int]:
+    """Up to where each log was collected."""
+
+    def floor(shard: UUID) -> int:
+        return int(core.tails.manifests(core.beside(shard)).floors.load().wal)
+
+    ids = core.shard_ids()
+    return dict(zip(ids, core.env.threads.map(floor, ids, workers=CONCURRENCY), strict=True))
+
+
+def starting_positions(core: Core, start: str) -> dict[UUID, int]:
+    """Where a feed begins: earliest (what is still there), latest, or positions as JSON."""
+    if start == "earliest":
+        return floors(core)
+    if start == "latest":
+        return heads(core)
+    try:
+        raw = json.loads(start)
+        found = raw.get("positions", raw)
+        return {UUID(shard): int(p) for shard, p in found.items() if shard != "v"}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidInput(
+            f"startingOffsets is {start!r}; say earliest, latest, snapshot, or a JSON object of"
+            f" shard ids and positions ({error!r})"
+        ) from error
+
+
+def positions_of(offset: Mapping[str, Any]) -> dict[UUID, int]:
+    """The positions in an offset of the stream."""
+    if offset.get("v") != 1:
+        raise InvalidInput(f"offset {dict(offset)!r} is of another release of weir")
+    return {UUID(shard): int(p) for shard, p in offset["positions"].items()}
+
+
+def advance(
+    core: Core,
+    start: Mapping[UUID, int],
+    head: Mapping[UUID, int],
+    *,
+    entries: int | None,
+    nbytes: int | None,
+) -> dict[UUID, int]:
+    """How far a batch goes from `start` towards `head`: bounded, fair to all shards.
+
+    With a bound on bytes the sizes of the next entries are asked for; a batch holds at least one
+    entry however large it is.
+    """
+    end = {shard: max(start.get(shard, 0), last) for shard, last in head.items()}
+    end |= {shard: p for shard, p in start.items() if shard not in head}
+    behind = {s: last - start.get(s, 0) for s, last in end.items() if last > start.get(s, 0)}
+    if not behind or (entries is None and nbytes is None):
+        return end
+    sizes = _sizes(core, start, behind, entries or 1024) if nbytes is not None else None
+    taken = dict.fromkeys(behind, 0)
+    left, room = entries, nbytes
+    while any(taken[s] < behind[s] for s in behind):
+        for shard in sorted(behind):
+            if taken[shard] == behind[shard]:
+                continue
+            size = 0
+            if sizes is not None:
+                if taken[shard] == len(sizes[shard]):
+                    return _stopped(start, end, taken)
+                size = sizes[shard][taken[shard]]
+            first = not any(taken.values())
+            if not first and (
+                (left is not None and left <= 0) or (room is not None and size > room)
+            ):
+                return _stopped(start, end, taken)
+            taken[shard] += 1
+            left = None if left is None else left - 1
+            room = None if room is None else room - size
+    return _stopped(start, end, taken)
+
+
+def _stopped(
+    start: Mapping[UUID, int], end: Mapping[UUID, int], taken: Mapping[UUID, int]
+) -> dict[UUID, int]:
+    return {s: start.get(s, 0) + taken[s] if s in taken else last for s, last in end.items()}
+
+
+def _sizes(
+    core: Core, start: Mapping[UUID, int], behind: Mapping[UUID, int], most: int
+) -> dict[UUID, list[int]]:
+    """Sizes of the next entries of each shard that is behind."""
+    found = {}
+    for shard, count in behind.items():
+        first = start.get(shard, 0) + 1
+        wanted = [paths.wal_path(shard, Position(first + i)) for i in range(min(count, most))]
+        metas = core.site(shard).wal.head_many(wanted)
+        found[shard] = [0 if meta is None else meta.size for meta in metas]
+    return found

@@ -1,0 +1,107 @@
+"""Upkeep as Spark jobs: the same plans, tasks and commits as in process, on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pyspark.sql import SparkSession
+
+from weir.errors import InvalidInput
+from weir.spark.places import Place
+from weir.spark.runner import SparkRunner
+from weir.table.sharding import Sharding
+from weir.table.table import Table
+from weir.upkeep import collect
+from weir.upkeep import compact as compaction
+from weir.upkeep import reshard as resharding
+from weir.upkeep.compact_plan import find_waiting
+from weir.upkeep.gc.report import GcReport
+from weir.upkeep.tasks import LocalRunner, Progress, Runner
+
+Engine = Literal["auto", "local", "spark"]
+
+AUTO_BYTES: Final = 2 << 30
+"""Waiting bytes from which on executors are worth their start-up (benchmarks/spark_engine.py)."""
+AUTO_DELETES: Final = 20_000
+"""The same for objects to be deleted."""
+
+Options = Mapping[str, str] | None
+
+
+def compact(
+    spark: SparkSession,
+    uri: str,
+    *,
+    engine: Engine = "auto",
+    storage_options: Options = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> compaction.CompactReport:
+    """Fold what waits into the base table, on executors when there is enough of it.
+
+    `engine`: "auto" chooses by bytes. `options` are those of `Table.compact`. The commit is made
+    here, on the driver, and only here.
+    """
+    place = Place(uri, dict(storage_options or {}))
+    table = place.open()
+    return compaction.compact(
+        table, engine=_runner(spark, place, table, engine), progress=progress, **options
+    )
+
+
+def _runner(spark: SparkSession, place: Place, table: Table, engine: Engine) -> Runner:
+    if engine not in ("auto", "local", "spark"):
+        raise InvalidInput(f"engine is {engine!r}; say auto, local or spark")
+    if engine == "auto":
+        fold_wal = not table.writer_defaults.enable_memtable
+        _, waiting = find_waiting(table.core, fold_wal=fold_wal)
+        engine = "spark" if sum(w.nbytes for w in waiting) >= AUTO_BYTES else "local"
+    return LocalRunner() if engine == "local" else SparkRunner(spark, place, group="weir-compact")
+
+
+def gc(
+    spark: SparkSession,
+    uri: str,
+    *,
+    engine: Engine = "auto",
+    storage_options: Options = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> GcReport:
+    """Collect garbage: listed, aged and decided here, deleted on executors.
+
+    `options` are those of `Table.gc`, without `dry_run` and `workers`.
+    """
+    place = Place(uri, dict(storage_options or {}))
+    table = place.open()
+    report, batches = collect.plan(table, **options)
+    total = sum(len(batch.paths) for batch in batches)
+    tasks = [{"run": "collect_tasks.delete", **batch.to_dict()} for batch in batches]
+    local = engine == "local" or (engine == "auto" and total < AUTO_DELETES)
+    runner: Runner = LocalRunner(8) if local else SparkRunner(spark, place, group="weir-gc")
+    for batch, result in zip(batches, runner.run(table.core, tasks, progress), strict=True):
+        if result["error"]:
+            report.errors.append(result["error"])
+            continue
+        part = report.kind(batch.kind)
+        part.deleted += result["deleted"]
+        part.deleted_bytes += batch.bytes
+    return report
+
+
+def reshard(
+    spark: SparkSession,
+    uri: str,
+    sharding: Sharding,
+    *,
+    engine: Engine = "auto",
+    storage_options: Options = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> tuple[resharding.ReshardReport, compaction.CompactReport]:
+    """Change how rows find their shard; the old shards are then folded on executors."""
+    place = Place(uri, dict(storage_options or {}))
+    report = resharding.reshard(place.open(), sharding, compact=False, **options)
+    folded = compact(spark, uri, engine=engine, storage_options=storage_options, progress=progress)
+    return report, folded

@@ -1,0 +1,108 @@
+"""Rows laid out so that each task holds whole shards: computed in the JVM, checked in the task.
+
+Lance's bucket hash is Spark's own `hash` with seed 0, and seed 0 can be had: -1693959553 is the
+number whose hash with Spark's seed is 0, and each argument is seeded with the hash of the one
+before. `repartitionById` sends number i to task i, exactly; `repartition` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import IntegerType, StructType
+
+import weir
+from weir.errors import InvalidInput
+from weir.format.bucket import bucket
+from weir.table.sharding import Bucket, Identity, Unsharded
+
+OPTION: Final = "layout"
+"""'column:n': each row is in the task of its bucket of n. Set by `weir.spark.write`."""
+SEED_ZERO: Final = -1693959553
+IDENTITY_TASKS: Final = 16
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows are spread over tasks. Without a column all of them are in task 0."""
+
+    column: str | None
+    tasks: int
+
+    def to_option(self) -> str:
+        """As an option of the data source."""
+        return f"{self.tasks}:{self.column or ''}"
+
+    @staticmethod
+    def from_options(options: Mapping[str, str]) -> Layout | None:
+        """The layout a writer was promised, or None."""
+        text = options.get(OPTION)
+        if text is None:
+            return None
+        tasks, _, column = text.partition(":")
+        if not tasks.isdigit() or not int(tasks):
+            raise InvalidInput(f"option {OPTION} is {text!r}; weir.spark.write sets it")
+        return Layout(column or None, int(tasks))
+
+    def check_table(self, table: weir.Table) -> None:
+        """`InvalidInput` unless a shard's rows are all in one task under this layout."""
+        sharding = table.sharding
+        fits = self.tasks == 1 or (
+            isinstance(sharding, Bucket | Identity) and sharding.column == self.column
+        )
+        if isinstance(sharding, Bucket) and self.tasks > 1:
+            fits = fits and sharding.num == self.tasks
+        if not fits:
+            raise InvalidInput(
+                f"rows laid out by {self.to_option()!r} do not keep the shards of {sharding}"
+                " together; use weir.spark.write, or leave the option out"
+            )
+
+    def check_rows(self, batch: pa.RecordBatch, task: int) -> None:
+        """`InvalidInput` when a row is in another task than the layout says (P-1)."""
+        if self.column is None:
+            wrong = task != 0
+        else:
+            wrong = bool((bucket(batch.column(self.column), self.tasks) != np.int32(task)).any())
+        if wrong:
+            raise InvalidInput(
+                f"task {task} holds rows that the layout {self.to_option()!r} puts elsewhere;"
+                " write through weir.spark.write, or leave the option out. Nothing was written"
+            )
+
+
+def layout_of(table: weir.Table) -> Layout | None:
+    """The layout that keeps the table's shards together; None where Spark hashes otherwise."""
+    sharding = table.sharding
+    if isinstance(sharding, Unsharded):
+        return Layout(None, 1)
+    dtype = table.schema.field(sharding.column).type
+    if pa.types.is_uint32(dtype) or pa.types.is_uint64(dtype):
+        return None  # Spark holds these in wider types, whose hash is another one
+    tasks = sharding.num if isinstance(sharding, Bucket) else IDENTITY_TASKS
+    return Layout(sharding.column, tasks)
+
+
+def lay_out(
+    df: DataFrame, layout: Layout, schema: StructType, *, sort: Sequence[str] = ()
+) -> DataFrame:
+    """The same rows, each in the task of its bucket; sorted within tasks when asked.
+
+    `schema` is the table's: a column is hashed in its type there, whatever the DataFrame's is.
+    """
+    if layout.column is None:
+        spread = df.repartitionById(1, F.lit(0))
+    else:
+        name = layout.column.replace("`", "``")
+        stored = schema[layout.column].dataType.simpleString()
+        number = F.expr(
+            f"(hash({SEED_ZERO}, cast(`{name}` as {stored})) & 2147483647) % {layout.tasks}"
+        )
+        spread = df.repartitionById(layout.tasks, number.cast(IntegerType()))
+    return spread.sortWithinPartitions(*sort) if sort else spread

@@ -1,0 +1,94 @@
+"""Which table an option map means, and the table itself, opened once in each process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import weir
+from weir.errors import InvalidInput
+
+STORAGE: Final = "storage."
+"""What options that are storage options begin with."""
+
+_TRUE: Final = frozenset({"true", "1", "yes"})
+_FALSE: Final = frozenset({"false", "0", "no"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table and how to reach it. Travels inside closures; its printed form names no secret."""
+
+    uri: str
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    wal_uri: str | None = None
+
+    @staticmethod
+    def of(options: Mapping[str, str]) -> Place:
+        """From the options of a data source; `InvalidInput` without a path."""
+        uri = options.get("path")
+        if not uri:
+            raise InvalidInput(
+                "weir needs the table's path: load(path), save(path), or OPTIONS (path '...') of"
+                " CREATE TEMPORARY VIEW ... USING weir. Spark passes no options from CREATE TABLE"
+                " to reads and writes; add WITH (path = '...') to the query, or use a view"
+            )
+        storage = {
+            key[len(STORAGE) :]: value for key, value in options.items() if key.startswith(STORAGE)
+        }
+        return Place(str(uri), storage, options.get("waluri"))
+
+    def open(self) -> weir.Table:
+        """The table; the same handle for every task of this process, which keeps its caches."""
+        # The process is part of the key: Spark's workers are forks of one another.
+        key = (os.getpid(), self.uri, self.wal_uri, tuple(sorted(self.storage.items())))
+        table = _OPEN.get(key)
+        if table is None:
+            table = weir.open(self.uri, storage_options=dict(self.storage), wal_uri=self.wal_uri)
+            _OPEN[key] = table
+        return table
+
+
+_OPEN: dict[Any, weir.Table] = {}
+
+
+def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """A yes-or-no option."""
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    if str(text).lower() not in _TRUE | _FALSE:
+        raise InvalidInput(f"option {name} is {text!r}; say true or false")
+    return str(text).lower() in _TRUE
+
+
+def number(options: Mapping[str, str], name: str, *, least: int = 1) -> int | None:
+    """A whole-number option, or None."""
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        raise InvalidInput(f"option {name} is {text!r}, not a whole number") from None
+    if value < least:
+        raise InvalidInput(f"option {name} must be at least {least}, got {value}")
+    return value
+
+
+def names(options: Mapping[str, str], name: str) -> list[str] | None:
+    """A list of columns: a JSON list, or names with commas between."""
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    text = text.strip()
+    if text.startswith("["):
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise InvalidInput(f"option {name}: {error}") from error
+        return [str(part) for part in found]
+    return [part.strip() for part in text.split(",") if part.strip()]

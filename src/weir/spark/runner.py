@@ -1,0 +1,132 @@
+"""Upkeep's tasks on Spark's executors: one row for each task, one result for each row.
+
+Works on classic sessions and on Spark Connect: no RDDs, no broadcasts, no JVM. Results are
+collected once, since every action would run the tasks again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from weir.spark.places import Place
+from weir.table.core import Core
+from weir.upkeep.tasks import Progress, Result, Task, run_task
+
+SLOTS_UNKNOWN: Final = 8
+"""Tasks at once where the session does not tell (Spark Connect)."""
+_WATCH_SECONDS: Final = 0.2
+_RESULT: Final = "number long, result string"
+
+
+class SparkRunner:
+    """Runs tasks on the executors of a session."""
+
+    name = "spark"
+
+    def __init__(self, spark: SparkSession, place: Place, *, group: str = "weir") -> None:
+        self._spark = spark
+        self._place = place
+        self._group = group
+        self.slots = slots_of(spark)
+
+    def run(self, core: Core, tasks: Sequence[Task], progress: Progress | None) -> list[Result]:
+        """The result of each task, in order; the first error is raised."""
+        if not tasks:
+            return []
+        texts = [json.dumps(task) for task in tasks]
+        kind = str(tasks[0]["run"]).partition(".")[0]
+        frame = run_each(self._spark, texts, _task_function(self._place, texts), _RESULT)
+        with watched(self._spark, f"{self._group} {core.uri}", kind, len(tasks), progress):
+            rows = frame.collect()
+        found = {row["number"]: json.loads(row["result"]) for row in rows}
+        assert len(found) == len(tasks), "one result for each task"
+        return [found[number] for number in range(len(tasks))]
+
+
+def slots_of(spark: SparkSession) -> int:
+    """How many tasks the session runs at once."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # noqa: BLE001  Connect has no context, and several ways to say so
+        return SLOTS_UNKNOWN
+
+
+def run_each(
+    spark: SparkSession,
+    items: Sequence[Any],
+    run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: Any,
+) -> DataFrame:
+    """A DataFrame of one task for each item; `run` gets the numbers of its items."""
+    count = max(1, len(items))
+    return spark.range(0, len(items), 1, count).mapInArrow(run, schema)
+
+
+def _task_function(
+    place: Place, texts: Sequence[str]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                result = run_task(place.open().core, json.loads(texts[number]))
+                yield pa.RecordBatch.from_pydict(
+                    {"number": pa.array([number], pa.int64()), "result": [json.dumps(result)]}
+                )
+
+    return run
+
+
+@contextlib.contextmanager
+def watched(
+    spark: SparkSession, group: str, kind: str, total: int, progress: Progress | None
+) -> Iterator[None]:
+    """Name the job in Spark's own listeners and pages, and tell `progress` as tasks finish."""
+    try:
+        context = spark.sparkContext
+    except Exception:  # noqa: BLE001  Spark Connect
+        with _tagged(spark, kind):
+            yield
+        return
+    context.setJobGroup(group, f"{kind}: {total} tasks", interruptOnCancel=True)
+    done = threading.Event()
+    tracker = context.statusTracker()
+
+    def watch() -> None:
+        while not done.wait(_WATCH_SECONDS):
+            finished = 0
+            for job in tracker.getJobIdsForGroup(group):
+                info = tracker.getJobInfo(job)
+                for stage in () if info is None else info.stageIds:
+                    told = tracker.getStageInfo(stage)
+                    finished += 0 if told is None else told.numCompletedTasks
+            if progress is not None:
+                progress(kind, min(finished, total), total)
+
+    watcher = threading.Thread(target=watch, name="weir-spark-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+        if progress is not None:
+            progress(kind, total, total)
+
+
+@contextlib.contextmanager
+def _tagged(spark: SparkSession, kind: str) -> Iterator[None]:
+    tag = f"weir-{kind}"
+    spark.addTag(tag)
+    try:
+        yield
+    finally:
+        spark.removeTag(tag)

@@ -1,0 +1,231 @@
+"""Writes: batch and stream, each row to its shard, each batch once.
+
+Keeps
+  P-1  a task that owns its shards (layout checked row by row) writes them itself; any other task
+       stages its rows under a fresh name, and the driver, alone, writes the shards
+  P-2  the token of a batch: (appId or query id, batch id) of a stream, (appId, txnVersion) of a
+       job, and without those an id of the job, which makes retried and zombie tasks harmless
+`commit` gets one message for each partition, that of the winning attempt; what losers staged is
+named by nobody. `abort` deletes nothing: a commit that raised may have taken effect.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from weir.errors import InvalidInput
+from weir.spark.layout import Layout
+from weir.spark.places import Place, number
+from weir.spark.publish import ENTRY_BYTES, ShardSink, Token
+from weir.spark.staging import Stage, Staged, read_staged, remove_staged
+from weir.spark.types import check_written, from_spark
+from weir.table.sharding import Value
+
+WORKERS: Final = 8
+"""Shards the driver writes at once."""
+
+
+@dataclass(frozen=True)
+class Message(WriterCommitMessage):
+    """What one task did."""
+
+    partition: int
+    rows: int
+    written: int
+    """Shards written by the task itself."""
+    query: str | None = None
+    staged: tuple[Staged, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sink:
+    """The part that batch and stream writers share; travels to tasks and to the commit."""
+
+    place: Place
+    layout: Layout | None
+    marker: str | None
+    entry_bytes: int
+    app: str | None
+    version: int | None
+    job: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @staticmethod
+    def of(options: Mapping[str, str], schema: StructType) -> Sink:
+        """Checked against the table here, so that a wrong DataFrame fails before any task runs."""
+        place = Place.of(options)
+        marker = options.get("deletecolumn")
+        table = place.open()
+        check_written(schema, table.schema, table.primary_key, marker)
+        if marker is not None and not table.primary_key:
+            raise InvalidInput(f"{table.uri} is append-only: deleteColumn needs a primary key")
+        layout = Layout.from_options(options)
+        if layout is not None:
+            layout.check_table(table)
+        return Sink(
+            place=place,
+            layout=layout,
+            marker=marker,
+            entry_bytes=number(options, "maxEntryBytes") or ENTRY_BYTES,
+            app=options.get("appid"),
+            version=number(options, "txnVersion", least=0),
+        )
+
+    def write(self, batches: Iterator[pa.RecordBatch], token: Token | None) -> Message:
+        """One task: own the shards, or stage."""
+        context = TaskContext.get()
+        partition = 0 if context is None else context.partitionId()
+        query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+        table = self.place.open()
+        schema = table.schema
+        rows = (from_spark(batch, schema, self.marker) for batch in batches if batch.num_rows)
+        if self.layout is not None:
+            if token is None:
+                raise InvalidInput("a stream outside of a query has no batch id; leave out layout")
+            return self._own(rows, token, partition, query)
+        stage = Stage(table.core, self.job, partition, limit=self.entry_bytes)
+        for batch in rows:
+            stage.add(batch)
+        staged = stage.finish()
+        return Message(partition, sum(s.rows for s in staged), 0, query, tuple(staged))
+
+    def _own(
+        self, rows: Iterator[pa.RecordBatch], token: Token, partition: int, query: str | None
+    ) -> Message:
+        core = self.place.open().core
+        assert self.layout is not None, "only a laid-out task owns shards"
+        sinks: dict[Value, ShardSink] = {}
+        try:
+            for batch in rows:
+                self.layout.check_rows(batch, partition)
+                for value, part in core.router.split(batch):
+                    if value not in sinks:
+                        sinks[value] = ShardSink(core, value, token, entry_bytes=self.entry_bytes)
+                    sinks[value].add(part)
+            for sink in sinks.values():
+                sink.finish()
+        finally:
+            for sink in sinks.values():
+                sink.close()
+        return Message(partition, sum(s.rows for s in sinks.values()), len(sinks), query)
+
+    def publish(self, messages: Sequence[Message | None], token: Token) -> None:
+        """On the driver: write what tasks staged, shard by shard, in the order of partitions."""
+        staged: dict[Value, list[Staged]] = {}
+        for message in sorted((m for m in messages if m), key=lambda m: m.partition):
+            for part in message.staged:
+                staged.setdefault(part.value, []).append(part)
+        if not staged:
+            return
+        core = self.place.open().core
+
+        def one(item: tuple[Value, list[Staged]]) -> None:
+            value, parts = item
+            sink = ShardSink(core, value, token, entry_bytes=self.entry_bytes)
+            try:
+                for part in parts:
+                    for batch in read_staged(core, part):
+                        sink.add(batch)
+                sink.finish()
+            finally:
+                sink.close()
+
+        core.env.threads.map(one, list(staged.items()), workers=WORKERS)
+        remove_staged(core, [part for parts in staged.values() for part in parts])
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One `df.write.format("weir")`."""
+
+    def __init__(self, sink: Sink, token: Token) -> None:
+        self._sink = sink
+        self._token = token
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """In a task."""
+        return self._sink.write(iterator, self._token)
+
+    def commit(self, messages: list[Any]) -> None:
+        """On the driver, after all tasks."""
+        self._sink.publish(messages, self._token)
+
+    def abort(self, messages: list[Any]) -> None:
+        """Nothing to undo: what is staged is named by nobody."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One micro-batch of `df.writeStream.format("weir")`."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """In a task; the batch id is a property of the task, not told otherwise."""
+        context = TaskContext.get()
+        token = None
+        if context is not None:
+            batch = context.getLocalProperty("streaming.sql.batchId")
+            app = self._sink.app or context.getLocalProperty("sql.streaming.queryId")
+            if batch is not None and app is not None:
+                token = Token(app, int(batch))
+        return self._sink.write(iterator, token)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+        """On the driver; a replayed batch finds its tokens and changes nothing."""
+        query = next((m.query for m in messages if m is not None and m.query), None)
+        app = self._sink.app or query
+        if app is None:
+            if any(m is not None and m.staged for m in messages):
+                raise InvalidInput("the stream told no query id; set the option appId")
+            return
+        self._sink.publish(messages, Token(app, batchId))
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+        """Nothing to undo: the batch is replayed, or what it staged is named by nobody."""
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> DataSourceArrowWriter:
+    """The writer of a batch job; refuses what it cannot do before anything runs."""
+    _refuse_overwrite(overwrite)
+    sink = Sink.of(options, schema)
+    if (sink.app is None) != (sink.version is None):
+        raise InvalidInput("appId and txnVersion go together: give both, or neither")
+    app, version = sink.app, sink.version
+    token = Token(f"job-{sink.job}", 0) if app is None or version is None else Token(app, version)
+    return BatchWriter(sink, token)
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """The writer of a stream."""
+    if overwrite:
+        raise InvalidInput(
+            "output mode complete would replace the table with every batch; use append, which"
+            " upserts by key, or foreachBatch"
+        )
+    sink = Sink.of(options, schema)
+    if sink.version is not None:
+        raise InvalidInput("txnVersion is for batch jobs; a stream counts its own batches")
+    return StreamWriter(sink)
+
+
+def _refuse_overwrite(overwrite: bool) -> None:  # noqa: FBT001
+    if overwrite:
+        raise InvalidInput(
+            "mode overwrite is refused: weir does not drop rows for a write. Use mode append (an"
+            " upsert by key), or weir.spark.bulk_load(df, uri, replace=True) to replace the table"
+        )

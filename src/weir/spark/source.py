@@ -1,0 +1,161 @@
+"""Batch reads: a snapshot cut into partitions, merged on executors.
+
+Keeps
+  L-3  a filter sees newest rows only; it comes as an option, never by Spark's push-down, which in
+       4.3 leaks into other uses of the same DataFrame
+  P-4  a partition names everything a task needs but the credentials, which ride with the reader
+A DataFrame reads one snapshot for its whole life: it is resolved once, when partitions are planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+import weir
+from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
+from weir.shard.merge import merge_scan
+from weir.spark.feed_schema import feed_schema, wants_metadata
+from weir.spark.places import Place, names, number
+from weir.spark.types import arrow_schema, spark_schema, to_spark
+from weir.table.snapshot import Snapshot, SnapshotReader, check_freshness, pinned_snapshot
+
+SPLIT_ROWS: Final = 1_000_000
+"""Base rows that one partition aims for."""
+
+Part = dict[str, Any]
+"""One partition: plain values."""
+
+
+def schema(options: Mapping[str, str]) -> StructType:
+    """The columns a read gives: of the option `columns` when given; the feed's with metadata."""
+    table = Place.of(options).open()
+    if wants_metadata(options):
+        return feed_schema(table)
+    return spark_schema(table.schema, names(options, "columns"))
+
+
+def plan(
+    table: weir.Table,
+    *,
+    freshness: Any = "durable",
+    checkpoint: str | None = None,
+    split_rows: int = SPLIT_ROWS,
+) -> list[Part]:
+    """A snapshot of the table as partitions: shares of the base's fragments, and shards."""
+    check_freshness(freshness)
+    if checkpoint is None:
+        snapshot = table.snapshot(freshness)
+    else:
+        pinned = table._pinned(checkpoint)  # noqa: SLF001
+        assert pinned is not None, "a checkpoint was asked for"
+        snapshot = pinned_snapshot(table.core, pinned, freshness)
+    return parts_of(table, snapshot, split_rows=split_rows)
+
+
+def parts_of(table: weir.Table, snapshot: Snapshot, *, split_rows: int = SPLIT_ROWS) -> list[Part]:
+    """The partitions of one snapshot; the same for whoever plans it."""
+    base = table.core.lake.open_base(snapshot.base_version)
+    text = snapshot.to_json()
+    parts: list[Part] = []
+    group: list[int] = []
+    rows = 0
+    for fragment, count in base.fragments():
+        if group and rows + count > split_rows:
+            parts.append({"snapshot": text, "fragments": group})
+            group, rows = [], 0
+        group.append(fragment)
+        rows += count
+    if group:
+        parts.append({"snapshot": text, "fragments": group})
+    folded = base.compacted
+    fresh = [
+        cut
+        for cut in snapshot.cuts
+        if cut.through > cut.after or any(g > folded.get(cut.shard, 0) for g, _ in cut.sstables)
+    ]
+    if any(cut.sealed for cut in fresh):
+        # The heirs of a sealed shard may hold newer rows of its keys: one task sees them all.
+        parts.append({"snapshot": text, "shards": [str(cut.shard) for cut in fresh]})
+    else:
+        parts += [{"snapshot": text, "shards": [str(cut.shard)]} for cut in fresh]
+    return parts
+
+
+def read_part(
+    table: weir.Table, part: Part, *, columns: Sequence[str] | None, filter: str | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one partition."""
+    core = table.core
+    snapshot = Snapshot.from_json(part["snapshot"])
+    try:
+        reader = SnapshotReader(core, snapshot)
+        fragments = part.get("fragments")
+        if fragments is not None:
+            levels = reader.levels() if reader.schema.primary_key else []
+            _, rows = merge_scan(
+                levels,
+                reader.base,
+                reader.schema,
+                columns=columns,
+                filter=filter,
+                fragments=fragments,
+                emit="base",
+                env=core.env,
+            )
+        else:
+            wanted = {str(cut.shard): cut.shard for cut in snapshot.cuts}
+            levels = reader.levels([wanted[shard] for shard in part["shards"]])
+            _, rows = merge_scan(
+                levels,
+                None,
+                reader.schema,
+                columns=columns,
+                filter=filter,
+                emit="fresh",
+                env=core.env,
+            )
+        yield from rows
+    except MissingEntry as gone:
+        raise SnapshotExpired(
+            f"{core.uri}: what this DataFrame planned on was collected ({gone}); load it again, or"
+            " read at a checkpoint (option checkpoint), or let gc keep files longer (min_age)"
+        ) from gone
+
+
+class WeirReader(DataSourceReader):
+    """One read of `spark.read.format("weir")`. Deliberately without `pushFilters`."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        if wants_metadata(options):
+            raise InvalidInput("metadataColumns belong to the change feed: use readStream")
+        self._place = Place.of(options)
+        self._schema = schema
+        self._filter = options.get("filter")
+        self._freshness = options.get("freshness", "durable")
+        self._checkpoint = options.get("checkpoint")
+        self._split = number(options, "splitRows") or SPLIT_ROWS
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The snapshot, resolved here, once."""
+        parts = plan(
+            self._place.open(),
+            freshness=self._freshness,
+            checkpoint=self._checkpoint,
+            split_rows=self._split,
+        )
+        return [InputPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition, merged, in Spark's shape."""
+        if partition.value is None:
+            return
+        target = arrow_schema(self._schema)
+        table = self._place.open()
+        columns = target.names or table.schema.names[:1]
+        for batch in read_part(table, partition.value, columns=columns, filter=self._filter):
+            yield to_spark(batch, target)

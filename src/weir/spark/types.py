@@ -1,0 +1,152 @@
+"""Types of the table and types of Spark, both ways.
+
+Spark knows no vectors, no unsigned numbers, no half floats and no time finer than a microsecond. On
+the way out a column takes the nearest type that holds every value; on the way in it is cast back,
+and what does not fit is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from weir.errors import InvalidInput, SchemaMismatch
+from weir.format.schema import TOMBSTONE
+
+_ZONE = "UTC"
+
+
+def portable(dtype: pa.DataType, name: str) -> pa.DataType:
+    """The Arrow type Spark can take for `dtype`; `InvalidInput` where there is none."""
+    types = pa.types
+    simple = {
+        pa.large_string(): pa.string(),
+        pa.string_view(): pa.string(),
+        pa.large_binary(): pa.binary(),
+        pa.binary_view(): pa.binary(),
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+        pa.float16(): pa.float32(),
+        pa.date64(): pa.date32(),
+    }
+    if dtype in simple:
+        return simple[dtype]
+    if types.is_fixed_size_binary(dtype):
+        return pa.binary()
+    if types.is_timestamp(dtype):
+        return pa.timestamp("us", None if dtype.tz is None else _ZONE)
+    if types.is_dictionary(dtype):
+        return portable(dtype.value_type, name)
+    if types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype):
+        value = dtype.value_field
+        return pa.list_(pa.field("element", portable(value.type, name), value.nullable))
+    if types.is_struct(dtype):
+        return pa.struct(
+            [pa.field(f.name, portable(f.type, f"{name}.{f.name}"), f.nullable) for f in dtype]
+        )
+    if types.is_map(dtype):
+        return pa.map_(portable(dtype.key_type, name), portable(dtype.item_type, name))
+    if types.is_time(dtype) or types.is_null(dtype) or types.is_union(dtype):
+        raise InvalidInput(
+            f"column {name!r} is {dtype}, which Spark has no type for; leave it out with the"
+            " option columns"
+        )
+    return dtype
+
+
+def spark_schema(schema: pa.Schema, columns: Sequence[str] | None = None) -> StructType:
+    """The table's columns as Spark's types."""
+    wanted = schema.names if columns is None else list(columns)
+    for name in wanted:
+        if name not in schema.names:
+            raise InvalidInput(f"the table has no column {name!r}; it has {schema.names}")
+    fields = [schema.field(name) for name in wanted]
+    plain = pa.schema([pa.field(f.name, portable(f.type, f.name), f.nullable) for f in fields])
+    found: StructType = from_arrow_schema(plain)
+    return found
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow shape in which Spark takes rows of `schema`."""
+    return to_arrow_schema(schema, timezone=_ZONE)
+
+
+def to_spark(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Rows of the table in the shape Spark checks for."""
+    columns = [_cast(batch.column(field.name), field) for field in target]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type.equals(field.type):
+        return column
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    # A time finer than a microsecond is cut off; everything else must fit.
+    safe = not pa.types.is_timestamp(field.type)
+    try:
+        return column.cast(field.type, safe=safe)
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatch(f"column {field.name!r} as {field.type}: {error}") from error
+
+
+def check_written(
+    given: StructType, schema: pa.Schema, key: Sequence[str], marker: str | None
+) -> None:
+    """Refuse a DataFrame that cannot be rows of the table, before any task runs."""
+    there = set(given.fieldNames())
+    extra = sorted(there - set(schema.names) - {marker, TOMBSTONE})
+    if extra:
+        raise SchemaMismatch(
+            f"the table has no column {extra[0]!r}; it has {schema.names}. Drop it, or name it in"
+            " the option deleteColumn if it marks deletes"
+        )
+    if marker is not None and marker not in there:
+        raise SchemaMismatch(f"deleteColumn {marker!r} is not a column of the DataFrame")
+    for field in schema:
+        if field.name not in there and (not field.nullable or field.name in key):
+            raise SchemaMismatch(f"column {field.name!r} is missing and may not be null")
+    empty = arrow_schema(given).empty_table()
+    for name in schema.names:
+        if name in there:
+            try:
+                empty.column(name).cast(schema.field(name).type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise SchemaMismatch(
+                    f"column {name!r} is {empty.schema.field(name).type} and the table declares"
+                    f" {schema.field(name).type}: {error}"
+                ) from error
+
+
+def from_spark(batch: pa.RecordBatch, schema: pa.Schema, marker: str | None) -> pa.RecordBatch:
+    """Rows of a DataFrame in the table's types; `_tombstone` where a marker column is given."""
+    fields: list[pa.Field] = []
+    columns: list[Any] = []
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        if index >= 0:
+            columns.append(_back(batch.column(index), field))
+            fields.append(pa.field(field.name, field.type))
+    marked = marker or (TOMBSTONE if TOMBSTONE in batch.schema.names else None)
+    if marked is not None:
+        deletes = batch.column(marked)
+        if not pa.types.is_boolean(deletes.type):
+            raise SchemaMismatch(f"deleteColumn {marked!r} is {deletes.type}, not boolean")
+        columns.append(deletes.fill_null(False))
+        fields.append(pa.field(TOMBSTONE, pa.bool_()))
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _back(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type.equals(field.type):
+        return column
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatch(f"column {field.name!r} ({field.type}): {error}") from error
