@@ -28,6 +28,7 @@ _GENERATION: Final = b"generation"
 _FENCE: Final = b"fence_sentinel"
 _ENTRY_ID: Final = b"weir_entry_id"
 _TOKENS: Final = b"weir_tokens"
+_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 ENTRY_BYTES_MAX: Final = 1 << 30
 _SMALL_BATCH_ROWS = 1000
@@ -151,8 +152,8 @@ def decode_entry(
 ) -> WalEntry:
     """The entry in `data`, completely checked, or `CorruptEntry` naming `path`.
 
-    The batches refer to `data` and keep it alive. Bytes after the end marker and a missing end
-    marker are accepted, as pylance does.
+    The batches refer to `data` and keep it alive. Bytes after the end marker are accepted, as
+    pylance does; a missing end marker is not, since every writer writes one.
     """
     size = len(data)
     if size > max_bytes:
@@ -166,14 +167,15 @@ def decode_entry(
         raise
     except MemoryError as error:
         raise _corrupt(path, position, f"it asks for too much memory: {error}") from error
-    except (pa.ArrowException, ValueError, TypeError, OSError, RecursionError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OSError, LookupError, RecursionError) as error:
         # pyarrow maps damage to several classes, some of them plain Python ones (OSError,
         # NotImplementedError through ArrowException, UnicodeDecodeError through ValueError).
         raise _corrupt(path, position, str(error)) from error
 
 
 def _decode(data: bytes | memoryview, *, position: Position, rows_max: int) -> WalEntry:
-    reader = pa.ipc.open_stream(data)
+    source = pa.BufferReader(data)
+    reader = pa.ipc.open_stream(source)
     metadata = dict(reader.schema.metadata or {})
     epoch = _decimal(metadata.pop(_EPOCH, None), "writer_epoch")
     raw_generation = metadata.pop(_GENERATION, None)
@@ -193,6 +195,11 @@ def _decode(data: bytes | memoryview, *, position: Position, rows_max: int) -> W
         try:
             batch, custom = reader.read_next_batch_with_custom_metadata()
         except StopIteration:
+            # Every writer ends a stream with this. Without it a cut between two batches, or right
+            # after the schema, would read as an entry with fewer rows.
+            end = source.tell()
+            if bytes(data[end - len(_END) : end]) != _END:
+                raise ValueError("it ends before its end marker") from None
             break
         rows += batch.num_rows
         if batch.num_rows == 0:
