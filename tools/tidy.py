@@ -17,18 +17,19 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"table"}),
     frozenset({"upkeep"}),
     frozenset({"spark", "cli", "bench"}),
+    frozenset({"demo"}),
 )
 """A unit imports units of lower layers, itself, and in layer 0 its neighbours."""
 
 LAYER_OF = {unit: level for level, units in enumerate(LAYERS) for unit in units}
-TOP = len(LAYERS) - 1
+TOP = LAYER_OF["cli"]  # from here on units use the facade, as users do
 FACADE = ""  # weir/__init__.py: re-exports anything, and is itself for the top layer only
 TESTING = "testing"  # sees every layer but the top, and no part of the product sees it
 
 ONLY_IN = {
     "obstore": frozenset({"store", "bench", TESTING}),
     "lance": frozenset({"lake", "bench", TESTING}),
-    "pyspark": frozenset({"spark", "pyspark_weir"}),
+    "pyspark": frozenset({"spark", "pyspark_weir", "demo"}),
     "typer": frozenset({"cli"}),
 }
 """Foreign packages and the units that may import them."""
@@ -66,11 +67,11 @@ def may_import(importer: str, imported: str) -> bool:
     if importer in (FACADE, imported):
         return True
     if importer == TESTING:
-        return imported not in LAYERS[TOP]
+        return LAYER_OF.get(imported, 0) < TOP
     if imported == TESTING:
         return False
     if imported not in LAYER_OF:  # a name the facade exports
-        return LAYER_OF[importer] == TOP
+        return LAYER_OF[importer] >= TOP
     here, there = LAYER_OF[importer], LAYER_OF[imported]
     return there < here or here == there == 0
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from weir.cli import options as o
-from weir.cli import screen
+from weir.cli import screen, settings
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,12 @@ def clone(
     """
     table = o.open_table(uri, option, config)
     with screen.working("cloning", quiet=json):
-        copy = table.clone(destination, checkpoint=checkpoint, wal_uri=wal_uri)
+        copy = table.clone(
+            destination,
+            checkpoint=checkpoint,
+            wal_uri=wal_uri,
+            storage_options=settings.storage_options(destination, option, config) or None,
+        )
     if json:
         screen.emit({"uri": copy.uri, "from": table.uri, "shards": len(copy.shards())})
     else:

@@ -1,0 +1,1 @@
+"""The demonstration behind `weir demo` and `make demo`: above every other part, used by none."""

@@ -1,0 +1,119 @@
+"""What the demo says while it works: one line a step, facts below it, a summary at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+from rich.table import Table
+
+
+@dataclass
+class Step:
+    """One step: what it did, and whether what it checked was so."""
+
+    number: int
+    title: str
+    facts: list[str] = field(default_factory=list)
+    checks: list[tuple[str, bool]] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    bar: Any = None
+
+    def say(self, fact: str, **figures: Any) -> None:
+        """Something worth knowing."""
+        self.facts.append(fact)
+        self.figures.update(figures)
+
+    def check(self, claim: str, held: bool) -> None:  # noqa: FBT001  a claim and its truth
+        """Something that must be so."""
+        self.checks.append((claim, held))
+
+    def progress(self, done: int, total: int, note: str = "") -> None:
+        """Move the bar."""
+        if self.bar is not None:
+            self.bar(done, total, note)
+
+    @property
+    def passed(self) -> bool:
+        """True when every check held."""
+        return all(held for _, held in self.checks)
+
+
+class Show:
+    """The steps so far, on a console. Quiet when `console` is."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.steps: list[Step] = []
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        """Run one step under a moving bar, then print what came of it."""
+        step = Step(len(self.steps) + 1, title)
+        self.steps.append(step)
+        began = time.monotonic()
+        bar = Progress(
+            SpinnerColumn(),
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TextColumn("[dim]{task.fields[note]}"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        with bar:
+            task = bar.add_task(title, total=None, note="")
+
+            def move(done: int, total: int, note: str) -> None:
+                bar.update(task, completed=done, total=total, note=note)
+
+            step.bar = move
+            yield step
+        step.seconds = time.monotonic() - began
+        self._print(step)
+
+    def _print(self, step: Step) -> None:
+        mark = "[green]✓[/]" if step.passed else "[red]✗[/]"
+        self.console.print(f"{mark} [bold]{step.title}[/] [dim]{step.seconds:.1f} s[/]")
+        for fact in step.facts:
+            self.console.print(Padding(fact, (0, 0, 0, 4)), style="dim")
+        for claim, held in step.checks:
+            if not held:
+                self.console.print(f"    [red]not so:[/] {claim}")
+
+    def summary(self, title: str, lines: dict[str, str], hints: dict[str, str]) -> None:
+        """The end: figures, checks, where to look next."""
+        checks = [held for step in self.steps for _, held in step.checks]
+        held = sum(checks)
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column()
+        for name, text in lines.items():
+            table.add_row(name, text)
+        colour = "green" if held == len(checks) else "red"
+        table.add_row("checks", f"[{colour}]{held} of {len(checks)} held[/]")
+        seconds = sum(step.seconds for step in self.steps)
+        table.add_row("time", f"{seconds:.0f} s")
+        self.console.print()
+        self.console.print(Panel(table, title=title, border_style=colour, box=box.ROUNDED))
+        next_steps = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        next_steps.add_column(style="dim", no_wrap=True)
+        next_steps.add_column(overflow="fold")
+        for name, text in hints.items():
+            next_steps.add_row(name, text)
+        self.console.print(next_steps)
+
+    @property
+    def passed(self) -> bool:
+        """True when every check of every step held."""
+        return all(step.passed for step in self.steps)
