@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import Any
 
 from weir.config import IndexConfig, WriterConfig
@@ -84,6 +85,10 @@ __all__ = [
     "enable",
     "open",
 ]
+
+
+# A library is silent until an application asks for its log.
+logging.getLogger("weir").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ A simulator owns all of them by passing its own `Env`; nothing else in the produ
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -141,6 +142,11 @@ class Env:
     def new_id(self) -> uuid.UUID:
         """A random UUID out of this environment's randomness."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+
+def default_variable(name: str, value: str) -> None:
+    """Set an environment variable unless the user did."""
+    os.environ.setdefault(name, value)
 
 
 SYSTEM = Env()
