@@ -451,6 +451,14 @@ def test_an_entry_without_rows_is_refused(bench: Bench) -> None:
     assert bench.log() == [(1, 1, None)]
 
 
+def test_an_appender_takes_rows_as_the_table_has_them(bench: Bench) -> None:
+    appender = bench.open()
+    appender.append([pa.record_batch({"id": [1, 2], "x": [1.0, 2.0]})])
+    with pytest.raises(InvalidInput, match="null"):
+        appender.append([pa.record_batch({"id": pa.array([None], pa.int64())})])
+    assert bench.log() == [(1, 1, None), (2, 1, [1, 2])]
+
+
 def test_manifest_hint_that_points_too_high_or_is_garbage_is_survived(bench: Bench) -> None:
     for _ in range(3):
         bench.open()

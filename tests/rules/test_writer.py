@@ -372,8 +372,8 @@ def test_f8_a_crash_during_replay_loses_nothing(tmp_path, when: str) -> None:
 def test_f13_fence_a_writer_with_puts_waiting_and_a_queue(
     shard: LocalShard, memtable: bool
 ) -> None:
-    w = shard.writer(enable_memtable=memtable)
-    w.put([row(0)])
+    w = shard.writer(enable_memtable=memtable, durable_write=False, max_wal_flush_interval="1h")
+    w.put([row(0)], wait=True)
     other = shard.writer(enable_memtable=memtable)
     acks = [w.put([row(i)], wait=False) for i in (1, 2, 3)]
     handed_back = []

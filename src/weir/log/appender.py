@@ -30,6 +30,7 @@ from weir.format import paths
 from weir.format.schema import TableSchema
 from weir.format.wal_entry import EntryEncoder
 from weir.log.fence import Claim, claim_shard
+from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.ownership import Ownership
 from weir.log.site import ShardSite
@@ -77,6 +78,7 @@ class WalAppender:
         )
         self.bytes_written = 0
         self._encoder = EntryEncoder(schema)
+        self._intake = Intake(schema)
         self._next = Position(claim.fence + 1)
         self._generation = Generation(claim.manifest.current_generation)
         self._lock = site.env.threads.lock()
@@ -118,13 +120,25 @@ class WalAppender:
         generation: Generation | None = None,
         tokens: Sequence[Token] = (),
     ) -> Position:
-        """Make `batches` (in the table's WAL schema) durable as one entry and return its position.
+        """Make the rows of `batches` durable as one entry and return its position.
 
-        On return the rows survive the loss of this process. Raises `FencedError` when a newer
-        writer owns the shard (keep `.unacknowledged`), `StoreError` when the entry was certainly
-        not written (append again is safe), `UnknownOutcome` when nobody can tell (this appender is
-        then finished). One put, plus two reads once per `fence_ttl`.
+        The batches have the table's columns; a boolean `_tombstone` marks deletes. On return the
+        rows survive the loss of this process. Raises `FencedError` when a newer writer owns the
+        shard (keep `.unacknowledged`), `StoreError` when the entry was certainly not written
+        (append again is safe), `UnknownOutcome` when nobody can tell (this appender is then
+        finished). One put, plus two reads once per `fence_ttl`.
         """
+        shaped = [rows for batch in batches for rows in self._intake.rows(batch)]
+        return self.append_shaped(shaped, generation=generation, tokens=tokens)
+
+    def append_shaped(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        generation: Generation | None = None,
+        tokens: Sequence[Token] = (),
+    ) -> Position:
+        """`append` for rows that an `Intake` has shaped already."""
         with self._lock:
             if self._end is not None:
                 raise self._ended(batches)

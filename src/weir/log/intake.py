@@ -18,6 +18,7 @@ from weir.errors import InvalidInput, SchemaMismatch
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 
 Column = Callable[[pa.RecordBatch], pa.Array]
+Owns = Callable[[pa.RecordBatch], pa.Array]
 
 _FALSE = pa.array([False])
 
@@ -29,8 +30,10 @@ class Intake:
     shape, costs one schema comparison and no copy.
     """
 
-    def __init__(self, schema: TableSchema) -> None:
+    def __init__(self, schema: TableSchema, owns: Owns | None = None) -> None:
+        """`owns` marks the rows that belong here; a row of another shard is then refused."""
         self._schema = schema
+        self.owns = owns
         self._required = [
             (i, f.name)
             for i, f in enumerate(schema.arrow)
@@ -130,6 +133,16 @@ class Intake:
         for index, name in self._required:
             if batch.column(index).null_count:
                 self._refuse_null(batch, index, name)
+        if self.owns is not None:
+            mine = self.owns(batch)
+            if not pc.all(mine).as_py():
+                # Routing is an invariant, not a hint: a lookup asks only the shard of its key.
+                names = self._schema.primary_key or self._schema.arrow.names[:1]
+                row = batch.filter(pc.invert(mine)).slice(0, 1).select(list(names)).to_pylist()[0]
+                raise InvalidInput(
+                    f"the row with {row} belongs to another shard; put it through table.writer(), "
+                    "which routes, or through that shard's writer"
+                )
         return batch
 
     def _refuse_null(self, batch: pa.RecordBatch, index: int, name: str) -> None:

@@ -29,7 +29,6 @@ from weir.log.site import ShardSite
 from weir.shard.ack import Ack, awaitable
 from weir.shard.flush import MemTables
 from weir.shard.group import GroupCommit
-from weir.shard.levels import Level
 from weir.shard.merge import merge_lookup, merge_scan
 from weir.shard.replay import Progress, replay_entries
 from weir.shard.stats import (
@@ -70,7 +69,7 @@ class ShardWriter:
         self._lake = lake
         self._belongs = belongs
         self.config = config
-        self._intake = Intake(schema)
+        self.intake = Intake(schema, belongs)
         self._counters = Counters()
         self._closed = False
         self._group = GroupCommit(
@@ -137,14 +136,14 @@ class ShardWriter:
         `UnknownOutcome` or `WriterClosed` with the rows not acknowledged. Share of one put-request
         to the store; a put of no rows costs none.
         """
-        ack = self._enqueue(self._intake.rows(data), timeout)
+        ack = self._enqueue(self.intake.rows(data), timeout)
         self._settle(ack, wait=wait, timeout=timeout)
         return ack
 
     def delete(self, keys: Any, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
         """Delete the rows with those keys (values, tuples, dicts or an Arrow table); like a put
         otherwise."""
-        ack = self._enqueue(self._intake.tombstones(keys), timeout)
+        ack = self._enqueue(self.intake.tombstones(keys), timeout)
         self._counters.rows_deleted += ack.rows
         self._settle(ack, wait=wait, timeout=timeout)
         return ack
@@ -163,7 +162,7 @@ class ShardWriter:
                 before.wait(timeout)
             if version <= self.last_version(app):
                 return False
-            ack = self._enqueue(self._intake.rows(data), timeout, tokens=((app, version),))
+            ack = self._enqueue(self.intake.rows(data), timeout, tokens=((app, version),))
             self._once[app] = ack
             ack.wait(timeout)
             if ack.rows:
@@ -186,7 +185,7 @@ class ShardWriter:
     async def aput(self, data: Any) -> Ack:
         """`put` for asyncio: returns when durable, without blocking the loop."""
         loop = asyncio.get_running_loop()
-        batches = self._intake.rows(data)
+        batches = self.intake.rows(data)
         try:
             ack = self._enqueue(batches, 0.0)
         except Backpressure:
@@ -365,7 +364,7 @@ class ShardWriter:
         generation: Generation,
         tokens: Sequence[tuple[str, int]],
     ) -> Position:
-        position = self._appender.append(batches, generation=generation, tokens=tokens)
+        position = self._appender.append_shaped(batches, generation=generation, tokens=tokens)
         interval = self.config.stats_log_interval_s
         if interval and self._appender.site.env.clock.boottime() - self._told_at >= interval:
             self._told_at = self._appender.site.env.clock.boottime()
@@ -394,7 +393,7 @@ class ShardWriter:
         memtables.attach(self._group)
         self._memtables = memtables
         entries = replay_entries(appender.site, appender.manifests, appender.claim, progress)
-        self._seen_tokens = memtables.rebuild(entries, self._intake.stored)
+        self._seen_tokens = memtables.rebuild(entries, self.intake.stored)
 
     def _finish(self) -> None:
         last = self._group.last()

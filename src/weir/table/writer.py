@@ -203,6 +203,7 @@ class TableWriter:
                 return known
             self._core.ensure_shard(value, record)
             opened = Shard(self._core, shard, value).writer(self._config)
+            opened.intake.owns = None  # rows come routed; hashing them twice would be for nothing
             with self._lock:
                 closed = self._closed
                 if not closed:

@@ -41,6 +41,14 @@ def test_router_splits_rows_by_bucket_in_order():
         assert rows["n"].to_pylist() == sorted(rows["n"].to_pylist())
 
 
+def test_a_shard_writer_refuses_rows_of_another_shard(table):
+    with table.shard(0).writer() as writer:
+        for call in (writer.put, lambda rows: writer.delete([r["id"] for r in rows])):
+            with pytest.raises(weir.InvalidInput, match="another shard"):
+                call([row(i) for i in range(20)])
+    assert table.scan().count() == 0
+
+
 def test_router_does_not_copy_a_batch_of_one_shard():
     batch = pa.record_batch({"id": pa.array([1, 1])})
     [(_, rows)] = Router(weir.Bucket("id", 5)).split(batch)
