@@ -31,6 +31,8 @@ _TOKENS: Final = b"weir_tokens"
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 ENTRY_BYTES_MAX: Final = 1 << 30
+_DAMAGE = (pa.ArrowException, ValueError, TypeError, OSError, LookupError, RecursionError)
+"""What pyarrow raises on damaged bytes."""
 _SMALL_BATCH_ROWS = 1000
 # Made once: without it pyarrow asks the environment for its defaults at every stream, 5 us.
 _OPTIONS: Final = pa.ipc.IpcWriteOptions()
@@ -167,7 +169,7 @@ def decode_entry(
         raise
     except MemoryError as error:
         raise _corrupt(path, position, f"it asks for too much memory: {error}") from error
-    except (pa.ArrowException, ValueError, TypeError, OSError, LookupError, RecursionError) as error:
+    except _DAMAGE as error:
         # pyarrow maps damage to several classes, some of them plain Python ones (OSError,
         # NotImplementedError through ArrowException, UnicodeDecodeError through ValueError).
         raise _corrupt(path, position, str(error)) from error

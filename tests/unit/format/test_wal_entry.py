@@ -214,10 +214,11 @@ def test_entries_round_trip(epoch, generation, entry_id, tokens, ids):
 # What other programs may write
 
 
-def test_bytes_after_the_end_and_a_missing_end_are_accepted():
+def test_bytes_after_the_end_are_accepted_and_a_missing_end_is_not():
     data = bytes(encode([simple([1])]))
     assert decode(data + b"garbage after the end").num_rows == 1
-    assert decode(data.removesuffix(END)).num_rows == 1
+    with pytest.raises(CorruptEntry, match="end marker"):
+        decode(data.removesuffix(END))
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
