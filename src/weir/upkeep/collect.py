@@ -13,16 +13,16 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
-from weir.config import WriterConfig
 from weir.durations import Duration, seconds
 from weir.env import Env
-from weir.errors import InvalidInput, WeirError
+from weir.errors import InvalidInput, StoreError, WalStoreMismatch, WeirError
 from weir.lake.api import Lake
 from weir.log.site import ShardSite
 from weir.store.api import Store
+from weir.table.core import Core
 from weir.upkeep.compact_jobs import keep_base_from
 from weir.upkeep.gc import records
 from weir.upkeep.gc.pins import load_pins
@@ -30,6 +30,10 @@ from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
 from weir.upkeep.gc.shard import Job, collect_shard
 from weir.upkeep.gc.tasks import WORKERS, Batch, Deleter, delete_batch
+from weir.upkeep.parents import reclaimable_pins
+
+if TYPE_CHECKING:
+    from weir.table.table import Table
 
 __all__ = [
     "KINDS",
@@ -48,23 +52,10 @@ log = logging.getLogger("weir.gc")
 _SHARD_KINDS = frozenset({"wal", "manifests", "sstables"})
 
 
-class HasSite(Protocol):
-    """`weir.Shard`."""
-
-    @property
-    def site(self) -> ShardSite:
-        """Where it is."""
-
-
 class CollectableTable(Protocol):
     """What collection needs of `weir.Table`."""
 
-    @property
-    def writer_defaults(self) -> WriterConfig:
-        """What every writer starts from."""
-
-    def shards(self) -> Sequence[Any]:
-        """Every shard on the store."""
+    core: Core
 
 
 @dataclass(frozen=True)
@@ -79,6 +70,8 @@ class Target:
     """The longest any writer of the table trusts a proof of ownership."""
     reclaimable: Callable[[], Collection[UUID]] = tuple
     """Checkpoints whose holder is gone for good (C-3)."""
+    notes: Sequence[str] = ()
+    """What could not be opened, for the report."""
     base_keep_from: Callable[[], int | None] = lambda: None
     """The lowest base version that unfinished work still reads the history of (L-4)."""
 
@@ -144,13 +137,23 @@ def plan(
 
 def target_of(table: CollectableTable) -> Target:
     """The parts of a table that collection works on."""
-    core = cast("Any", table).core
+    core = table.core
+    sites, notes = [], []
+    for shard in core.shard_ids():
+        try:
+            sites.append(core.site(shard))
+        except (WalStoreMismatch, StoreError) as error:
+            # S-6: what lies beside the data can be collected all the same.
+            notes.append(f"the log of shard {shard} was left alone (S-6): {error}")
+            sites.append(core.beside(shard))
     return Target(
         store=core.store,
         env=core.env,
-        sites=[shard.site for shard in table.shards()],
+        sites=sites,
         lake=core.lake,
-        fence_ttl=table.writer_defaults.fence_ttl_s,
+        fence_ttl=core.record.writer_defaults.fence_ttl_s,
+        reclaimable=lambda: reclaimable_pins(cast("Table", table)),
+        notes=notes,
         base_keep_from=lambda: keep_base_from(core.store),
     )
 
@@ -175,7 +178,7 @@ def collect(
     """
     ages = _ages(target, min_age, fence_retention, keep_first_entries=keep_first_entries)
     chosen = _kinds(kinds)
-    report = GcReport(dry_run=dry_run)
+    report = GcReport(dry_run=dry_run, skipped=list(target.notes))
     began = target.env.clock.boottime()
     deleter = Deleter(target.env, report, dry_run, workers, progress, planned)
     now = target.store.now()
@@ -200,6 +203,11 @@ def collect(
             )
     if "checkpoints" in chosen:
         tasks.run("pins of dead clones", lambda: _end_reclaimable(target, report, dry_run=dry_run))
+    if "base" in chosen:
+        tasks.run(
+            "tags",
+            lambda: records.release_tags(target.store, target.lake, report, dry_run=dry_run),
+        )
     if chosen & _SHARD_KINDS:
         for site in target.sites:
             tasks.run(str(site), lambda site=site: collect_shard(site, job))  # type: ignore[misc]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,31 +18,29 @@ from weir.shard.tokens import Tokens
 from weir.store.api import ObjectMissing
 from weir.types import Position, Version
 from weir.upkeep.gc.epochs import find_runs
-from weir.upkeep.gc.plan import Ages, ShardState, replay_point
+from weir.upkeep.gc.plan import Ages, Run, ShardState, replay_point
 
 _WORKERS: Final = 16
 _CHUNK: Final = 256
 
 
-def examine(site: ShardSite, state: ShardState, ages: Ages) -> ShardState:
-    """Fill in the runs of epochs and whether a native writer was here; reads only what may go."""
-    state = replace(state, native=_native(site, state, ages))
+def epoch_runs(site: ShardSite, state: ShardState, ages: Ages) -> Sequence[Run]:
+    """The runs of epochs as far as they decide what goes: of entries that could, and are young."""
     if not ages.keep_first_entries or not len(state.wal):
-        return state
+        return ()
     young = state.now - state.wal.times < ages.fence_retention
     matters = np.flatnonzero((state.wal.positions < replay_point(state.retained)) & young)
     if not len(matters):
-        return state
+        return ()
     # One more at the front, to tell whether the first one begins an epoch; to the end of the log,
-    # since
-    # the epoch after a run tells whether one in between stayed silent.
+    # since the epoch after a run tells whether one in between stayed silent.
     first = max(0, int(matters[0]) - 1)
 
     def read(indexes: Sequence[int]) -> list[int | None]:
         found = _headers(site, [int(state.wal.positions[i]) for i in indexes])
         return [None if header is None else header.epoch for header in found]
 
-    return replace(state, runs=find_runs(first, len(state.wal) - 1, read))
+    return find_runs(first, len(state.wal) - 1, read)
 
 
 def _headers(site: ShardSite, positions: list[int]) -> list[EntryHeader | None]:
@@ -88,7 +85,7 @@ def _tokens(site: ShardSite, positions: list[int]) -> Iterable[tuple[str, int]]:
             yield from decode_entry(data, position=Position(position), path=path).tokens
 
 
-def _native(site: ShardSite, state: ShardState, ages: Ages) -> bool:
+def is_native(site: ShardSite, state: ShardState, ages: Ages) -> bool:
     """True when a version that could go soon was written by a program without floors.
 
     Such a program may sleep between reading a version and writing the next, and nothing tells it

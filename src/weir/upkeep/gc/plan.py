@@ -181,8 +181,8 @@ def _plan_wal(state: ShardState, ages: Ages) -> tuple[npt.NDArray[np.intp], Coun
 def _tripwires(runs: Sequence[Run], count: int, newest: int) -> tuple[Bools, Bools, Bools]:
     """What a stalled writer may aim at: first entries; runs before a silent epoch; the unknown.
 
-    What came after the end of the listing only the manifest knows, which was read after it: `newest`
-    is its epoch.
+    What came after the end of the listing only the manifest knows, which was read after it:
+    `newest` is its epoch.
     """
     firsts = np.zeros(count, dtype=np.bool_)
     crowded = np.zeros(count, dtype=np.bool_)

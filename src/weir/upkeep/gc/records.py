@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
 from weir.errors import WeirError
 from weir.format import paths
+from weir.lake.api import Lake, VersionedLake
+from weir.log.checkpoints import checkpoint_of_tag
 from weir.store.api import Store
 from weir.upkeep.gc.pins import ChainState, end_chain, load_chains
 from weir.upkeep.gc.plan import Ages
@@ -41,7 +43,7 @@ def end_expired(store: Store, kind: str, now: float, report: GcReport, *, dry_ru
             if chain.newest.get("deleted") or not chain.expired(now):
                 continue
             if dry_run or end_chain(store, chain):
-                report.kind(kind).deleted += 1
+                report.ended += 1
                 log.info("gc.expired kind=%s chain=%s", kind, chain.folder)
             else:
                 report.kind(kind).kept["refreshed meanwhile"] += 1
@@ -54,7 +56,31 @@ def end_reclaimable(store: Store, ids: list[UUID], report: GcReport, *, dry_run:
     for chain in load_chains(store, paths.CHECKPOINTS):
         wanted = chain.folder.rpartition("/")[2] in {str(i) for i in ids}
         if wanted and chain.alive and (dry_run or end_chain(store, chain)):
-            report.kind("checkpoints").deleted += 1
+            report.ended += 1
+
+
+def release_tags(store: Store, lake: Lake | None, report: GcReport, *, dry_run: bool) -> None:
+    """Untag base versions whose checkpoint is gone.
+
+    Tags are listed before the records: a checkpointer writes its record first, so a tag without a
+    living record is nobody's any more.
+    """
+    if lake is None or not hasattr(lake, "protected_versions"):
+        return
+    versioned = cast("VersionedLake", lake)
+    tags = {tag: checkpoint_of_tag(tag) for tag in versioned.protected_versions()}
+    if not any(tags.values()):
+        return
+    alive = {
+        chain.folder.rpartition("/")[2]
+        for chain in load_chains(store, paths.CHECKPOINTS)
+        if chain.alive
+    }
+    for tag, checkpoint in tags.items():
+        if checkpoint is not None and str(checkpoint) not in alive:
+            if not dry_run:
+                versioned.release_version(tag)
+            report.kind("base").kept["tag released"] += 1
 
 
 def collect_chains(
@@ -67,9 +93,11 @@ def collect_chains(
         part.seen += len(chain.seqs)
         part.seen_bytes += sum(chain.sizes.values())
         dead = bool(chain.newest.get("deleted")) or (kind == "checkpoints" and chain.first is None)
-        if dead and now - chain.times[chain.seqs[-1]] >= ages.fence_retention:
-            # The deletion record goes only after all others are gone; tasks that may run in any order
-            # leave it to the next collection.
+        # An appender to a checkpoint's chain looks for its first record afterwards, others do not.
+        wait = ages.min_age if kind == "checkpoints" else ages.fence_retention
+        if dead and now - chain.times[chain.seqs[-1]] >= wait:
+            # The deletion record goes after all others; tasks that may run in any order leave it
+            # to the next collection.
             rest, last = chain.seqs[:-1], chain.seqs[-1:]
             if not rest or (_run(store, kind, chain, rest, deleter, veto) and deleter.immediate):
                 _run(store, kind, chain, last, deleter, veto)

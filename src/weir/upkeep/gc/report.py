@@ -65,6 +65,8 @@ class GcReport:
     """What was not looked at, and why: a WAL store that could not be reached (S-6), say."""
     errors: list[str] = field(default_factory=list)
     """Tasks that failed; the others went on (G-10). Run again."""
+    ended: int = 0
+    """Checkpoints and consumers whose lifetime was over, or whose clone is gone."""
     pruned: int = 0
     """SSTables taken out of shard manifests because the base holds their rows."""
     seconds: float = 0.0
@@ -95,6 +97,7 @@ class GcReport:
             "ok": self.ok,
             "deleted": self.deleted,
             "deleted_bytes": self.deleted_bytes,
+            "ended": self.ended,
             "pruned": self.pruned,
             "kinds": {name: kind.to_dict() for name, kind in self.kinds.items()},
             "skipped": list(self.skipped),

@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
-from weir.store.api import ObjectMissing, Store
+from weir.store.api import ObjectMissing
 from weir.types import Position, Version
 from weir.upkeep.gc import heads
 from weir.upkeep.gc.pins import Pins
@@ -43,7 +42,7 @@ from weir.upkeep.gc.plan import (
     roots,
 )
 from weir.upkeep.gc.report import GcReport, Veto
-from weir.upkeep.gc.tasks import Batch, Deleter, Item, batches
+from weir.upkeep.gc.tasks import Deleter, Item, Where, batches
 
 log = logging.getLogger("weir.gc")
 
@@ -73,6 +72,8 @@ class Listing:
     """One shard as listed."""
 
     wal: WalListing | None
+    beside: WalListing | None = None
+    """What an earlier log left beside the data when the log is on a store of its own now (S-3)."""
     versions: dict[int, Stored] = field(default_factory=dict)
     folders: dict[str, tuple[int, Stored]] = field(default_factory=dict)
 
@@ -105,7 +106,7 @@ def collect_shard(site: ShardSite, job: Job) -> None:
     job.pause("pinned")
     state = ShardState(
         now=now,
-        wal=listing.wal if listing.wal is not None else _EMPTY,
+        wal=_EMPTY,
         versions=listing.versions,
         folders=listing.folders,
         latest=latest,
@@ -114,8 +115,12 @@ def collect_shard(site: ShardSite, job: Job) -> None:
         pins=pins.of(site.shard),
         unread_from=pins.unread_from(site.shard),
     )
-    state = heads.examine(site, state, job.ages)
-    _delete(site, job, listing, state, plan_shard(state, job.ages))
+    if listing.beside is not None:
+        _delete_wal(replace(site, wal=site.store), job, replace(state, wal=listing.beside))
+    if listing.wal is not None:
+        _delete_wal(site, job, replace(state, wal=listing.wal))
+    state = replace(state, native=heads.is_native(site, state, job.ages))
+    _delete_rest(site, job, listing, state, plan_shard(state, job.ages))
 
 
 _EMPTY = WalListing(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64))
@@ -129,7 +134,7 @@ def list_shard(site: ShardSite, job: Job) -> Listing:
     lead = len(paths.shard_dir(site.shard)) + 1
     for meta in site.store.list(paths.shard_dir(site.shard)):
         head, _, name = meta.path[lead:].partition("/")
-        if head == "wal" and not separate:
+        if head == "wal":
             wal.add(name, meta.size, meta.last_modified)
         elif head == "manifest":
             version = paths.parse_manifest_name(name)
@@ -141,18 +146,22 @@ def list_shard(site: ShardSite, job: Job) -> Listing:
                 parsed[1],
                 Stored(old.size + meta.size, max(old.time, meta.last_modified), old.objects + 1),
             )
-    if separate and "wal" in job.kinds:
-        try:
-            folder = paths.wal_dir(site.shard)
-            for meta in site.wal.list(folder):
-                wal.add(meta.path[len(folder) + 1 :], meta.size, meta.last_modified)
-        except StoreError as error:
-            job.report.skipped.append(
-                f"{site}: its WAL store could not be listed; its log was left alone (S-6): {error}"
-            )
-            return listing
-    if "wal" in job.kinds:
+    if "wal" not in job.kinds:
+        return listing
+    if not separate:
         listing.wal = wal.sorted()
+        return listing
+    listing.beside = wal.sorted()
+    try:
+        folder = paths.wal_dir(site.shard)
+        other = _Log()
+        for meta in site.wal.list(folder):
+            other.add(meta.path[len(folder) + 1 :], meta.size, meta.last_modified)
+        listing.wal = other.sorted()
+    except StoreError as error:
+        job.report.skipped.append(
+            f"{site}: its WAL store could not be listed; its log was left alone (S-6): {error}"
+        )
     return listing
 
 
@@ -248,28 +257,37 @@ def _raise_floors(
         # succeed.
         manifests.floors.raise_to("manifest", living.floor)
         manifests.floors.trim("manifest")
-    if listing.wal is not None and len(listing.wal):
-        below = listing.wal.positions[listing.wal.positions < replay_point(retained)]
-        if len(below) and int(below[-1]) > floors.wal:
-            manifests.floors.raise_to("wal", int(below[-1]))
-            manifests.floors.trim("wal")
+    logs = [log.positions for log in (listing.wal, listing.beside) if log is not None]
+    limit = replay_point(retained)
+    highest = max((int(p[p < limit].max(initial=0)) for p in logs), default=0)
+    if highest > floors.wal:
+        manifests.floors.raise_to("wal", highest)
+        manifests.floors.trim("wal")
     job.pause("floors")
 
 
-def _delete(
+def _delete_wal(site: ShardSite, job: Job, state: ShardState) -> None:
+    """Delete from one log: the shard's own, or what an earlier one left beside the data."""
+    state = replace(state, runs=heads.epoch_runs(site, state, job.ages))
+    plan = plan_shard(state, job.ages)
+    _count(job, "wal", len(state.wal), int(state.wal.sizes.sum()), plan.wal_kept)
+    if not len(plan.wal):
+        return
+    if not job.dry_run:
+        heads.record_tokens(site, state, plan.wal)
+    where: Where = "table" if site.wal is site.store else "wal"
+    items = _wal_items(site, state.wal, plan)
+    work = batches("wal", where, items, job.report, job.veto)
+    job.deleter.run(site.wal, work, total=len(plan.wal))
+
+
+def _delete_rest(
     site: ShardSite, job: Job, listing: Listing, state: ShardState, plan: ShardPlan
 ) -> None:
-    def run(
-        kind: str, where: Literal["table", "wal"], store: Store, items: Iterator[Item], total: int
-    ) -> None:
-        work: Iterator[Batch] = batches(kind, where, items, job.report, job.veto)
-        job.deleter.run(store, work, total=total)
+    def run(kind: str, items: Iterator[Item], total: int) -> None:
+        work = batches(kind, "table", items, job.report, job.veto)
+        job.deleter.run(site.store, work, total=total)
 
-    if listing.wal is not None:
-        _count(job, "wal", len(listing.wal), int(listing.wal.sizes.sum()), plan.wal_kept)
-        if not job.dry_run:
-            heads.record_tokens(site, state, plan.wal)
-        run("wal", "wal", site.wal, _wal_items(site, listing.wal, plan), len(plan.wal))
     if "manifests" in job.kinds:
         sizes = sum(stored.size for stored in listing.versions.values())
         _count(job, "manifests", len(listing.versions), sizes, plan.manifests_kept)
@@ -279,7 +297,7 @@ def _delete(
             (paths.manifest_path(site.shard, Version(v)), listing.versions[v].size)
             for v in plan.manifests
         )
-        run("manifests", "table", site.store, items, len(plan.manifests))
+        run("manifests", items, len(plan.manifests))
     if "sstables" in job.kinds:
         folders = listing.folders.values()
         objects = sum(stored.objects for _, stored in folders)
@@ -287,7 +305,7 @@ def _delete(
             job, "sstables", objects, sum(stored.size for _, stored in folders), plan.sstables_kept
         )
         total = sum(listing.folders[name][1].objects for name in plan.sstables)
-        run("sstables", "table", site.store, _folder_items(site, plan), total)
+        run("sstables", _folder_items(site, plan), total)
 
 
 def _count(job: Job, kind: str, seen: int, size: int, kept: dict[str, int]) -> None:

@@ -21,6 +21,8 @@ WORKERS: Final = 8
 
 Item = tuple[str, int]
 """A path and its size."""
+Where = Literal["table", "wal"]
+"""Which store: the table's, or the one its log is on."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Batch:
     """One task: objects of one kind on one store. JSON-ready and small."""
 
     kind: str
-    where: Literal["table", "wal"]
+    where: Where
     paths: tuple[str, ...]
     bytes: int
 
@@ -59,7 +61,7 @@ def delete_batch(store: Store, paths: Sequence[str]) -> int:
 
 def batches(
     kind: str,
-    where: Literal["table", "wal"],
+    where: Where,
     items: Iterable[Item],
     report: GcReport,
     veto: Veto | None,
