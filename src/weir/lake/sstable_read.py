@@ -108,7 +108,7 @@ class LanceSsTable:
     ) -> Iterator[pa.RecordBatch]:
         """The newest row of each key (all rows without a key), tombstones included."""
         projection = self._projection(self._wanted(columns))
-        if filter is not None and not self._has_current_names:
+        if filter is not None and not self.has_current_names:
             # The filter speaks of today's columns: bring the rows into that shape first.
             everything = self._projection(self._wanted(None))
             rows = pa.Table.from_batches(self._read(everything, None), everything.target)
@@ -203,7 +203,7 @@ class LanceSsTable:
         return with_field_ids(self.dataset)
 
     @cached_property
-    def _has_current_names(self) -> bool:
+    def has_current_names(self) -> bool:
         """True when each of today's columns is here, under its name and with its id."""
         target = self.schema.wal
         return all(
@@ -229,7 +229,7 @@ class LanceSsTable:
                 for name in wanted
             ]
         )
-        if self._has_current_names:
+        if self.has_current_names:
             return _Projection(list(wanted), target, target, is_same=True)
         with_ids = pa.schema([wal.field(name) for name in wanted])
         by_id = {f.metadata[FIELD_ID]: f for f in self._source if f.name != TOMBSTONE}
