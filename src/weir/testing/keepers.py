@@ -10,15 +10,17 @@ from typing import Any, cast
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.errors import WeirError
+from weir.errors import StoreError, WeirError
 from weir.lake.fold import Changes
 from weir.table.core import Core
+from weir.table.scan import Scan
 from weir.table.snapshot import Snapshot, SnapshotReader
 from weir.testing.model_lake import ModelLake
 from weir.testing.oracles import Violation
-from weir.testing.roles import core_of
+from weir.testing.roles import core_of, table_rows
 from weir.testing.scenarios import SHARD, Role, Run
 from weir.testing.scheduler import Actor
+from weir.upkeep.checkpoint import Checkpoint, create, delete
 from weir.upkeep.collect import Target, collect
 from weir.upkeep.compact import compact
 from weir.upkeep.compact_tasks import winners
@@ -109,4 +111,55 @@ def compactor(run: Run, actor: Actor, role: Role) -> None:
         actor.env.clock.sleep(0.1)
 
 
-KEEPERS = {"collector": collector, "compactor": compactor}
+def checkpointer(run: Run, actor: Actor, role: Role) -> None:
+    """Pins the table, reads what it pinned again and again, and lets go of some (K)."""
+    rng = random.Random(f"checkpointer/{run.plan.seed}/{actor.name}")
+    handle: Any = Handle(run, actor, memtable=not run.plan.wal_only)
+    held: list[Checkpoint] = []
+    truth = run.judge.truth(SHARD)
+    for _ in range(role.ops):
+        low = truth.acked
+        scope = "durable" if run.plan.wal_only or rng.random() < 0.7 else "all"
+        try:
+            made = create(handle, scope, ttl=rng.choice((None, 1e9)))
+        except WeirError as error:
+            run.note(actor, f"checkpoint failed: {type(error).__name__}")
+            run.judge.failed(SHARD, error, None, 0)
+        else:
+            pins = [pin for pin in made.shards if pin.shard == SHARD]
+            if not pins and low:
+                raise Violation("K", "a checkpoint without the shard")
+            for pin in pins:
+                run.note(actor, f"pinned manifest {pin.manifest_version}, T {pin.wal_through}")
+                if pin.wal_through < low:
+                    raise Violation(
+                        "K", f"T is {pin.wal_through}, and {low} was acknowledged (K-2)"
+                    )
+                run.judge.pins[made.id] = (SHARD, pin.manifest_version, pin.wal_through)
+                held.append(made)
+        for checkpoint in held:
+            _read_pinned(run, actor, handle.core, checkpoint)
+        if held and rng.random() < 0.3:
+            gone = held.pop(rng.randrange(len(held)))
+            del run.judge.pins[gone.id]
+            try:
+                delete(handle, gone)
+            except WeirError as error:
+                run.judge.failed(SHARD, error, None, 0)
+        actor.env.clock.sleep(0.1)
+
+
+def _read_pinned(run: Run, actor: Actor, core: Core, checkpoint: Checkpoint) -> None:
+    through = next(p.wal_through for p in checkpoint.shards if p.shard == SHARD)
+    try:
+        rows = table_rows(Scan(core, pinned=checkpoint).to_table())
+    except StoreError as error:
+        run.note(actor, f"read at a checkpoint failed: {type(error).__name__}")
+        return
+    except WeirError as error:
+        raise Violation("K", f"a checkpoint cannot be read: {error}") from error
+    run.judge.counts["views at a checkpoint"] += 1
+    run.judge.viewed(SHARD, rows, low=through, high=through)
+
+
+KEEPERS = {"checkpointer": checkpointer, "collector": collector, "compactor": compactor}

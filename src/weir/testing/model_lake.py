@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.lake.api import SsTableInfo
 from weir.lake.fold import Changes, Claim
+from weir.lake.versions import Cleaned
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, Store
 from weir.testing.model_base import ModelBase, ModelSsTable, decode, encode
 
@@ -86,6 +88,39 @@ class ModelLake:
         """Raise `MissingEntry` when that version is gone."""
         if self.store.head(self._path(version)) is None:
             raise MissingEntry(f"{self.uri}: base version {version} is gone")
+
+    def protect_version(self, name: str, version: int) -> None:
+        """Keep a version from clean-up: a tag. Idempotent."""
+        try:
+            self.store.put_if_absent(f"_refs/tags/{name}", str(version).encode())
+        except ObjectExists:
+            if self.protected_versions().get(name) != version:
+                raise CommitConflict(f"{self.uri}: tag {name} protects another version") from None
+
+    def release_version(self, name: str) -> None:
+        """Undo `protect_version`. Idempotent."""
+        self.store.delete([f"_refs/tags/{name}"])
+
+    def protected_versions(self) -> dict[str, int]:
+        """Each tag and the version it protects."""
+        found = {}
+        for meta in self.store.list("_refs/tags"):
+            try:
+                found[meta.path.rpartition("/")[2]] = int(self.store.get(meta.path).data)
+            except ObjectMissing:
+                continue
+        return found
+
+    def cleanup_old_versions(
+        self, older_than: timedelta, *, keep_from: int | None = None, dry_run: bool = False
+    ) -> Cleaned:
+        """Remove versions nothing protects; the latest, and `keep_from` on, stay."""
+        versions = sorted(self._versions())
+        kept = {*self.protected_versions().values(), *versions[-1:]}
+        gone = [v for v in versions if v not in kept and (keep_from is None or v < keep_from)]
+        if gone and not dry_run:
+            self.store.delete([self._path(version) for version in gone])
+        return Cleaned(len(gone), 0)
 
     def index_names(self) -> list[str]:
         """None."""

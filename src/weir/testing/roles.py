@@ -13,7 +13,7 @@ from weir.log.manifests import Manifests
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
 from weir.table.core import Core
-from weir.table.record import Route, TableRecord
+from weir.table.record import Route, TableRecord, TableRecords
 from weir.table.scan import Scan
 from weir.table.sharding import Unsharded
 from weir.table.tails import Tails
@@ -264,10 +264,9 @@ def reader(run: Run, actor: Actor, role: Role) -> None:
         actor.env.clock.sleep(0.05)
 
 
-def core_of(run: Run, actor: Actor) -> Core:
-    """The table as that process holds it open."""
-    site = run.site(actor)
-    record = TableRecord(
+def record_of(run: Run) -> TableRecord:
+    """The table's record."""
+    return TableRecord(
         table_id=SHARD,
         primary_key=run.schema.primary_key,
         sharding=Unsharded(),
@@ -275,11 +274,25 @@ def core_of(run: Run, actor: Actor) -> Core:
         routing_version=1,
         spec=0,
         wal_uri=None,
-        writer_defaults=WriterConfig(fence_ttl=run.plan.fence_ttl),
+        writer_defaults=WriterConfig(
+            fence_ttl=run.plan.fence_ttl,
+            enable_memtable=not run.plan.wal_only,
+            stats_log_interval=0,
+        ),
         probe={},
         created=0.0,
         extra={},
     )
+
+
+def write_record(run: Run, actor: Actor) -> None:
+    """Make the table one that can be opened."""
+    TableRecords(run.store(actor)).create(record_of(run))
+
+
+def core_of(run: Run, actor: Actor) -> Core:
+    """The table as that process holds it open."""
+    site = run.site(actor)
     return Core(
         uri=site.store.uri,
         storage_options={},
@@ -287,7 +300,7 @@ def core_of(run: Run, actor: Actor) -> Core:
         wal=site.wal,
         lake=run.lake(actor),
         env=actor.env,
-        record=record,
+        record=record_of(run),
         tails=Tails(actor.env),
     )
 

@@ -115,7 +115,12 @@ SCHEMAS = {keyed: schema_of(keyed=keyed) for keyed in (True, False)}
 class Run:
     """One simulated history."""
 
-    def __init__(self, plan: Plan, roles: dict[str, Callable[[Run, Actor, Role], None]]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        roles: dict[str, Callable[[Run, Actor, Role], None]],
+        setup: Callable[[Run, Actor], None] = lambda _run, _actor: None,
+    ) -> None:
         self.plan = plan
         self.schema = SCHEMAS[plan.keyed]
         self.scheduler = Scheduler(plan.seed, Settings(**plan.settings))
@@ -132,6 +137,7 @@ class Run:
         self.stream_offset = 0
         """The last batch of the stream whose success its driver has heard of."""
         self._roles = roles
+        self._setup = setup
         self._starts = 0
         self._kills: list[tuple[int, Role, Actor]] = []
 
@@ -204,6 +210,7 @@ class Run:
         self.world.healthy = True
         maker = make_actor(self.scheduler, "setup", "setup")
         self.lake(maker).create_base()
+        self._setup(self, maker)
         self.world.healthy = False
 
     def _start(self, role: Role, incarnation: int) -> None:

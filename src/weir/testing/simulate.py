@@ -6,7 +6,7 @@ import copy
 import random
 
 from weir.testing.keepers import KEEPERS
-from weir.testing.roles import ROLES, final
+from weir.testing.roles import ROLES, final, write_record
 from weir.testing.scenarios import (
     Outcome,
     Plan,
@@ -21,6 +21,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "stream": ("streamer", "streamer", "writer", "compactor", "collector", "reader"),
     "writers": ("writer", "writer", "writer", "reader"),
     "compaction": ("writer", "writer", "compactor", "compactor", "collector", "reader", "reader"),
+    "checkpoints": ("writer", "checkpointer", "checkpointer", "compactor", "collector", "writer"),
     "fencing": ("writer", "fencer", "fencer", "reader"),
     "collection": ("writer", "writer", "fencer", "collector", "collector", "reader"),
 }
@@ -43,14 +44,15 @@ def draw_plan(seed: int, scenario: str | None = None) -> Plan:
         faults=draw_faults(random.Random(f"fault rates/{seed}")),
         paging=rng.choice((0.0, 0.0, 0.3)),
         fence_ttl=rng.choice((0.0, 0.0, 0.1, 1.0, 60.0)),
-        wal_only=name in {"compaction", "stream"} and rng.random() < 0.3,
+        wal_only=name in {"checkpoints", "compaction", "stream"} and rng.random() < 0.3,
         roles=kept,
     )
 
 
 def simulate(plan: Plan) -> Outcome:
     """Run one plan."""
-    return Run(plan, {**ROLES, **KEEPERS, **STREAMS}).execute(final)
+    roles = {**ROLES, **KEEPERS, **STREAMS}
+    return Run(plan, roles, write_record).execute(final)
 
 
 def shrink(plan: Plan, letter: str, *, budget: int = 200) -> Plan:
