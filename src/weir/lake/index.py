@@ -63,6 +63,8 @@ class IndexInfo:
     metric: str = "l2"
     text: Mapping[str, Any] = field(default_factory=dict)
     """Settings of a text index, as Lance names them; empty: Lance's defaults."""
+    is_flat: bool = False
+    """A vector index that keeps the vectors as they are: its distances are exact."""
 
     @property
     def analyzer(self) -> dict[str, Any]:
@@ -70,12 +72,10 @@ class IndexInfo:
         return {key: self.text[key] for key in TEXT_OPTIONS if key in self.text}
 
 
-def base_indexes(base: Base) -> list[IndexInfo]:
-    """The indexes of the base that weir can keep or search; others are left out."""
-    if not isinstance(base, LanceBase):
-        return []
-    with lance_errors(f"listing the indexes of {base}"):
-        described = base.dataset.describe_indices()
+def dataset_indexes(dataset: lance.LanceDataset) -> list[IndexInfo]:
+    """The indexes of a dataset that weir can keep or search; others are left out."""
+    with lance_errors(f"listing the indexes of {dataset.uri}"):
+        described = dataset.describe_indices()
     found = []
     for index in described:
         kind = _KINDS.get(index.index_type)
@@ -86,13 +86,26 @@ def base_indexes(base: Base) -> list[IndexInfo]:
             continue
         metric = str(details.get("metric_type", "l2")).lower()
         text = dict(details) if kind == "text" else {}
-        found.append(IndexInfo(index.name, index.field_names[0], kind, metric, text))
+        is_flat = index.index_type == "IVF_FLAT"
+        found.append(IndexInfo(index.name, index.field_names[0], kind, metric, text, is_flat))
     return found
 
 
-def index_of(base: Base, column: str, kind: str) -> IndexInfo | None:
-    """The base's index of that kind on the column, or None."""
-    return next((i for i in base_indexes(base) if i.column == column and i.kind == kind), None)
+def base_indexes(base: Base) -> list[IndexInfo]:
+    """The indexes of the base that weir can keep or search."""
+    return dataset_indexes(base.dataset) if isinstance(base, LanceBase) else []
+
+
+def index_of(indexes: Sequence[IndexInfo], column: str, kind: str) -> IndexInfo | None:
+    """The index of that kind on the column, or None."""
+    return next((i for i in indexes if i.column == column and i.kind == kind), None)
+
+
+def indexed_fragments(dataset: lance.LanceDataset, name: str) -> set[int]:
+    """Fragments that the index covers."""
+    with lance_errors(f"listing the indexes of {dataset.uri}"):
+        segments = [i for i in dataset.list_indices() if i["name"] == name]
+    return {int(fragment) for segment in segments for fragment in segment["fragment_ids"]}
 
 
 def maintained_indexes(
@@ -114,9 +127,7 @@ def maintained_indexes(
     return tuple(i for i in chosen if _misfit(i, schema) is None)
 
 
-def _configured(
-    config: IndexConfig, existing: IndexInfo | None, schema: TableSchema
-) -> IndexInfo:
+def _configured(config: IndexConfig, existing: IndexInfo | None, schema: TableSchema) -> IndexInfo:
     info = IndexInfo(config.name, config.column, config.kind, config.metric)
     if existing is not None and config.kind == "text":
         info = replace(info, text=existing.text)

@@ -50,9 +50,7 @@ class TextStats:
         df = dict(self.df)
         for term, count in other.df.items():
             df[term] = df.get(term, 0) + count
-        return TextStats(
-            self.num_docs + other.num_docs, self.total_tokens + other.total_tokens, df
-        )
+        return TextStats(self.num_docs + other.num_docs, self.total_tokens + other.total_tokens, df)
 
     @property
     def average_length(self) -> float:
@@ -183,9 +181,7 @@ class Analyzer:
         array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
         if isinstance(array, pa.ChunkedArray):
             array = pa.concat_arrays(array.chunks)
-        docs, tokens = (
-            self._by_row(array) if self._separators is None else self._by_word(array)
-        )
+        docs, tokens = self._by_row(array) if self._separators is None else self._by_word(array)
         rows = len(array)
         lengths = np.bincount(docs, minlength=rows).astype(np.int64)
         pairs, counts = np.unique(tokens * max(rows, 1) + docs, return_counts=True)

@@ -18,6 +18,7 @@ from weir.lake.api import Lake
 from weir.log.floors import FloorValues
 from weir.log.site import ShardSite
 from weir.log.wal_store import WalRecord, WalStores
+from weir.shard.indexes import FreshIndexes
 from weir.shard.writer import ShardWriter
 from weir.store.api import Store
 from weir.store.open import open_store
@@ -57,8 +58,12 @@ class Core:
     live: dict[UUID, ShardWriter] = field(default_factory=dict, repr=False)
     """The latest writer this handle opened of each shard; a checkpoint flushes through them."""
     wal_stores: WalStores = field(init=False, repr=False)
+    fresh: FreshIndexes = field(init=False, repr=False)
+    """What searches keep of rows in memory."""
 
     def __post_init__(self) -> None:
+        self.fresh = FreshIndexes(self.env)
+
         def open_wal(uri: str) -> Store:
             if uri == self.wal.uri:
                 return self.wal

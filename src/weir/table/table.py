@@ -213,9 +213,14 @@ class Table:
         filter: Any = None,
         columns: Sequence[str] | None = None,
         freshness: Freshness = "durable",
+        checkpoint: Pinned | str | None = None,
         **options: Any,
     ) -> pa.Table:
-        """The `k` rows nearest to a vector, or best for words of text, nearest first."""
+        """The `k` rows nearest to a vector, or best for words of text, nearest first.
+
+        With `_distance` or `_score` as last column. `options`: `metric`, `nprobes`,
+        `refine_factor`, `exact`; see `weir.table.search.search`.
+        """
         run = importlib.import_module("weir.table.search").search
         return run(
             self,
@@ -225,6 +230,7 @@ class Table:
             filter=filter,
             columns=columns,
             freshness=freshness,
+            pinned=self._pinned(checkpoint),
             **options,
         )
 

@@ -1,0 +1,116 @@
+"""Exact distances to vectors in memory, as Lance measures them.
+
+l2 is the squared Euclidean distance, cosine is 1 - cos, dot is 1 - dot product; smaller is nearer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from weir.errors import InvalidInput
+
+METRICS: Final = ("l2", "cosine", "dot")
+_SLACK: Final = 4e-6
+"""Relative error of a float32 distance got from products; twice what 4096 dimensions showed."""
+
+Floats = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class VectorBlock:
+    """Vectors of some rows, one after another. Immutable."""
+
+    values: Matrix
+    norms: npt.NDArray[np.float32]
+    """Squared length of each vector; NaN for a row without one."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.values)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, were the values its own."""
+        return self.values.nbytes + self.norms.nbytes
+
+
+def vector_block(vectors: pa.Array) -> VectorBlock:
+    """The vectors of a fixed-size list column; float32 without nulls is not copied."""
+    width = vectors.type.list_size
+    flat = vectors.values.slice(vectors.offset * width, len(vectors) * width)
+    values = flat.to_numpy(zero_copy_only=False).reshape(len(vectors), width)
+    values = values.astype(np.float32, copy=False)
+    norms = np.einsum("ij,ij->i", values, values)
+    if vectors.null_count:
+        norms = np.where(vectors.is_valid().to_numpy(zero_copy_only=False), norms, np.nan)
+    return VectorBlock(values, norms)
+
+
+def join_blocks(blocks: Sequence[VectorBlock]) -> VectorBlock:
+    """One block of the rows of several, in their order."""
+    return VectorBlock(
+        np.concatenate([block.values for block in blocks]),
+        np.concatenate([block.norms for block in blocks]),
+    )
+
+
+def query_vector(query: Any, dtype: pa.DataType, column: str) -> Matrix:
+    """The query as a vector that fits the column, or `InvalidInput`."""
+    if isinstance(query, pa.Array | pa.ChunkedArray | pa.Scalar):
+        query = query.to_pylist() if not isinstance(query, pa.Scalar) else query.as_py()
+    try:
+        vector = np.asarray(query, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"a search in {column!r} takes a vector of numbers: {error}") from error
+    if vector.shape != (dtype.list_size,):
+        raise InvalidInput(
+            f"column {column!r} has vectors of {dtype.list_size} numbers, the query has the shape"
+            f" {vector.shape}"
+        )
+    if not np.isfinite(vector).all():
+        raise InvalidInput(f"the query for {column!r} holds a number that is not finite")
+    return vector
+
+
+def rough_distances(block: VectorBlock, query: Matrix, metric: str) -> npt.NDArray[np.float32]:
+    """Distances by one product of matrix and vector, good to `slack`; NaN without a vector."""
+    dots = block.values @ query
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if metric == "dot":
+            return np.where(np.isnan(block.norms), np.float32(np.nan), 1 - dots)
+        length = np.float32(query @ query)
+        if metric == "cosine":
+            rough: npt.NDArray[np.float32] = 1 - dots / np.sqrt(block.norms * length)
+            return rough
+        rough = block.norms - 2 * dots + length
+        return rough
+
+
+def slack(block: VectorBlock, query: Matrix, metric: str) -> float:
+    """How far a rough distance may be off."""
+    if metric == "cosine":
+        return _SLACK
+    largest = float(np.nanmax(block.norms, initial=0.0)) + float(query @ query)
+    return _SLACK * (largest + 1.0)
+
+
+def exact_distances(values: npt.NDArray[Any], query: Matrix, metric: str) -> Floats:
+    """Distances of a few vectors, summed in double precision."""
+    rows, wanted = values.astype(np.float64), query.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if metric == "dot":
+            distances: Floats = 1 - rows @ wanted
+        elif metric == "cosine":
+            lengths = np.sqrt((rows * rows).sum(axis=1) * (wanted @ wanted))
+            distances = 1 - (rows @ wanted) / lengths
+        else:
+            distances = ((rows - wanted) ** 2).sum(axis=1)
+    return distances
