@@ -162,7 +162,7 @@ def _misfit(info: IndexInfo, schema: TableSchema) -> str | None:
 
 def is_vector_type(dtype: pa.DataType) -> bool:
     """Whether a column of that type can be searched by vector."""
-    return pa.types.is_fixed_size_list(dtype) and pa.types.is_floating(dtype.value_type)
+    return bool(pa.types.is_fixed_size_list(dtype) and pa.types.is_floating(dtype.value_type))
 
 
 def is_text_type(dtype: pa.DataType) -> bool:

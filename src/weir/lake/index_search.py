@@ -271,7 +271,7 @@ class ScannedTexts:
         filter: Any = None,
     ) -> None:
         self._dataset = dataset
-        self._fragments = list(fragments)
+        self._fragments = set(fragments)
         self._query = query
         self._names = list(names)
         self._filter_names = list(filter_names)
@@ -290,7 +290,11 @@ class ScannedTexts:
         with lance_errors(f"reading {query.column!r} of {self._dataset.uri}"):
             scanner = self._dataset.scanner(
                 columns=names,
-                fragments=[self._dataset.get_fragment(i) for i in self._fragments],
+                fragments=[
+                    fragment
+                    for fragment in self._dataset.get_fragments()
+                    if fragment.fragment_id in self._fragments
+                ],
                 with_row_id=True,
                 batch_size=16_384,
             )
@@ -371,6 +375,6 @@ def _tokens(dataset: lance.LanceDataset, segment: Mapping[str, Any]) -> int:
 
 def _sampled(dataset: lance.LanceDataset, query: TextQuery, docs: int) -> int:
     """A guess, where the files of the index do not say: a clone's are in another table."""
-    rows = dataset.head(_SAMPLE_ROWS, columns=[query.column])
+    rows = dataset.to_table(columns=[query.column], limit=_SAMPLE_ROWS)
     block = query.analyzer.block(rows.column(query.column))
     return round(docs * int(block.lengths.sum()) / max(block.num_docs, 1))

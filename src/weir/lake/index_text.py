@@ -65,7 +65,7 @@ class TextStats:
     def scores(self, terms: Sequence[str], counts: Ints, lengths: Ints) -> Floats:
         """BM25 of rows: `counts` has one column for each term."""
         weights = np.array([self.idf(term) for term in terms])
-        return term_weights(counts, lengths, self.average_length) @ weights
+        return np.asarray(term_weights(counts, lengths, self.average_length) @ weights)
 
 
 def term_weights(counts: Ints, lengths: Ints, average_length: float) -> Floats:

@@ -88,10 +88,8 @@ def rough_distances(block: VectorBlock, query: Matrix, metric: str) -> npt.NDArr
             return np.where(np.isnan(block.norms), np.float32(np.nan), 1 - dots)
         length = np.float32(query @ query)
         if metric == "cosine":
-            rough: npt.NDArray[np.float32] = 1 - dots / np.sqrt(block.norms * length)
-            return rough
-        rough = block.norms - 2 * dots + length
-        return rough
+            return np.asarray(1 - dots / np.sqrt(block.norms * length))
+        return np.asarray(block.norms - 2 * dots + length)
 
 
 def slack(block: VectorBlock, query: Matrix, metric: str) -> float:

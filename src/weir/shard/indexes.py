@@ -2,9 +2,9 @@
 
 Vectors are laid one after another with their lengths, text becomes postings. A BTree or bitmap
 gets nothing here: a vectorized filter over a MemTable's columns takes less than keeping it sorted
-(docs/guides/search.md has the figures). What is kept is found again by the memory of the first row's
-column, which belongs to the very rows it was made of, so a reader whose tail grew by an entry
-indexes that entry alone.
+(docs/guides/search.md has the figures). What is kept is found again by the memory of the column's
+first values, which are those of the very rows it was made of, so that a reader whose tail grew by
+an entry indexes that entry alone.
 
 Keeps
   M-1  a search takes in what is not indexed yet, so a row is found when its put returns
@@ -173,7 +173,7 @@ class FreshIndexes:
 
 
 def memory_of(array: pa.Array) -> tuple[int, int, int] | None:
-    """Where an array's values are; None for one without any. Good while somebody holds the array."""
+    """Where an array's values are, while somebody holds it; None for one without any."""
     buffers = array.buffers()
     address = next((b.address for b in reversed(buffers) if b is not None and b.size), None)
     return None if address is None else (address, array.offset, len(array))
@@ -186,7 +186,9 @@ class WriterIndexes:
     Asynchronously a thread takes in what gathered.
     """
 
-    def __init__(self, env: Env, config: WriterConfig, indexes: Sequence[IndexInfo], name: str):
+    def __init__(
+        self, env: Env, config: WriterConfig, indexes: Sequence[IndexInfo], name: str
+    ) -> None:
         self._env = env
         self._config = config
         self.indexes = tuple(indexes)

@@ -52,7 +52,7 @@ class MemoryRows:
     @cached_property
     def allowed(self) -> Mask:
         """The newest row of each key, unless it is deleted or fails the filter."""
-        allowed = ~self._column(TOMBSTONE).to_numpy(zero_copy_only=False)
+        allowed: Mask = ~self._column(TOMBSTONE).to_numpy(zero_copy_only=False)
         key = self._schema.primary_key
         if key:
             rows = pa.Table.from_batches([batch.select(list(key)) for batch in self.batches])

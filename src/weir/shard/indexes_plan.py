@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import lance
 import numpy as np
@@ -84,7 +84,7 @@ def search_levels(
     options: SearchOptions,
 ) -> pa.Table:
     """The `k` best rows of `levels` (newest first) over `base`; see `Table.search`."""
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+    if type(k) is not int or k < 1:
         raise InvalidInput(f"k must be a whole number above 0, got {k!r}")
     if column not in schema.plain.names:
         raise InvalidInput(f"the table has no column {column!r}; it has {schema.plain.names}")
@@ -158,9 +158,8 @@ class _Plan:
             return []
         sources: list[tuple[Any, Sequence[Level], Belongs | None]] = []
         for number, level in enumerate(self.levels):
-            source = self._indexed_text(level, query, options)
-            if source is None:
-                source = MemoryTexts(self._memory(level), query, self._key, self.fresh)
+            indexed = self._indexed_text(level, query, options)
+            source = indexed or MemoryTexts(self._memory(level), query, self._key, self.fresh)
             sources.append((source, self.levels[:number], None))
         sources.extend(
             (source, self.levels, self.belongs) for source in self._base_texts(query, index)
@@ -265,5 +264,6 @@ class _Plan:
         return None
 
 
-def _is_current(level: Any) -> bool:
+def _is_current(level: Level) -> TypeGuard[LanceSsTable]:
+    """True when Lance can be asked about the level by today's names."""
     return isinstance(level, LanceSsTable) and level.has_current_names

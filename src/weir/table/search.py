@@ -40,8 +40,8 @@ def search(
 
     The columns asked for (all when None), and `_distance` (l2 squared, 1 - cosine, or 1 - dot) or
     `_score` (BM25 by the statistics of all levels together). A row with any of the words is found.
-    `filter` is SQL text as in Lance, or a pyarrow expression. `nprobes`, `refine_factor` and `exact`
-    say how thoroughly an approximate index of the base is searched; everything fresher is exact.
+    `filter` is SQL text as in Lance, or a pyarrow expression. `nprobes`, `refine_factor` and
+    `exact` say how thoroughly an approximate index is searched; what is fresher is exact.
     Requests: those of a scan's snapshot, then the index pages and rows that are needed.
     """
     check_freshness(freshness)
