@@ -90,9 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted", INTERRUPTED)
+    except SystemExit:
+        # How typer answers when the reader of our output has enough (`weir scan ... | head`).
+        return SUCCESS
     except BrokenPipeError:
-        # The reader of our output is done, as in `weir scan ... | head`. What is still buffered
-        # must not meet the closed pipe once more when Python ends.
+        # The same, met when flushing; what is buffered must not meet the pipe again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SUCCESS
     except (WeirError, OSError) as error:
@@ -103,6 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hint = "`weir --debug ...` shows where; please report it"
             return _say(f"unexpected {type(error).__name__}: {_line(error)}; {hint}", FAILED)
         return FAILED
+    if result == INTERRUPTED:  # so does typer answer Ctrl-C
+        return _say("interrupted", INTERRUPTED)
     return result if isinstance(result, int) else SUCCESS
 
 

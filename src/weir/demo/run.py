@@ -174,8 +174,8 @@ def _kill(demo: Demo) -> None:
         after = {s.shard: s.epoch for s in demo.table.stats().shards}
         step.check("the epoch of every shard rose", all(after[s] > before[s] for s in before))
         step.say(
-            f"epoch {max(after.values())} took over: a fence in each log, {entries} entries replayed"
-            f" in {took * 1000:.0f} ms",
+            f"epoch {max(after.values())} took over: a fence in each log, {entries} entries"
+            f" replayed in {took * 1000:.0f} ms",
             replayed_entries=entries,
         )
         _compare(step, demo.table, files[-1][1], "after the takeover")
@@ -196,8 +196,8 @@ def _freeze(demo: Demo) -> None:
             fenced = victim.fenced or {}
         step.check("the old writer was fenced", fenced.get("by", 0) > fenced.get("epoch", 0))
         step.say(
-            f"asleep as epoch {fenced.get('epoch')} while epoch {fenced.get('by')} took over; awake,"
-            " its next put raised FencedError"
+            f"asleep as epoch {fenced.get('epoch')} while epoch {fenced.get('by')} took over;"
+            " awake, its next put raised FencedError"
         )
         _compare(step, demo.table, files[-1][1], "after it woke up")
 

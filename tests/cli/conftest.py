@@ -1,0 +1,68 @@
+"""The command as a person runs it, in this process: arguments in, status and both outputs out."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import weir
+from weir.cli import main
+
+
+@dataclass(frozen=True)
+class Ran:
+    status: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run `weir` with these arguments; no configuration of this machine is seen."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("WEIR_STORAGE_OPTIONS", raising=False)
+    monkeypatch.delenv("WEIR_CONFIG", raising=False)
+    monkeypatch.delenv("WEIR_DEBUG", raising=False)
+
+    def run_(*arguments: object) -> Ran:
+        capfd.readouterr()
+        status = main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return Ran(status, out, err)
+
+    return run_
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("v", pa.float64()),
+        pa.field("name", pa.string()),
+    ]
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> weir.Table:
+    """A table of 4 shards with three rows in its log and SSTables."""
+    made = weir.create(
+        str(tmp_path / "events"), SCHEMA, primary_key="id", sharding=weir.Bucket("id", 4)
+    )
+    with made.writer() as writer:
+        writer.put([{"id": i, "v": i / 2, "name": f"row {i}"} for i in (1, 2, 3)])
+    return made

@@ -1,0 +1,235 @@
+"""Rows in and out of a table, in every format."""
+
+import io
+import json
+import sys
+
+import lance
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import ipc
+
+import weir
+
+NEW = pa.table({"id": [3, 4], "v": [30.0, 40.0], "name": ["three", None]})
+
+
+def as_bytes(format):
+    if format == "csv":
+        return b"id,v,name\n3,30.0,three\n4,40.0,\n"
+    if format == "jsonl":
+        return b'{"id": 3, "v": 30, "name": "three"}\n{"id": 4, "v": 40.0}\n'
+    sink = io.BytesIO()
+    if format == "parquet":
+        pq.write_table(NEW, sink)
+    elif format == "arrow":
+        with ipc.new_stream(sink, NEW.schema) as writer:
+            writer.write_table(NEW)
+    else:
+        with ipc.new_file(sink, NEW.schema) as writer:
+            writer.write_table(NEW)
+    return sink.getvalue()
+
+
+FORMATS = ["csv", "jsonl", "parquet", "arrow", "arrow-file"]
+
+
+def expect_new(table):
+    found = table.scan().to_table().sort_by("id")
+    assert found["id"].to_pylist() == [1, 2, 3, 4]
+    assert found["v"].to_pylist() == [0.5, 1.0, 30.0, 40.0]
+    assert found["name"].to_pylist() == ["row 1", "row 2", "three", None]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_put_takes_a_file(run, table, tmp_path, format):
+    file = tmp_path / f"rows.{format.partition('-')[0]}"
+    file.write_bytes(as_bytes(format))
+    ran = run("put", table.uri, file, "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json()["rows"] == 2
+    expect_new(table)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_put_tells_the_format_of_standard_input_by_its_first_bytes(run, table, monkeypatch, format):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(as_bytes(format))))
+    ran = run("put", table.uri)
+    assert ran.status == 0, ran.err
+    expect_new(table)
+
+
+@pytest.mark.parametrize("kind", ["lance", "weir"])
+def test_put_takes_a_dataset_or_another_table_with_its_fresh_rows(run, table, tmp_path, kind):
+    source = str(tmp_path / "source.lance")
+    if kind == "lance":
+        lance.write_dataset(NEW, source)
+    else:
+        schema = pa.schema([NEW.schema.field("id").with_nullable(False), *list(NEW.schema)[1:]])
+        other = weir.create(source, schema, primary_key="id")
+        other.shard(0).writer().put(NEW)
+    assert run("put", table.uri, source).status == 0
+    expect_new(table)
+
+
+def test_put_deletes_by_key(run, table, tmp_path):
+    file = tmp_path / "keys.csv"
+    file.write_text("id\n1\n3\n")
+    assert run("put", table.uri, file, "--delete").status == 0
+    assert table.scan().to_table()["id"].to_pylist() == [2]
+
+
+def test_put_in_pieces_gives_the_same_rows(run, table, tmp_path):
+    file = tmp_path / "many.parquet"
+    pq.write_table(pa.table({"id": range(100), "v": [1.0] * 100}), file)
+    assert run("put", table.uri, file, "--batch-rows", 7, "--json").json()["puts"] == 15
+    assert table.scan().count() == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", "id,v\nx,1\n", "is not csv"),
+        ("a.jsonl", '{"id": "x"}\n', "is not jsonl"),
+        ("a.parquet", "no", "is not parquet"),
+        ("a.csv", "id,w\n1,1\n", "'w'"),
+        ("a.txt", "", "--format"),
+    ],
+)
+def test_put_of_what_does_not_fit_names_it_and_writes_nothing(
+    run, table, tmp_path, name, content, words
+):
+    file = tmp_path / name
+    file.write_text(content)
+    ran = run("put", table.uri, file)
+    assert ran.status == 1
+    assert words in ran.err
+    assert ran.err.count("\n") == 1
+    assert table.scan().count() == 3
+
+
+def test_put_of_a_missing_file(run, table):
+    ran = run("put", table.uri, "no-such-file.csv")
+    assert ran.status == 1
+    assert "no-such-file.csv" in ran.err
+
+
+def test_scan_as_a_table_as_lines_as_csv_and_as_arrow(run, table, tmp_path):
+    shown = run("scan", table.uri, "--filter", "id > 1", "--columns", "id,name")
+    assert "row 2" in shown.out
+    assert "row 1" not in shown.out
+    assert "2 rows" in shown.out
+    lines = run("scan", table.uri, "--json", "--filter", "id = 2").lines()
+    assert lines == [{"id": 2, "v": 1.0, "name": "row 2"}]
+    csv = run("scan", table.uri, "--format", "csv", "--filter", "id = 3").out
+    assert csv == '"id","v","name"\n3,1.5,"row 3"\n'
+    file = tmp_path / "out.arrow"
+    assert run("scan", table.uri, "--format", "arrow", "--output", file).status == 0
+    assert ipc.open_stream(file.read_bytes()).read_all().num_rows == 3
+
+
+def test_what_scan_writes_put_reads_again(run, table, tmp_path):
+    for format in ("jsonl", "csv", "arrow"):
+        file = tmp_path / f"copy.{format}"
+        run("scan", table.uri, "--format", format, "--output", file)
+        copy = weir.create(str(tmp_path / f"copy-{format}"), table.schema, primary_key="id")
+        assert run("put", copy.uri, file).status == 0
+        assert copy.scan().to_table().sort_by("id") == table.scan().to_table().sort_by("id")
+
+
+def test_scan_count_limit_and_explain(run, table):
+    assert run("scan", table.uri, "--count").out == "3\n"
+    assert run("scan", table.uri, "--count", "--json").json() == {"rows": 3}
+    assert len(run("scan", table.uri, "--json", "--limit", 2).lines()) == 2
+    assert "base version" in run("scan", table.uri, "--explain").out
+
+
+def test_a_table_on_the_screen_stops_after_fifty_rows_and_says_so(run, table):
+    with table.writer() as writer:
+        writer.put([{"id": i} for i in range(100)])
+    shown = run("scan", table.uri)
+    assert "the first 50 rows" in shown.out
+    assert len(shown.out.splitlines()) < 60
+
+
+def test_get_finds_keys_and_fails_for_a_missing_one(run, table):
+    assert run("get", table.uri, 2, "--json").json()["name"] == "row 2"
+    ran = run("get", table.uri, 2, 99, "--json")
+    assert ran.status == 1
+    assert len(ran.lines()) == 1
+    assert "1 of the keys" in ran.err
+    bad = run("get", table.uri, "x")
+    assert bad.status == 1
+    assert "'id' is int64" in bad.err
+
+
+def test_get_by_a_key_of_two_columns(run, tmp_path):
+    schema = pa.schema([pa.field("a", pa.string(), nullable=False),
+                        pa.field("b", pa.int32(), nullable=False)])  # fmt: skip
+    table = weir.create(str(tmp_path / "two"), schema, primary_key=["a", "b"])
+    with table.writer() as writer:
+        writer.put([{"a": "x", "b": 1}, {"a": "x", "b": 2}])
+    assert run("get", table.uri, "x,2", "--json").json() == {"a": "x", "b": 2}
+    assert run("get", table.uri, "x").status == 1
+
+
+def test_tail_shows_puts_and_deletes_and_resumes_at_its_bookmark(run, table, tmp_path):
+    bookmark = tmp_path / "mark.json"
+    tail = ["tail", table.uri, "--no-follow", "--json", "--bookmark", bookmark]
+    first = run(*tail).lines()
+    assert sorted(line["row"]["id"] for line in first) == [1, 2, 3]
+    assert {line["kind"] for line in first} == {"put"}
+    assert run(*tail).out == ""
+    with table.writer() as writer:
+        writer.delete([2])
+    again = run(*tail).lines()
+    assert [(line["kind"], line["row"]) for line in again] == [("delete", {"id": 2})]
+    shown = run("tail", table.uri, "--no-follow").out
+    assert shown.count("+ ") == 3
+    assert shown.count("- ") == 1
+    assert len(run("tail", table.uri, "--json", "--limit", 2).lines()) == 2  # follows until then
+
+
+def test_tail_from_now_on(run, table):
+    assert run("tail", table.uri, "--no-follow", "--new").out == ""
+
+
+def test_values_of_every_kind_are_shown(run, tmp_path):
+    import datetime as dt
+    import decimal
+
+    row = {
+        "id": 1,
+        "raw": b"\x00\xff",
+        "at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+        "vector": [0.5] * 8,
+        "deep": {"a": [1]},
+        "exact": decimal.Decimal("1.20"),
+        "markup": "[bold]not bold[/bold]",
+    }
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            ("raw", pa.binary()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("vector", pa.list_(pa.float32(), 8)),
+            ("deep", pa.struct([("a", pa.list_(pa.int64()))])),
+            ("exact", pa.decimal128(5, 2)),
+            ("markup", pa.string()),
+        ]
+    )
+    table = weir.create(str(tmp_path / "kinds"), schema, primary_key="id")
+    with table.writer() as writer:
+        writer.put([row])
+    found = run("scan", table.uri, "--json").json()
+    assert found["vector"] == [0.5] * 8
+    assert found["at"].startswith("2026-01-02")
+    assert found["exact"] == "1.20"
+    for format in ("table", "csv", "arrow"):
+        assert run("scan", table.uri, "--columns", "id,raw,at,vector,exact,markup,deep",
+                   "--format", format).status == 0  # fmt: skip
+    shown = run("scan", table.uri, "--columns", "markup,vector").out
+    assert "[bold]not bold[/bold]" in shown
+    assert "(8)" in shown
+    assert json.loads(run("scan", table.uri, "--json", "--columns", "raw").out)["raw"] == "AP8="

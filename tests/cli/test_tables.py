@@ -1,0 +1,219 @@
+"""Making tables, looking at them, keeping them tidy."""
+
+import lance
+import pyarrow as pa
+import pytest
+
+import weir
+from weir.cli import upkeep
+from weir.cli.top import Sample, picture, spark
+
+
+def test_create_in_words_makes_the_table_that_was_described(run, tmp_path):
+    uri = tmp_path / "orders"
+    ran = run(
+        "create", uri, "-C", "id:int64", "-C", "at:timestamp[us]", "-C", "e:float32[4]",
+        "-C", "tags:list<string>", "-C", "must:string!", "--key", "id", "--bucket", "id:2",
+        "--set", "durable_write=false", "--set", "max_memtable_rows=500",
+        "--set", "fence_ttl=30s", "--json",
+    )  # fmt: skip
+    assert ran.status == 0, ran.err
+    assert ran.json()["shards"] == 2
+    table = weir.open(str(uri))
+    assert table.schema.field("e").type == pa.list_(pa.float32(), 4)
+    assert table.schema.field("tags").type == pa.list_(pa.string())
+    assert not table.schema.field("id").nullable
+    assert not table.schema.field("must").nullable
+    assert table.schema.field("at").nullable
+    assert table.primary_key == ("id",)
+    assert table.sharding == weir.Bucket("id", 2)
+    assert table.writer_defaults.durable_write is False
+    assert table.writer_defaults.max_memtable_rows == 500
+    assert table.writer_defaults.fence_ttl_s == 30
+
+
+@pytest.mark.parametrize("pair", ["nonsense=1", "durable_write=perhaps", "max_memtable_rows=-1"])
+def test_create_with_a_setting_that_cannot_be_says_which(run, tmp_path, pair):
+    ran = run("create", tmp_path / "t", "-C", "id:int64", "--set", pair)
+    assert ran.status in (1, 2)
+    assert pair.partition("=")[0] in ran.err
+
+
+def test_create_like_a_file(run, tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("id,v\n1,0.5\n")
+    assert run("create", tmp_path / "t", "--like", file, "--key", "id").status == 0
+    assert run("put", tmp_path / "t", file).status == 0
+    assert weir.open(str(tmp_path / "t")).scan().count() == 1
+
+
+def test_create_where_something_is_says_what_to_do(run, table):
+    ran = run("create", table.uri, "-C", "id:int64")
+    assert ran.status == 1
+    assert "weir.open" in ran.err
+
+
+def test_enable_adopts_a_dataset(run, tmp_path):
+    uri = str(tmp_path / "old.lance")
+    lance.write_dataset(pa.table({"id": [1, 2], "v": [0.1, 0.2]}), uri)
+    assert run("enable", uri, "--key", "id", "--bucket", "id:2").status == 0
+    assert weir.open(uri).scan().count() == 2
+
+
+def test_shards_and_stats_for_people_and_for_machines(run, table):
+    shown = run("shards", table.uri)
+    assert "active" in shown.out
+    assert str(table.shards()[0].id) in shown.out
+    assert len(run("shards", table.uri, "--json").json()) == 4
+    writer = table.shard(0).writer()
+    writer.put([{"id": 1}])
+    found = run("stats", table.uri, "--json").json()
+    first = found["shards"][0]
+    assert first["lag"] == 2  # the fence and the row
+    assert first["unflushed_bytes"] > 0
+    assert first["oldest_unflushed_seconds"] >= 0
+    shown = run("stats", table.uri).out
+    assert "2 entries unflushed" in shown
+    writer.close()
+
+
+def test_stats_counts_pins(run, table):
+    table.checkpoint(scope="durable", name="a")
+    found = run("stats", table.uri, "--json").json()
+    assert found["checkpoints"] == 1
+    assert {shard["pins"] for shard in found["shards"]} == {1}
+
+
+def test_top_once(run, table):
+    shown = run("top", table.uri, "--once", "--interval", 0.1)
+    assert shown.status == 0
+    assert "entries/s" in shown.out
+    found = run("top", table.uri, "--json", "--interval", 0.1).json()
+    assert found["entries_per_second"] == 0
+
+
+def test_top_shows_rates_and_a_change_of_owner(table):
+    from rich.console import Console
+
+    before = Sample(0.0, table.stats())
+    with table.shard(0).writer() as writer:
+        for i in range(10):
+            writer.put([{"id": 1, "v": float(i)}])
+        after = Sample(1.0, table.stats())
+    console = Console(width=100, record=True, quiet=True)
+    with console.capture() as shown:
+        console.quiet = False
+        console.print(picture([before, after]))
+    assert "11 entries/s" in shown.get()  # ten rows and a fence
+    assert "was 1" in shown.get()
+
+
+def test_bars_of_rates():
+    assert spark([]) == ""
+    assert spark([0.0, 0.0]) == ""
+    assert spark([0.0, 5.0, 10.0]) == "▁▄█"
+
+
+def test_checkpoint_create_list_refresh_delete(run, table):
+    made = run("checkpoint", "create", table.uri, "--name", "nightly", "--ttl", "1h", "--json")
+    assert made.json()["name"] == "nightly"
+    assert "nightly" in run("checkpoint", "list", table.uri).out
+    longer = run("checkpoint", "refresh", table.uri, "nightly", "--ttl", "7d", "--json").json()
+    assert longer["expires"] > made.json()["expires"]
+    assert run("scan", table.uri, "--checkpoint", "nightly", "--count").out == "3\n"
+    assert run("checkpoint", "delete", table.uri, "nightly").status == 0
+    assert run("checkpoint", "list", table.uri, "--json").json() == []
+    gone = run("scan", table.uri, "--checkpoint", "nightly", "--count")
+    assert gone.status == 1
+    assert "nightly" in gone.err
+
+
+def test_the_default_checkpoint_of_the_command_disturbs_no_writer(run, table):
+    with table.shard(0).writer() as writer:
+        writer.put([{"id": 1, "v": 9.0}])
+        assert run("checkpoint", "create", table.uri, "--name", "now").status == 0
+        writer.put([{"id": 1, "v": 10.0}])
+    assert table.get([1])["v"].to_pylist() == [10.0]
+
+
+def test_clone_and_restore(run, table, tmp_path):
+    run("checkpoint", "create", table.uri, "--name", "before")
+    with table.writer() as writer:
+        writer.delete([1])
+    copy = str(tmp_path / "copy")
+    assert run("clone", table.uri, copy, "--checkpoint", "before").status == 0
+    assert weir.open(copy).scan().count() == 3
+    assert run("restore", table.uri, "before", "--yes").status == 0
+    assert weir.open(table.uri).scan().count() == 3
+
+
+def test_restore_asks_first(run, table, monkeypatch):
+    import io
+    import sys
+
+    run("checkpoint", "create", table.uri, "--name", "before")
+    with table.writer() as writer:
+        writer.delete([1])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert run("restore", table.uri, "before").status != 0
+    assert table.scan().count() == 2
+
+
+def test_compact_then_gc(run, table):
+    ran = run("compact", table.uri, "--json")
+    assert ran.json()["report"]["sstables"] > 0
+    assert weir.open(table.uri).scan(freshness="base").count() == 3
+    assert "compacted" in run("compact", table.uri).out
+    dry = run("gc", table.uri, "--min-age", "0s", "--fence-retention", "2m", "--dry-run", "--json")
+    assert dry.json()["dry_run"] is True
+    assert dry.json()["deleted"] > 0
+    shown = run("gc", table.uri, "--min-age", "0s", "--fence-retention", "2m")
+    assert "deleted" in shown.out
+    assert run("gc", table.uri, "--fence-retention", "1s").status == 1
+    assert table.scan().count() == 3
+
+
+def test_compact_again_and_again_until_interrupted(run, table, monkeypatch):
+    pauses = []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(upkeep.time, "sleep", sleep)
+    assert run("compact", table.uri, "--watch", "5m").status == 0
+    assert pauses == [300.0, 300.0]
+
+
+def test_reshard(run, table):
+    assert run("reshard", table.uri, "--bucket", "id:8", "--json").json()["shards"] == 8
+    assert weir.open(table.uri).scan().count() == 3
+
+
+def test_bench_measures_and_leaves_nothing(run, tmp_path):
+    ran = run("bench", tmp_path / "scratch", "--seconds", "0.1", "--json")
+    assert ran.status == 0, ran.err
+    assert all(line["per_second"] > 0 for line in ran.json()["lines"])
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_doctor_looks_at_the_installation_the_store_and_the_table(run, table, tmp_path):
+    found = run("doctor", table.uri, "--json")
+    assert found.status == 0
+    names = [finding["name"] for finding in found.json()["findings"]]
+    assert "race of creates" in names
+    assert names[-1] == "table"
+    assert "none here yet" in run("doctor", tmp_path / "empty").out
+    assert run("doctor").status == 0
+
+
+def test_doctor_fails_for_a_store_that_breaks_its_promises(run, table, monkeypatch):
+    from weir.cli import doctor
+    from weir.store.probe import Check, ProbeReport
+
+    broken = ProbeReport("x", (Check("race of creates", False, 0.1, "2 of 8 won"),))
+    monkeypatch.setattr(doctor, "probe", lambda _store: broken)
+    ran = run("doctor", table.uri)
+    assert ran.status == 1
+    assert "2 of 8 won" in ran.err
