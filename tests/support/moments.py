@@ -1,7 +1,6 @@
 """Tables for the rules of checkpoints, clones and WAL stores: small, sharded, easily compared."""
 
 import dataclasses
-import random
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ class SteppedClock(QuickClock):
 def make(place: Any, shards: int = 2, **options: Any) -> Table:
     """A keyed table with that many shards."""
     sharding = weir.Bucket("id", shards) if shards > 1 else weir.Unsharded()
-    options.setdefault("env", Env(random=random.Random(7)))
+    options.setdefault("env", Env())
     return weir.create(str(place), SCHEMA, primary_key="id", sharding=sharding, **options)
 
 

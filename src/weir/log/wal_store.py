@@ -43,6 +43,8 @@ class WalRecord:
     """None: beside the data."""
     prepared_by: Epoch | None = None
     """The epoch that prepared a move and has not confirmed it; the values above still hold."""
+    after: int = 0
+    """Entries at or below this position are where the log was before."""
 
 
 class WalMoved(CommitConflict):
@@ -149,18 +151,23 @@ class WalStores:
     def resolve(self, shard: UUID, record: WalRecord | None = None) -> ShardSite:
         """Like `site`, from the chain itself: one list, and two gets when there is a record."""
         record = record or latest_record(self.store, shard)
+        wal, store_id = self._checked(shard, record)
+        return self._remember(shard, record.seq, wal, store_id)
+
+    def _checked(self, shard: UUID, record: WalRecord) -> tuple[Store | None, str | None]:
+        """The store of a record, its identity checked (S-1)."""
+        if record.store_id is None:
+            return None, None
         wal = self.at(record.uri)
-        if record.store_id is not None:
-            if self.alias is not None and self.alias != record.uri:
-                other = self.at(self.alias)
-                wal = other if read_store_id(other, shard) == record.store_id else wal
-            found = read_store_id(wal, shard)
-            if found is None:
-                raise lost_store(wal, shard, record)
-            if found != record.store_id:
-                raise foreign_store(wal, shard, found)
-        place = wal if record.store_id is not None else None
-        return self._remember(shard, record.seq, place, record.store_id)
+        if self.alias is not None and self.alias != record.uri:
+            other = self.at(self.alias)
+            wal = other if read_store_id(other, shard) == record.store_id else wal
+        found = read_store_id(wal, shard)
+        if found is None:
+            raise lost_store(wal, shard, record)
+        if found != record.store_id:
+            raise foreign_store(wal, shard, found)
+        return wal, record.store_id
 
     def _remember(
         self, shard: UUID, seq: int, wal: Store | None, store_id: str | None
@@ -171,6 +178,20 @@ class WalStores:
 
     def _site(self, shard: UUID, wal: Store | None, store_id: str | None) -> ShardSite:
         return ShardSite(self.store, wal or self.store, shard, self._env, store_id)
+
+    def site_of(self, shard: UUID, position: int) -> ShardSite:
+        """The shard with the store that took the entry at `position`, before moves or after them.
+
+        One list, a get for each record the shard ever had, one for the id. `WalStoreMismatch`.
+        """
+        chosen = WalRecord()
+        for found in Chain(self.store, paths.wal_store_chain(shard)).all():
+            path = paths.chain_path(paths.wal_store_chain(shard), found.seq)
+            record = _decode(found.seq, records.loads(found.data, path), path)
+            if record.prepared_by is None and record.after < position:
+                chosen = record
+        wal, store_id = self._checked(shard, chosen)
+        return self._site(shard, wal, store_id)
 
     def forget(self, shard: UUID) -> None:
         """Let the next `site` look at the chain."""
@@ -226,6 +247,7 @@ def encode(
         "epoch": epoch,
         "nonce": nonce.hex,
         "prepared": move_to is not None,
+        "after": record.after,
     }
     if move_to is not None:
         body |= {"next_uri": move_to[0], "next_id": move_to[1]}
@@ -239,4 +261,4 @@ def _decode(seq: int, raw: dict[str, Any], path: str) -> WalRecord:
     if not all(isinstance(v, str | None) for v in (uri, store_id)):
         raise CorruptEntry(f"{path} is not a usable record of a WAL store")
     prepared = Epoch(epoch) if raw.get("prepared") is True else None
-    return WalRecord(seq, uri, store_id, prepared)
+    return WalRecord(seq, uri, store_id, prepared, int(raw.get("after", 0)))

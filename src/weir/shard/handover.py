@@ -170,7 +170,8 @@ def _switch(
             pause("stamped")
         manifests.require_owner(manifests.require(), epoch)
         pause("proved")
-        moved = WalRecord(record.seq + 2, target, store_id)
+        after = manifests.require().last_seen
+        moved = WalRecord(record.seq + 2, target, store_id, after=after)
         chain.append(encode(moved, epoch, new_id()), record.seq + 1)
     except ObjectExists:
         manifests.require_owner(manifests.require(), epoch)

@@ -23,10 +23,10 @@ import pyarrow as pa
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired, StoreDenied, StoreError
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
+from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.shard.levels import shaped
 from weir.table.core import Core
-from weir.table.shards import Shard
 
 log = logging.getLogger("weir.table")
 
@@ -125,27 +125,29 @@ class Changes:
         """Every shard to the end of its log as it is now."""
         schema = self._core.schema()
         for shard in self._core.shard_ids():
-            try:
-                yield from self._read(shard, self._tailer(shard), schema)
-            except MissingEntry:
-                if not self._moved(shard):
-                    raise
-                yield from self._read(shard, self._tailer(shard), schema)
+            while True:
+                tailer = self._tailer(shard)
+                try:
+                    yield from self._read(shard, tailer, schema)
+                    break
+                except MissingEntry:
+                    # S-3: perhaps the log goes on in another store.
+                    here = self._core.wal_stores.site_of(shard, int(tailer.position))
+                    if here.wal_id == tailer.site.wal_id:
+                        raise
+                    self._positions[shard] = int(tailer.position) - 1
+                    del self._tailers[shard]
             if self._stop():
                 return
 
     def _tailer(self, shard: UUID) -> WalTailer:
-        if shard not in self._tailers or self._moved(shard):
+        known = self._tailers.get(shard)
+        if known is None or known.site.wal_id != self._core.site(shard, known.floors).wal_id:
             self._tailers[shard] = self._start(shard)
         return self._tailers[shard]
 
-    def _moved(self, shard: UUID) -> bool:
-        """True when the log is now in another store (S-3); all in its old place was read."""
-        tailer = self._tailers[shard]
-        return self._core.site(shard, tailer.floors).wal_id != tailer.site.wal_id
-
     def _start(self, shard: UUID) -> WalTailer:
-        site = self._core.site(shard)
+        site = self._core.beside(shard)
         manifests = self._core.tails.manifests(site)
         floor = manifests.floors.load().wal
         known = self._positions.get(shard)
@@ -161,7 +163,7 @@ class Changes:
             )
         start = (floor if known is None else known) + 1
         self._positions.setdefault(shard, start - 1)
-        return Shard(self._core, shard, None).tailer(start)
+        return WalTailer(_Place(self._core.wal_stores.site_of(shard, start)), start)  # type: ignore[arg-type]
 
     def _read(self, shard: UUID, tailer: WalTailer, schema: TableSchema) -> Iterator[Change]:
         for entry in tailer:
@@ -170,6 +172,13 @@ class Changes:
             self._positions[shard] = int(entry.position)
         # Fences behind the last rows are passed as well (F-12).
         self._positions[shard] = max(self._positions[shard], int(tailer.position) - 1)
+
+
+class _Place:
+    """What a tailer needs to know of a shard."""
+
+    def __init__(self, site: ShardSite) -> None:
+        self.site = site
 
 
 def _runs(
