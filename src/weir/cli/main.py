@@ -64,7 +64,6 @@ def _main(
     ] = False,
 ) -> None:
     if debug:
-        os.environ[DEBUG_ENV] = "1"
         logging.basicConfig(level=logging.INFO, format="%(name)s %(message)s")
 
 
