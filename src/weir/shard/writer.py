@@ -29,7 +29,10 @@ from weir.log.site import ShardSite
 from weir.shard.ack import Ack, awaitable
 from weir.shard.flush import MemTables
 from weir.shard.group import GroupCommit
+from weir.shard.indexes import WriterIndexes
+from weir.shard.indexes_plan import search_writer
 from weir.shard.merge import merge_lookup, merge_scan
+from weir.shard.once import Once
 from weir.shard.replay import Progress, replay_entries
 from weir.shard.stats import (
     Counters,
@@ -41,7 +44,6 @@ from weir.shard.stats import (
     writer_stats,
 )
 from weir.shard.tags import GenerationTags, last_tag
-from weir.shard.tokens import Tokens, tokens_in_log
 from weir.types import Epoch, Generation, Position
 
 log = logging.getLogger("weir.shard")
@@ -82,11 +84,7 @@ class ShardWriter:
         )
         self._memtables: MemTables | None = None
         self._tags: GenerationTags | None = None
-        self._seen_tokens: dict[str, int] = {}
-        self._once_lock = appender.site.env.threads.lock()
-        self._once: dict[str, Ack] = {}
-        """The newest exactly-once put of each application; guarded by its own lock."""
-        self._read_log = False
+        self._once = Once(appender, self._enqueue)
         self._told_at = appender.site.env.clock.boottime()
 
     @classmethod
@@ -108,6 +106,8 @@ class ShardWriter:
         is called for each replayed entry.
         """
         config = config or WriterConfig()
+        # Before the claim: settings that do not fit the table leave no trace (M-2).
+        indexes = WriterIndexes.plan(lake, schema, config, env=site.env, name=str(site.shard))
         manifests = Manifests(site)
         claim = claim_shard(site, manifests)
         appender = WalAppender(
@@ -116,7 +116,7 @@ class ShardWriter:
         writer = cls(appender, schema=schema, lake=lake, config=config, belongs=belongs)
         began = site.env.clock.boottime()
         if config.enable_memtable:
-            writer._start_memtables(progress)
+            writer._start_memtables(progress, indexes)
         else:
             generation = last_tag(site, manifests, claim)
             writer._tags = GenerationTags(generation, config)
@@ -154,33 +154,12 @@ class ShardWriter:
 
         Returns False when it was. Rows and token become durable together, in one conditional write.
         """
-        with self._once_lock:
-            # One at a time: a batch on its way, of another thread or of a call that timed out, is
-            # neither in nor out before its entry is settled.
-            before = self._once.get(app)
-            if before is not None:
-                before.wait(timeout)
-            if version <= self.last_version(app):
-                return False
-            ack = self._enqueue(self.intake.rows(data), timeout, tokens=((app, version),))
-            self._once[app] = ack
-            ack.wait(timeout)
-            if ack.rows:
-                # Recorded beside the log as well: a native writer may flush the entry without
-                # knowing of it.
-                Tokens(self._appender.site).record(app, version)
-            return True
+        batches = self.intake.rows(data)
+        return self._once.put(batches, app=app, version=version, timeout=timeout)
 
     def last_version(self, app: str) -> int:
         """The highest batch number of `app` that is in this shard, -1 before the first."""
-        if self._memtables is None and not self._read_log:
-            # Replay would have met them: tokens whose writer died before it recorded them.
-            claim = self._appender.claim
-            found = tokens_in_log(self.site, claim.manifest.replay_after, claim.fence)
-            self._seen_tokens = {**found, **self._seen_tokens}
-            self._read_log = True
-        recorded = Tokens(self._appender.site).load(app)
-        return max(self._seen_tokens.get(app, -1), -1 if recorded is None else recorded)
+        return self._once.last_version(app)
 
     async def aput(self, data: Any) -> Ack:
         """`put` for asyncio: returns when durable, without blocking the loop."""
@@ -260,6 +239,15 @@ class ShardWriter:
             key_table(keys, self._schema), levels, self._lake.open_base, self._schema, columns
         )
 
+    def search(
+        self, column: str, query: Any, k: int = 10, filter: Any = None, **options: Any
+    ) -> pa.Table:
+        """The `k` best rows of this shard, with all this writer has put; see `Table.search`."""
+        memtables = self._readable("search")
+        return search_writer(
+            memtables, self._schema, column, query, k, filter, belongs=self._belongs, **options
+        )
+
     # -- telling ---------------------------------------------------------------------------------
 
     @property
@@ -331,6 +319,8 @@ class ShardWriter:
         nbytes = sum(batch.nbytes for batch in batches)
         ack = Ack(self._group, batches, rows=rows, nbytes=nbytes, tokens=tokens)
         self._group.enqueue(ack, self._book, timeout)
+        if self._memtables is not None:
+            self._memtables.indexes.took(self._memtables.active.level, rows)
         return ack
 
     def _settle(self, ack: Ack, *, wait: bool | None, timeout: float | None) -> None:
@@ -346,8 +336,6 @@ class ShardWriter:
         c = self._counters
         c.puts += 1
         c.rows_put += ack.rows
-        for app, version in ack.tokens:
-            self._seen_tokens[app] = max(version, self._seen_tokens.get(app, version))
         if self._memtables is None:
             assert self._tags is not None, "M-2: a WAL-only writer tags by size"
             return self._tags.tag(ack.rows, ack.nbytes)
@@ -380,7 +368,7 @@ class ShardWriter:
         tokens = [token for ack in group for token in ack.tokens]
         self._memtables.landed(generation, position, puts=len(group), tokens=tokens)
 
-    def _start_memtables(self, progress: Progress | None) -> None:
+    def _start_memtables(self, progress: Progress | None, indexes: WriterIndexes) -> None:
         appender = self._appender
         memtables = MemTables(
             appender.site.env,
@@ -389,11 +377,12 @@ class ShardWriter:
             appender,
             self._counters,
             Generation(appender.claim.manifest.current_generation),
+            indexes,
         )
         memtables.attach(self._group)
         self._memtables = memtables
         entries = replay_entries(appender.site, appender.manifests, appender.claim, progress)
-        self._seen_tokens = memtables.rebuild(entries, self.intake.stored)
+        self._once.replayed(memtables.rebuild(entries, self.intake.stored))
 
     def _finish(self) -> None:
         last = self._group.last()
@@ -410,8 +399,7 @@ class ShardWriter:
     def _require_memtables(self, call: str) -> MemTables:
         if self._memtables is None:
             raise WalOnlyMode(
-                f"{self._appender.site}: {call}() needs a MemTable, and this writer was opened "
-                "with "
+                f"{self._appender.site}: {call}() needs a MemTable, and this writer was opened with "
                 "enable_memtable=False; read the table instead, or open with enable_memtable=True"
             )
         return self._memtables
