@@ -37,6 +37,9 @@ log = logging.getLogger("weir.log")
 COMMIT_ATTEMPTS = 16
 """How often an update is rebased on somebody else's version before giving up."""
 
+LIST_ATTEMPTS = 16
+"""How often the folder is listed again when what it held was collected before it was read."""
+
 _PROBE_BATCHES = (2, 4, 8, 16, 32, 64)
 
 
@@ -71,7 +74,7 @@ class Manifests:
         floors = self.floors.load()
         if found is None or found.version <= floors.manifest:
             # G-7d: versions were collected, and perhaps recreated by a zombie, where the walk went.
-            found = self._listed(floors)
+            found, floors = self._listed(floors)
         if found is not None:
             self._known = found
         return found, floors
@@ -227,14 +230,28 @@ class Manifests:
             newest = decode_manifest(data, path=path)
         raise StoreError(f"{self.site}: more manifest versions than can be; is something looping?")
 
-    def _listed(self, floors: FloorValues) -> ShardManifest | None:
-        """The highest version in the folder; versions at or below the floor do not count (G-6)."""
-        versions: list[Version] = []
-        for meta in self.site.store.list(paths.manifest_dir(self.site.shard)):
-            version = paths.parse_manifest_name(meta.path.rpartition("/")[2])
-            if version is not None and version > floors.manifest:
-                versions.append(version)
-        return self._walk(self.load(max(versions))) if versions else None
+    def _listed(self, floors: FloorValues) -> tuple[ShardManifest | None, FloorValues]:
+        """The highest version in the folder; versions at or below the floor do not count (G-6).
+
+        Others commit and collect meanwhile: what was listed may be gone when it is read, and that is
+        no shard without a manifest.
+        """
+        for _ in range(LIST_ATTEMPTS):
+            versions: list[Version] = []
+            for meta in self.site.store.list(paths.manifest_dir(self.site.shard)):
+                version = paths.parse_manifest_name(meta.path.rpartition("/")[2])
+                if version is not None and version > floors.manifest:
+                    versions.append(version)
+            if not versions and not floors.manifest:
+                return None, floors
+            found = self._walk(self.load(max(versions))) if versions else None
+            floors = self.floors.load()
+            if found is not None and found.version > floors.manifest:
+                return found, floors
+        raise StoreError(
+            f"{self.site}: manifests were collected {LIST_ATTEMPTS} times before the listed one was "
+            "read, or none is left above the floor; try again"
+        )
 
     def _write_hint(self, version: Version) -> None:
         try:
