@@ -233,7 +233,7 @@ class Manifests:
     def _listed(self, floors: FloorValues) -> tuple[ShardManifest | None, FloorValues]:
         """The highest version in the folder; versions at or below the floor do not count (G-6).
 
-        Others commit and collect meanwhile: what was listed may be gone when it is read, and that is
+        Others commit and collect meanwhile: what was listed may be gone when it is read, which is
         no shard without a manifest.
         """
         for _ in range(LIST_ATTEMPTS):
@@ -249,7 +249,7 @@ class Manifests:
             if found is not None and found.version > floors.manifest:
                 return found, floors
         raise StoreError(
-            f"{self.site}: manifests were collected {LIST_ATTEMPTS} times before the listed one was "
+            f"{self.site}: {LIST_ATTEMPTS} times the listed manifest was collected before it was "
             "read, or none is left above the floor; try again"
         )
 
