@@ -7,9 +7,9 @@ that holds the primary-key columns in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import pyarrow as pa
@@ -98,11 +98,18 @@ class Lake(Protocol):
         """The latest version, or that one."""
 
     def write_sstable(
-        self, shard: UUID, name: str, batches: Sequence[pa.RecordBatch], schema: TableSchema
+        self,
+        shard: UUID,
+        name: str,
+        batches: Sequence[pa.RecordBatch],
+        schema: TableSchema,
+        *,
+        after_write: Callable[[Any], None] | None = None,
     ) -> SsTableInfo:
         """Write a complete SSTable directory; publish nothing (M-4).
 
         `batches` are in `schema.wal` shape and put order; the last row of a key wins.
+        `after_write` may build indexes on the finished dataset; a lake without any leaves it out.
         """
 
     def open_sstable(self, shard: UUID, name: str, schema: TableSchema) -> SsTableReader:

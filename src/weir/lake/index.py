@@ -116,6 +116,8 @@ def maintained_indexes(
     Raises `InvalidInput` for a configuration that does not fit the table.
     """
     known = base_indexes(base)
+    if not known and not configs:
+        return ()
     if configs:
         by_column = {(index.column, index.kind): index for index in known}
         return tuple(_configured(c, by_column.get((c.column, c.kind)), schema) for c in configs)

@@ -29,6 +29,7 @@ from weir.log.appender import WalAppender
 from weir.log.rules import Evidence
 from weir.shard.ack import internal
 from weir.shard.group import GroupCommit
+from weir.shard.indexes import WriterIndexes
 from weir.shard.levels import Level
 from weir.shard.memtable import MemTable
 from weir.shard.stats import Counters
@@ -57,8 +58,10 @@ class MemTables:
         appender: WalAppender,
         counters: Counters,
         generation: Generation,
+        indexes: WriterIndexes,
     ) -> None:
         self._env = env
+        self.indexes = indexes
         self._schema = schema
         self._lake = lake
         self._appender = appender
@@ -202,6 +205,7 @@ class MemTables:
             thread = self._thread
         if thread is not None:
             thread.join()
+        self.indexes.stop()
 
     def rebuild(
         self,
@@ -301,7 +305,11 @@ class MemTables:
         tag = f"{self._env.random.getrandbits(32):08x}"
         name = paths.sstable_name(table.generation, tag)
         info = self._lake.write_sstable(
-            self._appender.site.shard, name, table.batches, self._schema
+            self._appender.site.shard,
+            name,
+            table.batches,
+            self._schema,
+            after_write=self.indexes.build,
         )
         return SsTable(
             generation=table.generation,
@@ -347,6 +355,7 @@ class MemTables:
                 assert self.frozen[0] is table, "W-5: published out of order"
                 self.frozen.popleft()
                 self._group.release(table.nbytes)
+                self.indexes.published(table.level)
             self._changed.notify_all()
 
     def _check_not_folded(self, current: ShardManifest) -> None:

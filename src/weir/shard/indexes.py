@@ -20,8 +20,10 @@ import pyarrow as pa
 from weir.config import WriterConfig
 from weir.durations import seconds
 from weir.env import Env, Thread
+from weir.format.schema import TableSchema
+from weir.lake.api import Lake
 from weir.lake.cache import ByteCache
-from weir.lake.index import IndexInfo
+from weir.lake.index import IndexInfo, index_builder, index_of, maintained_indexes
 from weir.lake.index_text import Analyzer, TextBlock
 from weir.lake.index_text import join_blocks as join_texts
 from weir.lake.index_vector import VectorBlock, vector_block
@@ -192,6 +194,8 @@ class WriterIndexes:
         self._env = env
         self._config = config
         self.indexes = tuple(indexes)
+        self.build = index_builder(self.indexes, where=name)
+        """Builds the indexes into an SSTable; None when there are none."""
         self.fresh = FreshIndexes(env)
         self._name = name
         self._kept = [i for i in indexes if i.kind in ("vector", "text")]
@@ -200,6 +204,22 @@ class WriterIndexes:
         self._level: MemLevel | None = None
         self._thread: Thread | None = None
         self._stopping = False
+
+    @classmethod
+    def plan(
+        cls, lake: Lake, schema: TableSchema, config: WriterConfig, *, env: Env, name: str
+    ) -> WriterIndexes:
+        """The indexes a writer keeps; `InvalidInput` when one does not fit the table.
+
+        Without any index in the base no request, else at most one.
+        """
+        indexes = maintained_indexes(lake.open_base(), config.index_configs, schema)
+        return cls(env, config, indexes, name)
+
+    def metric(self, column: str) -> str | None:
+        """The distance of the vector index kept on that column."""
+        index = index_of(self.indexes, column, "vector")
+        return None if index is None else index.metric
 
     def took(self, level: MemLevel, rows: int) -> None:
         """Rows were put into that level. No lock of the writer is held."""

@@ -40,6 +40,7 @@ from weir.lake.index_search import (
 from weir.lake.index_text import TextStats
 from weir.lake.index_vector import METRICS, query_vector
 from weir.lake.sstable_read import LanceSsTable
+from weir.shard.flush import MemTables
 from weir.shard.indexes import FreshIndexes
 from weir.shard.indexes_fresh import MemoryRows, MemoryTexts, MemoryVectors
 from weir.shard.indexes_merge import Ranked, best_rows
@@ -103,6 +104,36 @@ def search_levels(
         raise InvalidInput(f"a search in text column {column!r} takes words, got {query!r}")
     ranked = plan.by_text(query)
     return best_rows(ranked, k, schema, target, lambda values: -values, "_score")
+
+
+def search_writer(
+    memtables: MemTables,
+    schema: TableSchema,
+    column: str,
+    query: Any,
+    k: int,
+    filter: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    belongs: Belongs | None = None,
+    **options: Any,
+) -> pa.Table:
+    """`search_levels` over what a writer sees: its own MemTables, its SSTables, its base rows."""
+    levels, base = memtables.levels()
+    options.setdefault("metric", memtables.indexes.metric(column))
+    return search_levels(
+        levels,
+        base,
+        schema,
+        column,
+        query,
+        k=k,
+        filter=filter,
+        columns=columns,
+        belongs=belongs,
+        fresh=memtables.indexes.fresh,
+        options=SearchOptions(**options),
+    )
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,7 @@ Belongs = Callable[[pa.RecordBatch], pa.Array]
 
 
 class ShardWriter:
-    """Writes to one shard it owns. Safe to share between threads: concurrent puts share WAL
-    entries."""
+    """Writes to one shard it owns. Safe to share between threads, whose puts share entries."""
 
     def __init__(
         self,
@@ -64,8 +63,7 @@ class ShardWriter:
         config: WriterConfig,
         belongs: Belongs | None = None,
     ) -> None:
-        """Use `ShardWriter.open` or `Shard.writer`: a writer must have claimed and replayed
-        first."""
+        """Use `ShardWriter.open` or `Shard.writer`, which claim and replay first."""
         self._appender = appender
         self._schema = schema
         self._lake = lake
@@ -215,25 +213,17 @@ class ShardWriter:
     # -- reading ---------------------------------------------------------------------------------
 
     def scan(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Any = None,
+        self, columns: Sequence[str] | None = None, filter: Any = None
     ) -> pa.RecordBatchReader:
         """This shard's rows, the newest of each key, with everything this writer has put (M-1)."""
         levels, base = self._readable("scan").levels()
         schema, batches = merge_scan(
-            levels,
-            base,
-            self._schema,
-            columns=columns,
-            filter=filter,
-            belongs=self._belongs,
+            levels, base, self._schema, columns=columns, filter=filter, belongs=self._belongs
         )
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def get(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
-        """The newest rows of those keys; a key in the MemTable costs microseconds and no
-        request."""
+        """The newest rows of those keys; one in the MemTable costs microseconds, no request."""
         levels = self._readable("get").fresh_levels()
         return merge_lookup(
             key_table(keys, self._schema), levels, self._lake.open_base, self._schema, columns

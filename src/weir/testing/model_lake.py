@@ -49,9 +49,15 @@ class ModelLake:
     # -- SSTables --------------------------------------------------------------------------------
 
     def write_sstable(
-        self, shard: UUID, name: str, batches: Sequence[pa.RecordBatch], schema: TableSchema
+        self,
+        shard: UUID,
+        name: str,
+        batches: Sequence[pa.RecordBatch],
+        schema: TableSchema,
+        *,
+        after_write: Any = None,
     ) -> SsTableInfo:
-        """Two objects, the data last; nothing is published."""
+        """Two objects, the data last; nothing is published. A model has no indexes."""
         rows = pa.Table.from_batches(batches, schema.wal)
         if schema.primary_key:
             rows = rows.take(pa.array(newest_rows(pk_values(rows, schema.primary_key))))
