@@ -15,6 +15,10 @@ class HookStore:
         self._part = part
         self._action: Callable[[], None] | None = action
 
+    def arm(self, action: Callable[[], None]) -> None:
+        """Do this after the next such call."""
+        self._action = action
+
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
         if name != self._verb:

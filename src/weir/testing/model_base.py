@@ -79,11 +79,26 @@ class ModelSsTable:
         return self._level().lookup(keys, columns)
 
 
+class NoIndexes:
+    """As much of a Lance dataset as is asked for the indexes it does not have."""
+
+    uri = "model"
+
+    def describe_indices(self) -> list[Any]:
+        """None."""
+        return []
+
+    def list_indices(self) -> list[Any]:
+        """None."""
+        return []
+
+
 class ModelBase(LanceBase):
     """One version of the base. A `LanceBase` by name only: compaction asks for one, and nothing of
     it is used."""
 
     def __init__(self, header: Mapping[str, Any], rows: pa.Table, schema: TableSchema) -> None:
+        self.dataset = NoIndexes()
         self.header = header
         self.table = rows
         self._schema = schema

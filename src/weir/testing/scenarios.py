@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
@@ -118,7 +118,7 @@ class Run:
     def __init__(
         self,
         plan: Plan,
-        roles: dict[str, Callable[[Run, Actor, Role], None]],
+        roles: Mapping[str, Callable[[Run, Actor, Role], None]],
         setup: Callable[[Run, Actor], None] = lambda _run, _actor: None,
     ) -> None:
         self.plan = plan
