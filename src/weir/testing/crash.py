@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from weir.testing.oracles import Violation
 from weir.testing.roles import Session, final
 from weir.testing.scenarios import Outcome, Plan, Role, Run
 from weir.testing.scheduler import Actor
 from weir.testing.sim_env import make_actor
-from weir.testing.sim_store import Faults
+from weir.testing.sim_world import Faults
+from weir.testing.truth import Violation
 
 Script = Callable[[Run, Actor], None]
 

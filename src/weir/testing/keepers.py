@@ -16,10 +16,10 @@ from weir.table.core import Core
 from weir.table.scan import Scan
 from weir.table.snapshot import Snapshot, SnapshotReader
 from weir.testing.model_lake import ModelLake
-from weir.testing.oracles import Violation
 from weir.testing.roles import core_of, table_rows
 from weir.testing.scenarios import SHARD, Role, Run
 from weir.testing.scheduler import Actor
+from weir.testing.truth import Violation
 from weir.upkeep.checkpoint import Checkpoint, create, delete
 from weir.upkeep.collect import Target, collect
 from weir.upkeep.compact import compact

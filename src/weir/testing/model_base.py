@@ -98,7 +98,7 @@ class ModelBase(LanceBase):
     it is used."""
 
     def __init__(self, header: Mapping[str, Any], rows: pa.Table, schema: TableSchema) -> None:
-        self.dataset = NoIndexes()
+        self.dataset = NoIndexes()  # type: ignore[assignment]
         self.header = header
         self.table = rows
         self._schema = schema

@@ -20,11 +20,8 @@ every row found anywhere tells where it came from.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
-
-import pyarrow as pa
 
 from weir.errors import (
     Backpressure,
@@ -39,63 +36,8 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, decode_manifest
 from weir.log.rules import RuleBroken
 from weir.testing.scheduler import Actor, Scheduler
-from weir.testing.sim_store import Shelf
-
-Row = tuple[int, int, int, int, int, bool]
-"""Key, session, batch, index in the batch, size of the batch, is a delete."""
-BatchId = tuple[int, int]
-
-
-class Violation(BaseException):
-    """A promise was broken; the letter comes first. No `Exception`: no handler of the product may
-    eat it."""
-
-    def __init__(self, letter: str, text: str) -> None:
-        super().__init__(f"{letter}: {text}")
-        self.letter = letter
-
-
-@dataclass
-class Entry:
-    """One position of the log, as first written."""
-
-    position: int
-    epoch: int
-    is_fence: bool
-    rows: list[Row]
-    actor: str
-
-
-@dataclass
-class Put:
-    """One batch a client handed over."""
-
-    id: BatchId
-    rows: list[Row]
-    acked_at: int | None = None
-    refused: bool = False
-    """The client was told that nothing of it was accepted."""
-
-
-@dataclass
-class ShardTruth:
-    """What the judge knows of one shard."""
-
-    shard: UUID
-    log: dict[int, Entry] = field(default_factory=dict)
-    manifests: dict[int, ShardManifest] = field(default_factory=dict)
-    last_version: int = 0
-    tip: int = 0
-    acked: int = 0
-    """Highest position acknowledged to a client."""
-    opened_epoch: int = 0
-    """Highest epoch whose `open` has returned."""
-    folded: list[dict[int, Row]] = field(default_factory=list)
-    """Per position the newest row of each key, deletes left out."""
-
-    def state(self, position: int) -> dict[int, Row]:
-        """What a reader sees who sees the log through `position`; keyed tables."""
-        return self.folded[position - 1] if position else {}
+from weir.testing.sim_world import Shelf
+from weir.testing.truth import BatchId, Entry, Put, Row, ShardTruth, Violation, read_entry
 
 
 class Judge:
@@ -393,17 +335,3 @@ class Judge:
         for put in self.puts.values():
             if put.acked_at is not None and self.seen.get(put.id) != put.acked_at:
                 raise Violation("D", f"batch {put.id} is not at {put.acked_at} any more")
-
-
-def read_entry(data: bytes, position: int, actor: str) -> Entry:
-    """An entry's rows, read with pyarrow alone."""
-    reader = pa.ipc.open_stream(data)
-    metadata = reader.schema.metadata or {}
-    rows: list[Row] = []
-    for batch in reader:
-        columns = [
-            batch.column(name).to_pylist() for name in ("k", "w", "c", "i", "n", "_tombstone")
-        ]
-        rows.extend(zip(*columns, strict=True))
-    is_fence = metadata.get(b"fence_sentinel") == b"true"
-    return Entry(position, int(metadata[b"writer_epoch"]), is_fence, rows, actor)

@@ -17,9 +17,9 @@ from weir.table.record import Route, TableRecord, TableRecords
 from weir.table.scan import Scan
 from weir.table.sharding import Unsharded
 from weir.table.tails import Tails
-from weir.testing.oracles import Put, Row, Violation
 from weir.testing.scenarios import COLUMNS, SHARD, Role, Run
 from weir.testing.scheduler import Actor
+from weir.testing.truth import Put, Row, Violation
 
 KEYS = 6
 

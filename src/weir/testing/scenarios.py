@@ -17,10 +17,12 @@ from weir.format.schema import FIELD_ID, TableSchema, table_schema
 from weir.log.site import ShardSite
 from weir.store.retry import RetryingStore, RetryPolicy
 from weir.testing.model_lake import ModelLake
-from weir.testing.oracles import Judge, Violation
+from weir.testing.oracles import Judge
 from weir.testing.scheduler import POLICIES, Actor, Scheduler, Settings, Stuck
 from weir.testing.sim_env import make_actor
-from weir.testing.sim_store import Faults, Shelf, SimStore, World
+from weir.testing.sim_store import SimStore
+from weir.testing.sim_world import Faults, Shelf, World
+from weir.testing.truth import Violation
 
 SHARD = UUID(int=0x5EED, version=4)
 COLUMNS = ("k", "w", "c", "i", "n")

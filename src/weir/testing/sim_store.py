@@ -9,10 +9,7 @@ or the path was collected), applied twice, slow, throttled; listings in pages wh
 
 from __future__ import annotations
 
-import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from weir.errors import StoreError
@@ -27,115 +24,10 @@ from weir.store.api import (
     ObjectMissing,
 )
 from weir.store.paths import check, check_folder
-from weir.testing.scheduler import Actor, Killed, Scheduler
+from weir.testing.scheduler import Actor, Killed
+from weir.testing.sim_world import Late, Shelf, short
 
 T = TypeVar("T")
-
-
-@dataclass
-class Faults:
-    """Chance of each outcome per call; drawn from the seed, all zero in a healthy world."""
-
-    refuse: float = 0.0
-    """A write fails and says that it was not applied (also 409 and throttling)."""
-    lose_after: float = 0.0
-    """Applied, the answer is lost."""
-    lose: float = 0.0
-    """Not applied, the answer is lost."""
-    late: float = 0.0
-    """The answer is lost; applied at a later step, perhaps after everything else."""
-    twice: float = 0.0
-    """Applied twice; the first answer is given."""
-    echo: float = 0.0
-    """Applied twice; the second answer is given, as through a proxy that repeats."""
-    slow: float = 0.0
-    """Takes seconds to hours."""
-    read_error: float = 0.0
-    outage: float = 0.0
-    """Chance per write that all calls of this process fail for a while."""
-    orphan: float = 0.5
-    """A process that dies before its write was applied: the chance that it is applied later."""
-
-    def record(self) -> dict[str, float]:
-        """As JSON-ready values."""
-        return asdict(self)
-
-
-@dataclass
-class Late:
-    """A request under way whose sender waits no more."""
-
-    due: int
-    actor: Actor
-    op: str
-    path: str
-    apply: Callable[[], Any]
-
-
-@dataclass
-class World:
-    """What all simulated stores of a run share: the scheduler, the faults, the requests under
-    way."""
-
-    scheduler: Scheduler
-    rng: random.Random
-    faults: Faults
-    fired: Counter[str] = field(default_factory=Counter)
-    calls: Counter[str] = field(default_factory=Counter)
-    late: list[Late] = field(default_factory=list)
-    outages: dict[str, int] = field(default_factory=dict)
-    paging: float = 0.0
-    on_write: list[Callable[[Actor, str, str, Bytes], None]] = field(default_factory=list)
-    """Called with (actor, op, path, data) right after a write was applied."""
-    before_delete: list[Callable[[Actor, str], None]] = field(default_factory=list)
-    healthy: bool = False
-    writes: Counter[str] = field(default_factory=Counter)
-    """Writes begun, by actor: the crash points of a script."""
-    crash_at: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Actor to (n, "before" or "after"): it dies at its n-th write."""
-
-    def deliver(self, *, everything: bool = False) -> None:
-        """Apply the late requests that are due."""
-        if not self.late:
-            return
-        step = self.scheduler.step
-        due = [late for late in self.late if everything or late.due <= step]
-        if not due:
-            return
-        self.late = [late for late in self.late if not (everything or late.due <= step)]
-        for late in due:
-            try:
-                late.apply()
-                outcome = "applied late"
-            except (ObjectExists, ObjectChanged, ObjectMissing):
-                outcome = "refused late"
-            self.fired[outcome] += 1
-            self.scheduler.note(late.actor.name, f"{late.op} {short(late.path)}: {outcome}")
-
-
-class Shelf:
-    """The objects of one store."""
-
-    def __init__(self, world: World, uri: str) -> None:
-        self.world = world
-        self.uri = uri
-        self.blobs: dict[str, Blob] = {}
-        self.etags = 0
-
-    def put(self, actor: Actor, op: str, path: str, data: Bytes) -> str:
-        """Create or replace, and tell who watches."""
-        self.etags += 1
-        etag = str(self.etags)
-        body = bytes(data)
-        self.blobs[path] = Blob(body, Meta(path, len(body), self.world.scheduler.now, etag))
-        for watch in self.world.on_write:
-            watch(actor, op, f"{self.uri}/{path}", body)
-        return etag
-
-    def names(self, prefix: str) -> list[str]:
-        """Sorted names below a folder."""
-        lead = prefix + "/" if prefix else ""
-        return sorted(path for path in self.blobs if path.startswith(lead))
 
 
 class SimStore:
@@ -405,20 +297,3 @@ class SimStore:
 
     def _say(self, op: str, path: str, outcome: str) -> None:
         self._s.note(self.actor.name, f"{op} {short(path)}: {outcome}")
-
-
-def short(path: str) -> str:
-    """A path as people read it: bit-reversed names as numbers, long ids cut."""
-    parts = []
-    for part in path.split("/"):
-        stem, dot, suffix = part.partition(".")
-        if len(stem) == 64 and set(stem) <= {"0", "1"}:
-            parts.append(f"{int(stem[::-1], 2)}{dot}{suffix}")
-        elif len(stem) == 36 and stem.count("-") == 4:
-            parts.append(stem[:4])
-        elif len(stem) == 20 and stem.isdigit():
-            n = int(stem)
-            parts.append(str(n if n < 1 << 40 else (1 << 64) - 1 - n) + dot + suffix)
-        else:
-            parts.append(part)
-    return "/".join(parts).removeprefix("_mem_wal/")

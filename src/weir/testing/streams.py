@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from weir.config import WriterConfig
 from weir.errors import WeirError
 from weir.shard.writer import ShardWriter
-from weir.testing.oracles import Row, Violation
 from weir.testing.roles import KEYS, to_batch
 from weir.testing.scenarios import SHARD, Role, Run
+from weir.testing.truth import Row, Violation
 
 if TYPE_CHECKING:
     from weir.testing.scheduler import Actor
