@@ -1,6 +1,7 @@
 """INVARIANTS 10.2: the protocol of collection, every interleaving at small bounds."""
 
 import contextlib
+import functools
 import itertools
 import math
 import random
@@ -10,10 +11,13 @@ import pytest
 
 from tests.support.shards import SHARD, HandClock, schema
 from weir.env import Env
-from weir.errors import CommitConflict, FencedError
+from weir.errors import CheckpointNotFound, CommitConflict, FencedError
+from weir.format import paths
 from weir.format.manifest import SsTable
 from weir.log.appender import WalAppender
+from weir.log.checkpoints import Checkpoint, Checkpoints, ShardPin
 from weir.log.fence import claim_shard
+from weir.log.floors import Floors
 from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
@@ -25,6 +29,7 @@ from weir.testing.gc_model import NEVER, Bounds, Broken, explore, main
 from weir.testing.interleave import InlineThreads, Scenario
 from weir.types import Generation, Position
 from weir.upkeep.collect import Target, collect
+from weir.upkeep.gc.pins import load_pins
 
 # What each lock alone must do, and both.
 BOTH = {"retention": NEVER, "fence_ttl": 0}
@@ -201,3 +206,70 @@ def test_g7_the_real_code_without_locks_loses_one() -> None:
 def test_g7_three_writers_and_two_collectors(locks) -> None:
     make = story((1, 0), (1, 1), (0, 1), collectors=2, **locks)
     assert interleave.explore(make, preemptions=2, runs_max=150) == 150
+
+
+# -- K-1b: one checkpointer, one collector ---------------------------------------------------------
+
+
+class Pinned(World):
+    """A shard that a writer flushed twice; the versions before the last may go at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__(keep_first_entries=False, fence_ttl=0.0)
+        self.confirmed: list[Checkpoint] = []
+        self.writer(2, 2)(self.raw)
+
+    def checkpointer(self, store) -> None:
+        """The order of `weir.upkeep.pinning`: manifest, record, floors, confirmation."""
+        site = self.site(store)
+        manifest = Manifests(site).require()
+        pin = ShardPin.of(manifest, Position(manifest.last_seen))
+        records = Checkpoints(store)
+        draft = Checkpoint(site.env.new_id(), "durable", 0.0, 1, 1, (pin,))
+        pending = records.announce(draft, pending_until=1e18)
+        floors = Floors(site).load()
+        if pin.manifest_version <= floors.manifest or pin.replay_after < floors.wal:
+            records.mark_deleted(pending)
+            return
+        with contextlib.suppress(CheckpointNotFound):
+            self.confirmed.append(records.confirm(pending, expires=None))
+
+    def check(self) -> None:
+        for checkpoint in self.confirmed:
+            pin = checkpoint.shards[0]
+            wanted = [paths.manifest_path(SHARD, pin.manifest_version)]
+            positions = range(pin.replay_after + 1, pin.wal_through + 1)
+            wanted += [paths.wal_path(SHARD, Position(p)) for p in positions]
+            gone = [path for path in wanted if self.raw.head(path) is None]
+            assert not gone, f"a confirmed checkpoint lost {gone}"
+
+
+def pinned(*, flusher: bool, collector=None):
+    def make() -> Scenario:
+        world = Pinned()
+        others = [world.writer(1, 1)] if flusher else []
+        return Scenario(
+            world.raw,
+            [functools.partial(collector or Pinned.collector, world), world.checkpointer, *others],
+            world.check,
+        )
+
+    return make
+
+
+def test_k1b_a_confirmed_checkpoint_keeps_what_it_names_in_every_interleaving() -> None:
+    assert interleave.explore(pinned(flusher=False), preemptions=2) > 100
+    assert interleave.explore(pinned(flusher=True), preemptions=2, runs_max=150) == 150
+
+
+def test_k1b_a_collector_that_asks_before_it_raises_the_floor_breaks_it(monkeypatch) -> None:
+    """The test of the test above: pins read too early."""
+
+    def early(world, store) -> None:
+        site = world.site(store)
+        pins = load_pins(store, 0.0)
+        monkeypatch.setattr("weir.upkeep.collect.load_pins", lambda *a, **k: pins)
+        collect(Target(store, site.env, [site]), 0, "7d", kinds=["wal", "manifests"])
+
+    with pytest.raises(AssertionError, match="a confirmed checkpoint lost"):
+        interleave.explore(pinned(flusher=True, collector=early), preemptions=1)
