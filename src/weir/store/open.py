@@ -110,14 +110,17 @@ def open_bare(
 
 
 def lance_options(uri: str, storage_options: Mapping[str, str] | None) -> dict[str, str] | None:
-    """What pylance needs for the same place, or None when it needs nothing. Never print it."""
-    place = normalize(uri)
+    """What pylance needs for the same place, or None when it needs nothing. Never print it.
+
+    A local table gets them too: a clone may share the files of a parent that is elsewhere.
+    """
+    normalize(uri)
     options = {
         _TO_LANCE.get(key, key): value
         for key, value in _texts(storage_options).items()
         if not key.startswith("weir_")
     }
-    return options if options and "://" in place else None
+    return options or None
 
 
 def _texts(storage_options: Mapping[str, str] | None) -> dict[str, str]:

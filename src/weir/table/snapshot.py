@@ -18,10 +18,11 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
+from weir.errors import InvalidInput, MissingEntry, SnapshotExpired, WalStoreMismatch
 from weir.format.manifest import ShardManifest, Status
 from weir.format.schema import TableSchema, align_batch
 from weir.lake.api import Base
+from weir.log.floors import FloorValues
 from weir.log.site import ShardSite
 from weir.shard.levels import Level, MemLevel
 from weir.table.core import Core
@@ -211,9 +212,20 @@ def _cut(core: Core, shard: UUID, *, tail: bool) -> Cut | None:
     manifest, floors = core.tails.latest(core.beside(shard))
     if manifest is None:
         return None  # a folder without a manifest: a shard somebody is just making
-    site = core.site(shard, floors) if tail else core.beside(shard)
-    through = core.tails.tip(site, manifest, floors) if tail else manifest.replay_after
+    through = _tip(core, manifest, floors) if tail else manifest.replay_after
     return _cut_of(manifest, max(through, manifest.replay_after))
+
+
+def _tip(core: Core, manifest: ShardManifest, floors: FloorValues) -> int:
+    try:
+        site = core.site(manifest.shard_id, floors)
+    except WalStoreMismatch:
+        # S-2: a separate log that cannot be read is not needed when no mark says that a row was
+        # about to be written above R; a writer puts the mark before the row.
+        if not floors.is_closed(manifest.replay_after, manifest.last_seen):
+            raise
+        return manifest.replay_after
+    return core.tails.tip(site, manifest, floors)
 
 
 def _cut_of(manifest: ShardManifest, through: int) -> Cut:
