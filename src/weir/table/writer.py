@@ -123,7 +123,7 @@ class TableWriter:
             if not moved or len(moved) < len(failures):
                 break
             # C-11: the shard was sealed under us. Not a fight over it: its heirs take the rows.
-            if not self._await_routing(record):
+            if not self._await_routing(record.routing_version):
                 break
             batches = [row for shard in moved for row in failures[shard][1]]
             batches += [row for shard in moved for row in self._abandon(shard)]
@@ -166,11 +166,11 @@ class TableWriter:
         manifest = self._core.tails.manifests(self._core.beside(shard)).latest()
         return manifest is not None and manifest.status is Status.SEALED
 
-    def _await_routing(self, record: TableRecord) -> bool:
-        """Wait until the record shows a newer routing; False when it does not come."""
+    def _await_routing(self, left: int) -> bool:
+        """Wait until the record shows a routing after `left`; False when it does not come."""
         clock = self._core.env.clock
         until = clock.boottime() + REROUTE_SECONDS
-        while self._core.refresh().routing_version <= record.routing_version:
+        while self._core.refresh().routing_version <= left:
             if clock.boottime() >= until:
                 return False
             clock.sleep(REROUTE_POLL_SECONDS)
@@ -223,7 +223,24 @@ class TableWriter:
                 failures[item[0]] = (error, list(getattr(error, "unacknowledged", ())))
 
         self._core.env.threads.map(attempt, list(writers.items()), workers=CONCURRENCY)
+        self._follow(writers, failures)
         self._report(failures, parts=len(writers))
+
+    def _follow(self, writers: dict[UUID, ShardWriter], failures: Failures) -> None:
+        """Take out of `failures` the shards the routing has left; their rows go to the heirs."""
+        moved = [shard for shard, (error, _) in failures.items() if self._left(shard, error)]
+        change = read_resharding(self._core.store) if moved else None
+        if change is None or not self._await_routing(change.routing_version):
+            return
+        rows: list[pa.RecordBatch] = []
+        for shard in moved:
+            _, left = failures.pop(shard)
+            self._abandon(shard)
+            # With `durable_write` whoever put them was told, and has put them again.
+            rows += left if not writers[shard].config.durable_write else []
+        if rows:
+            with TableWriter(self._core, self._config) as heir:
+                heir._write(rows, None)
 
     def _report(self, failures: Failures, *, parts: int) -> None:
         if not failures:
