@@ -38,6 +38,7 @@ class Ack:
         "position",
         "rows",
         "tokens",
+        "woken",
     )
 
     def __init__(
@@ -51,6 +52,7 @@ class Ack:
     ) -> None:
         self._group = group
         self.gate: Lock | None = None
+        self.woken = False
         self.error: WeirError | None = None
         self.callbacks: list[DoneCallback] = []
         self.batches = batches
@@ -114,6 +116,18 @@ def retold(error: WeirError, batches: Sequence[pa.RecordBatch]) -> WeirError:
     closed = WriterClosed(f"the writer stopped: {error}", unacknowledged=batches)
     closed.__cause__ = error
     return closed
+
+
+def unsettled(name: str, error: WeirError, batches: Sequence[pa.RecordBatch]) -> UnknownOutcome:
+    """What rows are told whose entry is on its way when the writer ends, and may still land
+    (F-11)."""
+    unknown = UnknownOutcome(
+        f"{name}: the writer stopped while these rows were being written, and only a replay can "
+        f"tell whether they are durable: {error}",
+        unacknowledged=batches,
+    )
+    unknown.__cause__ = error
+    return unknown
 
 
 def awaitable(ack: Ack) -> asyncio.Future[None]:

@@ -34,8 +34,9 @@ from weir.errors import (
     WeirError,
     WriterClosed,
 )
-from weir.shard.ack import Ack, DoneCallback, internal, retold, run_callbacks
+from weir.shard.ack import Ack, DoneCallback, internal, retold, run_callbacks, unsettled
 from weir.shard.stats import Counters
+from weir.shard.turns import Turns
 from weir.types import Generation, Position
 
 log = logging.getLogger("weir.shard")
@@ -70,7 +71,7 @@ class GroupCommit:
         self._counters = counters
         self._on_durable = on_durable
         self._queue: deque[Ack] = deque()
-        self._gated: deque[Ack] = deque()
+        self._turns = Turns(env.threads)
         self._leading = False
         self._in_flight = 0
         self._room = env.threads.condition(self.lock)
@@ -122,28 +123,36 @@ class GroupCommit:
         """Return when `ack` is done, leading as often as it takes; `TimeoutError` after `timeout`
         seconds."""
         deadline = None if timeout is None else self._env.clock.boottime() + timeout
+        turns = self._turns
         while True:
             with self.lock:
+                chosen = turns.arrived(ack)
                 if ack.done:
+                    if chosen and not self._leading:
+                        self._promote()
                     return
-                lead = not self._leading
+                lead = not self._leading and (chosen or turns.is_settled)
                 if lead:
                     group = self._take()
                 else:
-                    gate = self._gate_for(ack)
+                    gate = turns.gate_for(ack)
             if lead:
                 self._lead(group)
                 continue
-            if deadline is None:
-                gate.acquire()
-            elif not gate.acquire(timeout=max(0.0, deadline - self._env.clock.boottime())):
+            try:
+                in_time = gate.acquire(timeout=self._left(deadline))
+            except BaseException:  # interrupted: the lead it may have been given passes on
+                self._stop_waiting(ack)
+                raise
+            if not in_time:
                 if self._stop_waiting(ack):
                     return
-                raise TimeoutError(
-                    f"{self._name}: not durable after {timeout} s; the put goes on, wait again to "
-                    "learn more"
-                )
+                what = f"{self._name}: not durable after {timeout} s"
+                raise TimeoutError(f"{what}; the put goes on, wait again to learn more")
             gate.release()  # a turnstile: `flush_wal` may wait for the same ack as its putter
+
+    def _left(self, deadline: float | None) -> float:
+        return -1 if deadline is None else max(0.0, deadline - self._env.clock.boottime())
 
     def last(self) -> Ack | None:
         """The newest row's ack that is not done yet, for callers that want everything durable.
@@ -284,17 +293,17 @@ class GroupCommit:
             self.queued_bytes -= ack.nbytes
             ack.position = position
             ack.done = True
-            self._open_gate(ack)
+            self._turns.wake(ack)
         self._on_durable(group, position)
         return [ack for ack in group if ack.callbacks]
 
     def _promote(self) -> None:
         """Somebody who waits leads next; if nobody does, the pump. Lock held."""
-        while self._queue and self._gated:
-            if self._open_gate(self._gated.popleft()):
-                return
-        self._gated.clear()
-        if self._queue and self._pump_started:
+        if not self._turns.is_settled:
+            return  # the last of those woken promotes
+        if not self._queue:
+            self._turns.forget()
+        elif not self._turns.wake_next() and self._pump_started:
             self._pump_wake.notify()
 
     def _fail(self, error: WeirError) -> list[Ack]:
@@ -306,17 +315,12 @@ class GroupCommit:
         self.queued_bytes = 0
         self.left = [batch for ack in failed for batch in ack.batches]
         for index, ack in enumerate(failed):
-            ack.error = retold(error, ack.batches)
             if index < self._in_flight and not isinstance(error, FencedError):
-                # Their entry is on its way and may still land.
-                ack.error = UnknownOutcome(
-                    f"{self._name}: the writer stopped while these rows were being written, and "
-                    f"only a replay can tell whether they are durable: {error}",
-                    unacknowledged=ack.batches,
-                )
-                ack.error.__cause__ = error
+                ack.error = unsettled(self._name, error, ack.batches)
+            else:
+                ack.error = retold(error, ack.batches)
             ack.done = True
-            self._open_gate(ack)
+            self._turns.wake(ack)
         self._room.notify_all()
         self._pump_wake.notify_all()
         self.on_end()
@@ -327,29 +331,13 @@ class GroupCommit:
         """A waiter gave up; True if its ack is done after all. The lead it may have been given
         passes on."""
         with self.lock:
-            if ack.done:
-                return True
-            # Others may wait at the same gate: let them look again, or nobody wakes them any more.
-            self._open_gate(ack)
+            self._turns.leave(ack)
             if not self._leading:
                 self._promote()
+            if ack.done:
+                return True
         self.nudge()
         return False
-
-    def _open_gate(self, ack: Ack) -> bool:
-        """Wake whoever waits for `ack`; False when nobody does. Lock held."""
-        gate, ack.gate = ack.gate, None
-        if gate is not None:
-            gate.release()
-        return gate is not None
-
-    def _gate_for(self, ack: Ack) -> Lock:
-        """A lock that is released when `ack` is done or its waiter should lead. Lock held."""
-        if ack.gate is None:
-            ack.gate = self._env.threads.lock()
-            ack.gate.acquire()
-            self._gated.append(ack)
-        return ack.gate
 
     # -- room and pump ---------------------------------------------------------------------------
 
