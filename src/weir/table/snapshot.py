@@ -11,7 +11,7 @@ A snapshot is a few numbers per shard and travels as JSON; whoever opens it read
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 from uuid import UUID
@@ -33,6 +33,8 @@ Freshness = Literal["base", "flushed", "durable"]
 
 EAGER_ENTRIES: Final = 512
 """Tail entries opened as one level in memory; of a longer tail this many at a time are held."""
+STILL_ATTEMPTS: Final = 16
+"""How often a cut is taken anew because the base moved; a compaction commits up to six times."""
 _UNKNOWN_ROWS: Final = 1 << 40
 
 
@@ -152,35 +154,33 @@ def take_snapshot(
     """A cut of the table as it is now, of `shards` only when given.
 
     Requests: one listing of the shards; for each shard, concurrently, two for the manifest and
-    eight for the tip when nothing changed since the last look; one listing for the base.
+    eight for the tip when nothing changed since the last look; one listing for the base, and one
+    more by a handle's first read. The cut is taken anew when the base moved meanwhile.
     """
     check_freshness(freshness)
-    cuts: list[Cut] = []
-    if freshness != "base":
-        ids = core.shard_ids() if shards is None else list(shards)
-        found = core.env.threads.map(
-            lambda shard: _cut(core, shard, tail=freshness == "durable"), ids, workers=16
-        )
-        cuts = [cut for cut in found if cut is not None]
-    # L-1: after every manifest and tail, so that what was folded into the base meanwhile is in it.
-    base = core.lake.open_base()
-    check_not_outrun(base, {cut.shard: cut.generation for cut in cuts})
-    return Snapshot(base.version, freshness, _ordered(cuts))
+    if freshness != "durable":
+        cuts = [] if freshness == "base" else _cuts(core, shards, tail=False)
+        return Snapshot(core.lake.open_base().version, freshness, _ordered(cuts))
+    before = core.tails.base_version or core.lake.open_base().version
+    for _ in range(STILL_ATTEMPTS):
+        cuts = _cuts(core, shards, tail=True)
+        # L-1: after every manifest and tail, so that what was folded meanwhile is in it.
+        version = core.lake.open_base().version
+        core.tails.base_version = version
+        # Rows flushed or folded since we looked would be read in the log and in the base, beside
+        # others that were written after our cut (L-5). A base that stood still holds none of them.
+        if version == before:
+            return Snapshot(version, freshness, _ordered(cuts))
+        before = version
+    raise SnapshotExpired(
+        f"{core.uri}: its base changed {STILL_ATTEMPTS} times while a read was planned; read again"
+    )
 
 
-def check_not_outrun(base: Base, next_generations: Mapping[UUID, int]) -> None:
-    """Raise `SnapshotExpired` when the base holds a generation the manifests had not published.
-
-    Flushed and folded since we looked: its rows would be read in the log and in the base, together
-    with others that were written after our cut (L-5).
-    """
-    for shard, generation in next_generations.items():
-        folded = base.compacted.get(shard, 0)
-        if folded >= generation:
-            raise SnapshotExpired(
-                f"shard {shard}: generation {folded} was flushed and folded into base version "
-                f"{base.version} while a read planned with {generation} as the next one; read again"
-            )
+def _cuts(core: Core, shards: Sequence[UUID] | None, *, tail: bool) -> list[Cut]:
+    ids = core.shard_ids() if shards is None else list(shards)
+    found = core.env.threads.map(lambda shard: _cut(core, shard, tail=tail), ids, workers=16)
+    return [cut for cut in found if cut is not None]
 
 
 def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable") -> Snapshot:

@@ -38,6 +38,8 @@ class Tails:
         self._manifests: dict[UUID, Manifests] = {}
         self._tips: dict[UUID, Position] = {}
         self._entries: ByteCache[WalEntry] = ByteCache(TAIL_CACHE_BYTES, env)
+        self.base_version: int | None = None
+        """The base as the last durable read saw it; older is as good."""
 
     def manifests(self, site: ShardSite) -> Manifests:
         """The shard's manifests, remembering the latest seen."""
