@@ -77,6 +77,38 @@ def test_k1_collection_at_every_step_of_creation_never_takes_what_is_pinned(tmp_
             seen |= expect((C, text))
 
 
+def test_k1b_a_checkpoint_made_at_every_step_of_collection_is_kept(tmp_path):
+    """The other way round: the checkpointer runs whole between any two steps of the collector."""
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        steps: list[str] = []
+        for n in range(20):
+            put(writer, A, f"a{n}")
+            writer.flush()
+            put(writer, B, f"b{n}")
+            made = []
+            seen = []
+
+            def interfere(at: str, n: int = n, made: list = made, seen: list = seen) -> None:
+                seen.append(at)
+                if len(seen) == n + 1:
+                    made.append(again(table).checkpoint(scope="durable"))
+
+            collect_all(again(table), pause=interfere)
+            steps = steps or seen
+            if not made:
+                break
+            put(writer, C, "later")
+            writer.flush()
+            table.compact()
+            collect_all(again(table))
+            assert rows(table, checkpoint=made[0]) == rows(table, checkpoint=made[0].id)
+            got = rows(table, checkpoint=made[0])
+            assert {got[i] for i in B} == {f"b{n}"}
+            table.delete_checkpoint(made[0])
+        assert len(steps) >= 2, "collection names its steps"
+
+
 def test_k1b_a_floor_raised_before_the_record_makes_the_checkpoint_start_over(tmp_path):
     table = make(tmp_path / "t", 1)
     shard = table.shards()[0]
