@@ -1,0 +1,42 @@
+"""Code in Markdown: fenced blocks with their page, line, language and the mark above them.
+
+A mark is a comment on the line before the fence: `<!-- test: skip (why) -->`,
+`<!-- test: spark -->`.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(
+    r"(?:<!-- test: (?P<mark>[^>]*?) -->\n)?^```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    line: int
+    language: str
+    mark: str
+    code: str
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            page=str(page.relative_to(ROOT)),
+            line=text.count("\n", 0, found.start("code")) + 1,
+            language=found["language"],
+            mark=found["mark"] or "",
+            code=found["code"],
+        )
+        for found in FENCE.finditer(text)
+    ]

@@ -1,0 +1,94 @@
+"""What the docs say of the code is so: settings, commands, errors, rules, links."""
+
+import re
+from dataclasses import fields
+
+import pytest
+
+import weir
+from tests.docs.blocks import ROOT, pages
+from tools import docs_tables
+from weir import errors
+
+
+def test_every_setting_has_a_meaning_in_both_modes():
+    told = docs_tables.docstrings()
+    for field in fields(weir.WriterConfig):
+        main, other = docs_tables.both_modes(told[field.name])
+        assert main, field.name
+        assert other, field.name
+    assert docs_tables.configuration().count("\n") == len(fields(weir.WriterConfig)) + 2
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Bytes. Same in both modes.", ("Bytes.", "the same")),
+        ("Rows. WAL-only: ignored.", ("Rows.", "ignored.")),
+    ],
+)
+def test_the_meaning_of_a_setting_is_split_by_mode(text, parts):
+    assert docs_tables.both_modes(text) == parts
+
+
+def test_the_command_line_page_has_every_command():
+    page = docs_tables.command_line()
+    for name, _ in docs_tables.commands():
+        assert f"## {name}\n" in page
+
+
+def error_classes():
+    return [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type)
+        and issubclass(value, weir.WeirError)
+        and value is not weir.WeirError
+    ]
+
+
+def test_the_playbook_covers_every_error_and_no_other():
+    page = (ROOT / "docs/guides/failures.md").read_text()
+    assert sorted(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == sorted(
+        cls.__name__ for cls in error_classes()
+    )
+
+
+def test_every_kind_of_error_is_in_the_playbook():
+    page = (ROOT / "docs/guides/failures.md").read_text()
+    for cls in error_classes():
+        assert f"`{cls.kind}`" in page
+
+
+def test_every_public_name_is_on_the_api_page():
+    page = (ROOT / "docs/reference/api.md").read_text()
+    for name in weir.__all__:
+        thing = getattr(weir, name)
+        if not (isinstance(thing, type) and issubclass(thing, weir.WeirError)):
+            assert f"::: weir.{name}\n" in page, name
+
+
+def test_rules_are_found_and_each_is_kept_somewhere_and_tried_by_a_test():
+    rules = docs_tables.rules()
+    assert len(rules) > 70
+    assert len({rule for rule, _ in rules}) == len(rules)
+    alone = [rule for rule, _ in rules if not all(docs_tables.kept_and_tried(rule))]
+    assert alone == []
+
+
+def test_a_rule_nobody_cites_would_be_seen():
+    assert docs_tables.kept_and_tried("Q-1"[:2] + "9999") == ([], [])
+
+
+def test_links_inside_the_repository_lead_somewhere():
+    for page in pages():
+        for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.relative_to(ROOT)}: {link}"
+
+
+def test_files_that_the_docs_name_exist():
+    for page in pages():
+        for name in re.findall(
+            r"`((?:examples|tools|docs|tests)/[\w/.-]+\.\w+)`", page.read_text()
+        ):
+            assert (ROOT / name).exists(), f"{page.relative_to(ROOT)}: {name}"

@@ -1,0 +1,177 @@
+"""The parts of the documentation that are facts of the code, made when the site is built.
+
+- reference/configuration.md: `WriterConfig`, from its docstrings
+- reference/cli.md: the help of every command
+- internals/invariants.md: each rule, where it is kept and tested, found by its number
+
+A hook of mkdocs; `python tools/docs_tables.py reference/cli.md` prints one of them.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from weir.cli.main import app
+from weir.config import WriterConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+RULE = re.compile(r"^\*\*([A-Z]-\d+[a-z]?) ([^*]+)\*\*", re.MULTILINE)
+FAMILIES = {
+    "F": "Fencing",
+    "K": "Checkpoints",
+    "W": "The gap",
+    "C": "Clones and resharding",
+    "S": "The separate WAL store",
+    "G": "Garbage collection",
+    "M": "Writer, MemTable, flush",
+    "L": "Reads and compaction",
+    "P": "Spark",
+}
+
+
+def docstrings() -> dict[str, str]:
+    """The text below each field of `WriterConfig`."""
+    tree = ast.parse((ROOT / "src/weir/config.py").read_text(encoding="utf-8"))
+    cls = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "WriterConfig")
+    found = {}
+    for field, text in zip(cls.body, cls.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+        ):
+            found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def both_modes(text: str) -> tuple[str, str]:
+    """What a setting means with a MemTable, and WAL-only."""
+    if text.endswith("Same in both modes."):
+        return text.removesuffix("Same in both modes.").strip(), "the same"
+    before, found, after = text.partition("WAL-only: ")
+    if found:
+        return before.strip(), after.strip()
+    return text, "the same"
+
+
+def shown(value: Any) -> str:
+    """A default as people read it."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 20:
+        return f"{value >> 20} MiB"
+    if isinstance(value, float):
+        return f"{value:g} s"
+    return f"`{value!r}`"
+
+
+def configuration() -> str:
+    """The table of settings."""
+    told = docstrings()
+    lines = ["| setting | default | with a MemTable | WAL-only |", "| --- | --- | --- | --- |"]
+    for field in fields(WriterConfig):
+        assert field.default is not MISSING
+        main, other = both_modes(told[field.name])
+        lines.append(f"| `{field.name}` | {shown(field.default)} | {main} | {other} |")
+    return "\n".join(lines) + "\n"
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command, `checkpoint` by its parts."""
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield f"weir {name}", command
+        else:
+            yield from ((f"weir {name} {part}", each) for part, each in inner.items())
+
+
+def command_line() -> str:
+    """What each command takes."""
+    parts = []
+    for name, command in sorted(commands()):
+        text = " ".join((command.help or "").split())
+        example = re.sub(r"\[/?bold\]", "", command.epilog or "").removeprefix("Example: ")
+        lines = [f"## {name}", "", text, "", f"    {example.strip()}", ""]
+        lines += ["| argument or option | |", "| --- | --- |"]
+        for option in command.params:
+            names = ", ".join(f"`{n}`" for n in (*option.opts, *option.secondary_opts))
+            if option.param_type_name == "argument":
+                names = f"`{(option.metavar or option.name).upper()}`"
+            elif option.metavar:
+                names += f" {option.metavar}"
+            default = option.default
+            plain = isinstance(default, str | int | float) and not isinstance(default, bool)
+            tail = f" Default `{default}`." if plain else ""
+            lines.append(f"| {names} | {option.help}{tail} |")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def cited(rule: str, folder: str) -> list[str]:
+    """Python files below `folder` that name the rule, in a comment or as test_f9_..."""
+    plain = re.compile(rf"(?<![\w-]){re.escape(rule)}(?![\w-])")
+    test = re.compile(rf"def test_{rule.replace('-', '').lower()}_")
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if plain.search(text) or test.search(text):
+            found.append(str(path.relative_to(ROOT / folder)))
+    return found
+
+
+def rules() -> list[tuple[str, str]]:
+    """Number and title of every rule."""
+    text = (ROOT / "docs/internals/rules.md").read_text(encoding="utf-8")
+    return [(m[1], " ".join(m[2].split()).rstrip(".:")) for m in RULE.finditer(text)]
+
+
+def kept_and_tried(rule: str) -> tuple[list[str], list[str]]:
+    """Modules that cite the rule, and tests that do."""
+    kept = [path for path in cited(rule, "src/weir") if not path.startswith("testing/")]
+    return kept, cited(rule, "tests")
+
+
+def invariants() -> str:
+    """Each rule with the modules that keep it and the tests that try to break it."""
+    lines: list[str] = []
+    for letter, family in FAMILIES.items():
+        lines += [f"## {family}", "", "| rule | kept in `src/weir` | tried in `tests` |"]
+        lines.append("| --- | --- | --- |")
+        for rule, title in rules():
+            if rule[0] != letter:
+                continue
+            cells = ("<br/>".join(f"`{p}`" for p in part) or "-" for part in kept_and_tried(rule))
+            lines.append(f"| **{rule}** {title} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+PAGES = {
+    "reference/configuration.md": configuration,
+    "reference/cli.md": command_line,
+    "internals/invariants.md": invariants,
+}
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Called by mkdocs for each page."""
+    make = PAGES.get(page.file.src_uri)
+    return markdown if make is None else f"{markdown}\n{make()}"
+
+
+def main() -> int:
+    """Print what belongs on the pages named."""
+    for path in sys.argv[1:] or PAGES:
+        print(PAGES[path]())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
