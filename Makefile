@@ -35,6 +35,7 @@ bench: setup ## all benchmarks (BENCH_ARGS)
 
 soak: setup ## simulated histories with faults (SEEDS=n)
 	@$(BIN)/python -m weir.testing.soak --seeds $(SEEDS)
+	@$(BIN)/python specs/run.py --soak
 
 sim: setup ## one simulated history, printed, the same every time (SEED=n)
 	@$(BIN)/python -m weir.testing.soak --seed $(SEED) --verbose
