@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from weir.errors import CorruptEntry
 from weir.format.columns import fixed_binary, fixed_values, join_bytes, plain_array, var_values
-from weir.format.siphash import siphash13
+from weir.format.siphash import siphash13, siphash13_ints
 
 # Stored. Never change a value.
 BLOCKS: Final = 1024
@@ -33,6 +33,12 @@ _SALT = np.array(
     ],
     np.uint32,
 )
+
+
+_INTEGERS: Final[dict[pa.DataType, npt.DTypeLike]] = {
+    pa.int32(): np.dtype("<i4"),
+    pa.int64(): np.dtype("<i8"),
+}
 
 
 def trusted(key_types: Iterable[pa.DataType]) -> bool:
@@ -65,9 +71,15 @@ class BloomFilter:
 
     def insert(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
         """Add the key of each row; `columns` are the key columns in key order."""
-        words, bits = _places(key_hashes(columns))
+        hashes = key_hashes(columns)
+        first = (((hashes >> np.uint64(32)) * np.uint64(BLOCKS)) >> np.uint64(32)) << np.uint64(8)
+        low = hashes.astype(np.uint32)
+        # A byte for each bit, and one word of all keys at a time: 2 ms for 100 000 keys, half of
+        # what all words of each key at once take.
         mask = np.zeros(BLOCKS * 256, np.bool_)
-        mask[words * 32 + bits] = True
+        for word, salt in enumerate(_SALT):
+            bits = ((low * salt) >> np.uint32(27)) | np.uint32(word * 32)
+            mask[(first | bits).view(np.int64)] = True
         self._words |= np.packbits(mask, bitorder="little").view("<u4")
 
     def might_contain(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
@@ -93,9 +105,11 @@ def _places(
 
 def key_hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.uint64]:
     """SipHash-1-3 of each row's key, as pylance computes it (see the trap above)."""
+    arrays = [plain_array(column) for column in columns]
+    if len(arrays) == 1 and arrays[0].type in _INTEGERS and not arrays[0].null_count:
+        return siphash13_ints(fixed_values(arrays[0], _INTEGERS[arrays[0].type]))
     parts: list[pa.Array | bytes] = []
-    for column in columns:
-        array = plain_array(column)
+    for array in arrays:
         value = _value_parts(array)
         if array.null_count:
             null = pa.scalar(b"\1", pa.binary())
