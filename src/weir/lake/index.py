@@ -104,8 +104,8 @@ def index_of(indexes: Sequence[IndexInfo], column: str, kind: str) -> IndexInfo 
 def indexed_fragments(dataset: lance.LanceDataset, name: str) -> set[int]:
     """Fragments that the index covers."""
     with lance_errors(f"listing the indexes of {dataset.uri}"):
-        segments = [i for i in dataset.list_indices() if i["name"] == name]
-    return {int(fragment) for segment in segments for fragment in segment["fragment_ids"]}
+        described = [index for index in dataset.describe_indices() if index.name == name]
+    return {int(f) for index in described for s in index.segments for f in s.fragment_ids}
 
 
 def maintained_indexes(

@@ -120,7 +120,8 @@ class LanceVectors:
         }
         with lance_errors(f"searching {query.column!r} in {self._dataset.uri}"):
             found = self._dataset.scanner(
-                columns=self._names,
+                columns=[*self._names, "_distance"],
+                disable_scoring_autoprojection=True,
                 nearest=nearest,
                 filter=self._filter,
                 prefilter=True,
@@ -246,7 +247,8 @@ class LanceTexts:
         column = self._query.column
         with lance_errors(f"searching {column!r} in {self._dataset.uri}"):
             found = self._dataset.scanner(
-                columns=list(dict.fromkeys((*self._names, column))),
+                columns=[*dict.fromkeys((*self._names, column)), "_score"],
+                disable_scoring_autoprojection=True,
                 full_text_query=MatchQuery(text, column=column),
                 filter=self._filter if filtered else None,
                 prefilter=True,
@@ -351,19 +353,20 @@ def index_sizes(dataset: lance.LanceDataset, index: str, query: TextQuery) -> tu
         docs = sum(int(part["num_docs"]) for part in told)
         if docs == 0:
             return 0, 0
-        segments = [i for i in dataset.list_indices() if i["name"] == index]
+        described = [found for found in dataset.describe_indices() if found.name == index]
+        segments = [segment for found in described for segment in found.segments]
         try:
             return docs, sum(_tokens(dataset, segment) for segment in segments)
         except (KeyError, OSError):
             return docs, _sampled(dataset, query, docs)
 
 
-def _tokens(dataset: lance.LanceDataset, segment: Mapping[str, Any]) -> int:
+def _tokens(dataset: lance.LanceDataset, segment: Any) -> int:
     """Words of one segment, from the footers of its files; `KeyError` when they do not say."""
-    if segment.get("base_id") is not None:
+    if segment.base_id is not None:
         raise KeyError("the files of the index are in another table")
     options = dataset._storage_options  # noqa: SLF001
-    folder = f"{dataset.uri.rstrip('/')}/_indices/{segment['uuid']}"
+    folder = f"{dataset.uri.rstrip('/')}/_indices/{segment.uuid}"
 
     def footer(name: str) -> Mapping[bytes, bytes]:
         reader = LanceFileReader(f"{folder}/{name}", storage_options=options)

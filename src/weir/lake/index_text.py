@@ -198,7 +198,7 @@ class Analyzer:
         docs: list[int] = []
         tokens: list[int] = []
         for row, text in enumerate(array.to_pylist()):
-            for token in self.tokens(text) if text else ():
+            for token in self.tokens(text) if text is not None else ():
                 docs.append(row)
                 tokens.append(self.token_id(token))
         return np.array(docs, np.int64), np.array(tokens, np.int64)

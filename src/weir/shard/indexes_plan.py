@@ -248,12 +248,12 @@ class _Plan:
 
     @property
     def _key(self) -> list[str]:
-        """The columns that tell whether a row counts."""
-        return list(self.schema.primary_key)
+        """The columns that tell whether a row counts; never none, a table of none has no rows."""
+        return list(self.schema.primary_key) or self.schema.plain.names[:1]
 
     def _names(self, dataset: lance.LanceDataset) -> list[str]:
         names = self._key
-        if self.belongs is not None and not names:
+        if self.belongs is not None and not self.schema.primary_key:
             names = list(self.schema.plain.names)
         return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
 

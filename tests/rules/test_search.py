@@ -1,0 +1,382 @@
+"""L-1, L-2, L-3 for searches: the newest rows, all of them, against brute force."""
+
+import math
+from collections import Counter
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import weir
+from tests.support.tables import compact_with_pylance
+
+DIM = 4
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("x", pa.int64()),
+        pa.field("text", pa.utf8()),
+        pa.field("vec", pa.list_(pa.float32(), DIM)),
+    ]
+)
+WORDS = ["fox", "dog", "cat", "hen", "owl", "bee"]
+
+
+def make(uri, buckets=1, key="id", **options):
+    sharding = weir.Bucket("id", buckets) if buckets > 1 else weir.Unsharded()
+    return weir.create(str(uri), SCHEMA, primary_key=key, sharding=sharding, **options)
+
+
+def row(i, seed=0, x=0):
+    """A row whose content follows from its key and a seed; now and then without text or vector."""
+    rng = np.random.default_rng([i, seed])
+    words = " ".join(rng.choice(WORDS, rng.integers(1, 7)))
+    vector = rng.normal(size=DIM).astype(np.float32)
+    return {
+        "id": i,
+        "x": x,
+        "text": None if rng.random() < 0.1 else words,
+        "vec": None if rng.random() < 0.1 else vector.tolist(),
+    }
+
+
+def distance(vector, query, metric):
+    v, q = np.asarray(vector, np.float64), np.asarray(query, np.float64)
+    if metric == "l2":
+        return float(((v - q) ** 2).sum())
+    dot = float(v @ q)
+    return 1 - dot if metric == "dot" else 1 - dot / math.sqrt((v @ v) * (q @ q))
+
+
+def nearest(rows, query, k, metric="l2", passes=lambda _: True):
+    found = [
+        (distance(r["vec"], query, metric), r["id"])
+        for r in rows
+        if r["vec"] is not None and passes(r)
+    ]
+    return [i for _, i in sorted(found)[:k]]
+
+
+def index_base(table, *, metric="l2", vector="IVF_FLAT", **options):
+    dataset = lance.dataset(table.uri)
+    dataset.create_scalar_index("text", "INVERTED", name="words", with_position=False)
+    dataset.create_index("vec", vector, name="near", metric=metric, **options)
+
+
+def bm25(texts_of_levels, terms):
+    """Score of a text by the statistics of all levels together."""
+    docs = [text.split() for level in texts_of_levels for text in level if text is not None]
+    count, average = len(docs), sum(map(len, docs)) / len(docs)
+    df = {term: sum(term in doc for doc in docs) for term in terms}
+
+    def score(text):
+        words = text.split()
+        times = Counter(words)
+        norm = 1.2 * (0.25 + 0.75 * len(words) / average)
+        return sum(
+            math.log(1 + (count - df[t] + 0.5) / (df[t] + 0.5)) * times[t] * 2.2 / (times[t] + norm)
+            for t in terms
+            if times[t]
+        )
+
+    return score
+
+
+# -- any history -----------------------------------------------------------------------------------
+
+IDS = st.lists(st.integers(0, 30), min_size=1, max_size=12, unique=True)
+STEPS = st.one_of(
+    st.tuples(st.just("put"), IDS, st.integers(0, 3)),
+    st.tuples(st.just("delete"), IDS),
+    st.tuples(st.sampled_from(["flush", "compact", "index", "reopen"])),
+)
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    steps=st.lists(STEPS, min_size=1, max_size=9),
+    k=st.sampled_from([1, 3, 10, 100]),
+    metric=st.sampled_from(["l2", "cosine", "dot"]),
+    seed=st.integers(0, 99),
+)
+def test_l1_a_search_is_brute_force_over_the_newest_rows(tmp_path_factory, steps, k, metric, seed):
+    table = make(tmp_path_factory.mktemp("t") / "t", buckets=1 + seed % 2)
+    truth, indexed = {}, False
+    writer = table.writer()
+    for step in steps:
+        if step[0] == "put":
+            rows = [row(i, step[2] + 1, x=(i + step[2]) % 4) for i in step[1]]
+            writer.put(rows)
+            truth.update((r["id"], r) for r in rows)
+        elif step[0] == "delete":
+            writer.delete(step[1])
+            for i in step[1]:
+                truth.pop(i, None)
+        elif step[0] == "flush":
+            writer.flush()
+        elif step[0] == "compact":
+            compact_with_pylance(table)
+        elif step[0] == "reopen":
+            writer.close()
+            writer = table.writer()
+        elif not indexed and table.scan(filter="vec IS NOT NULL", freshness="base").count():
+            index_base(table, metric=metric, num_partitions=1)
+            indexed = True
+    query = np.random.default_rng(seed).normal(size=DIM).astype(np.float32)
+    for filter, passes in ((None, lambda _: True), ("x > 1", lambda r: r["x"] > 1)):
+        found = table.search("vec", query, k=k, filter=filter, metric=metric)
+        assert found["id"].to_pylist() == nearest(truth.values(), query, k, metric, passes)
+        for got in found.to_pylist():
+            assert got["vec"] == truth[got["id"]]["vec"]
+            expected = distance(got["vec"], query, metric)
+            assert got["_distance"] == pytest.approx(expected, rel=1e-4, abs=1e-4)
+        check_words(table, truth, ["fox", "owl"], k, filter, passes)
+    writer.close()
+
+
+def check_words(table, truth, terms, k, filter, passes):
+    """Every row with one of the words, once; equal texts score alike; k rows are the first k."""
+    everything = table.search("text", " ".join(terms), k=1000, filter=filter).to_pylist()
+    matching = {
+        r["id"]
+        for r in truth.values()
+        if r["text"] and passes(r) and set(terms) & {*r["text"].split()}
+    }
+    assert sorted(r["id"] for r in everything) == sorted(matching)
+    scores = {}
+    for got in everything:
+        assert got["text"] == truth[got["id"]]["text"]
+        words = Counter(got["text"].split())
+        alike = (words["fox"], words["owl"], words.total())
+        assert scores.setdefault(alike, got["_score"]) == pytest.approx(got["_score"], rel=1e-6)
+    few = table.search("text", " ".join(terms), k=k, filter=filter, columns=["id"])
+    best = [r["_score"] for r in everything][:k]
+    assert few["_score"].to_pylist() == pytest.approx(best, rel=1e-6)
+
+
+# -- one rule each ---------------------------------------------------------------------------------
+
+
+def at(i, *vector, x=0, text="fox"):
+    return {"id": i, "x": x, "text": text, "vec": list(vector)}
+
+
+ORIGIN = [0.0] * DIM
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_l2_a_vector_that_moved_away_is_not_found_where_it_was(tmp_path, indexed):
+    table = make(tmp_path / "t")
+    with table.writer() as writer:
+        writer.put([at(i, i, 0, 0, 0) for i in range(40)])
+        writer.flush()
+        compact_with_pylance(table)
+        if indexed:
+            index_base(table, num_partitions=1)
+        # The 30 nearest of the base are all stale: the search must go on behind them.
+        writer.put([at(i, 100 + i, 0, 0, 0) for i in range(30)])
+        assert table.search("vec", ORIGIN, k=3)["id"].to_pylist() == [30, 31, 32]
+        writer.flush()
+        assert table.search("vec", ORIGIN, k=3)["id"].to_pylist() == [30, 31, 32]
+        writer.delete([30])
+        assert table.search("vec", ORIGIN, k=3)["id"].to_pylist() == [31, 32, 33]
+        writer.put([at(30, 0.5, 0, 0, 0)])
+        assert table.search("vec", ORIGIN, k=3)["id"].to_pylist() == [30, 31, 32]
+
+
+@pytest.mark.parametrize("predicate", ["x > 5", pc.field("x") > 5])
+@pytest.mark.parametrize("level", ["tail", "sstable", "base"])
+def test_l3_an_old_version_never_comes_back_through_a_filter(tmp_path, predicate, level):
+    table = make(tmp_path / "t")
+    with table.writer() as writer:
+        writer.put([at(1, 1, 0, 0, 0, x=9), at(2, 2, 0, 0, 0, x=9)])
+        if level != "tail":
+            writer.flush()
+        if level == "base":
+            compact_with_pylance(table)
+            index_base(table, num_partitions=1)
+        writer.put([at(1, 1, 0, 0, 0, x=1)])  # the nearest no longer passes
+        assert table.search("vec", ORIGIN, filter=predicate)["id"].to_pylist() == [2]
+        assert table.search("text", "fox", filter=predicate)["id"].to_pylist() == [2]
+
+
+def test_scores_of_all_levels_compare(tmp_path):
+    """BM25 by the statistics of base, SSTable and tail together, wherever a row is."""
+    table = make(tmp_path / "t")
+    rng = np.random.default_rng(0)
+
+    def texts(ids, words):
+        return {i: " ".join(rng.choice(words, rng.integers(1, 9))) for i in ids}
+
+    # "owl" is common in one level and rare in another: local weights would mislead.
+    base = texts(range(60), [*WORDS, *["owl"] * 6])
+    flushed = texts(range(100, 160), [*WORDS, *["fox"] * 6])
+    tail = texts(range(200, 230), WORDS)
+
+    def rows(texts):
+        return [at(i, i, 0, 0, 0, text=text) for i, text in texts.items()]
+
+    with table.writer() as writer:
+        writer.put(rows(base))
+        writer.flush()
+        compact_with_pylance(table)
+        index_base(table, num_partitions=1)
+    with table.writer() as writer:  # reopened: it keeps the new indexes
+        writer.put(rows(flushed))
+        writer.flush()
+        writer.put(rows(tail))
+        levels = [list(level.values()) for level in (base, flushed, tail)]
+        score = bm25(levels, ["fox", "owl"])
+        expected = sorted((score(t) for level in levels for t in level if score(t)), reverse=True)
+        for k in (1, 5, 20, 200):
+            found = table.search("text", "fox owl", k=k)
+            assert found["_score"].to_pylist() == pytest.approx(expected[:k], rel=1e-5)
+            own = next(iter(writer.shard_writers().values())).search("text", "fox owl", k=k)
+            assert own["_score"].to_pylist() == pytest.approx(expected[:k], rel=1e-5)
+
+
+def test_recall_where_the_base_is_approximate(tmp_path):
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("vec", pa.list_(pa.float32(), 32))])
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+    rng = np.random.default_rng(3)
+    centres = rng.normal(size=(40, 32)) * 4
+
+    def vectors(count):
+        return (centres[rng.integers(0, 40, count)] + rng.normal(size=(count, 32))).astype("f4")
+
+    def rows(first, values):
+        ids = pa.array(np.arange(first, first + len(values)))
+        return pa.table([ids, pa.FixedSizeListArray.from_arrays(values.ravel(), 32)], schema=schema)
+
+    stored = vectors(6000)
+    with table.writer() as writer:
+        writer.put(rows(0, stored))
+        writer.flush()
+        compact_with_pylance(table)
+        lance.dataset(table.uri).create_index(
+            "vec", "IVF_PQ", name="near", num_partitions=16, num_sub_vectors=8
+        )
+        moved = vectors(1000)
+        stored[2000:3000] = moved
+        writer.put(rows(2000, moved[:500]))
+        writer.flush()
+        writer.put(rows(2500, moved[500:]))
+        hits = 0
+        for query in vectors(30):
+            true = np.argsort(((stored - query) ** 2).sum(axis=1))[:10]
+            hits += len(set(true) & set(table.search("vec", query, k=10)["id"].to_pylist()))
+            exact = table.search("vec", query, k=10, exact=True)["id"].to_pylist()
+            assert sorted(exact) == sorted(true)
+        assert hits / 300 >= 0.95
+
+
+def test_l1_rows_the_base_has_not_indexed_yet_are_found(tmp_path):
+    table = make(tmp_path / "t")
+    with table.writer() as writer:
+        writer.put([at(i, 10 + i, 0, 0, 0) for i in range(20)])
+        writer.flush()
+        compact_with_pylance(table)
+        index_base(table, num_partitions=1)
+        writer.put([at(100, 1, 0, 0, 0, text="owl"), at(3, 2, 0, 0, 0, text="owl")])
+        writer.flush()
+        compact_with_pylance(table)
+
+        def check():
+            assert table.search("vec", ORIGIN, k=3)["id"].to_pylist() == [100, 3, 0]
+            assert set(table.search("text", "owl")["id"].to_pylist()) == {100, 3}
+            assert table.search("text", "fox", k=100).num_rows == 19
+
+        assert lance.dataset(table.uri).stats.index_stats("words")["num_unindexed_rows"] == 2
+        check()
+        table.core.lake.optimize_indices()
+        assert lance.dataset(table.uri).stats.index_stats("words")["num_unindexed_rows"] == 0
+        check()
+
+
+def test_append_only_rows_are_all_found(tmp_path):
+    table = make(tmp_path / "t", key=None)
+    with table.writer() as writer:
+        writer.put([at(1, 1, 0, 0, 0), at(1, 2, 0, 0, 0)])
+        writer.flush()
+        writer.put([at(1, 3, 0, 0, 0)])
+        found = table.search("vec", ORIGIN)
+        assert found["_distance"].to_pylist() == [1, 4, 9]
+        assert table.search("text", "fox").num_rows == 3
+
+
+def test_freshness_says_how_far_a_search_looks(tmp_path):
+    table = make(tmp_path / "t")
+    with table.writer() as writer:
+        for i in (3, 2, 1):
+            writer.put([at(i, i, 0, 0, 0)])
+            if i == 3:
+                writer.flush()
+                compact_with_pylance(table)
+            elif i == 2:
+                writer.flush()
+        for freshness, first in (("durable", 1), ("flushed", 2), ("base", 3)):
+            assert table.search("vec", ORIGIN, freshness=freshness)["id"][0].as_py() == first
+            assert table.search("text", "fox", freshness=freshness).num_rows == 4 - first
+
+
+def test_a_writer_finds_its_own_rows_of_its_own_shard(tmp_path):
+    table = make(tmp_path / "t", buckets=2)
+    config = weir.WriterConfig(durable_write=False, max_wal_flush_interval=60)
+    with table.writer() as writer:
+        writer.put([at(i, i, 0, 0, 0) for i in range(20)])
+        writer.flush()
+        compact_with_pylance(table)
+    first, second = (set(), set())
+    for part, bucket in ((first, 0), (second, 1)):
+        with table.shard(bucket).writer() as writer:
+            part.update(writer.search("vec", ORIGIN, k=100)["id"].to_pylist())
+    assert first | second == set(range(20))
+    assert not first & second
+    with table.shard(0).writer(config) as writer:
+        mine = min(first)
+        writer.put([at(mine, 0.5, 0, 0, 0)])
+        assert writer.search("vec", [0.5, 0, 0, 0])["_distance"][0].as_py() == 0  # M-1: buffered
+
+
+@pytest.mark.parametrize(
+    ("column", "query", "options", "message"),
+    [
+        ("nothing", "fox", {}, "no column"),
+        ("x", 3, {}, "needs text"),
+        ("text", [1.0], {}, "takes words"),
+        ("vec", [1.0], {}, "vectors of 4"),
+        ("vec", "fox", {}, "vector of numbers"),
+        ("vec", [math.nan] * DIM, {}, "not finite"),
+        ("vec", ORIGIN, {"k": 0}, "k must be"),
+        ("vec", ORIGIN, {"metric": "near"}, "metric"),
+        ("vec", ORIGIN, {"columns": ["y"]}, "no column 'y'"),
+        ("vec", ORIGIN, {"freshness": "new"}, "freshness"),
+        ("vec", ORIGIN, {"nprobes": 0}, "nprobes"),
+    ],
+)
+def test_what_cannot_be_searched_says_why(tmp_path, column, query, options, message):
+    table = make(tmp_path / "t")
+    with pytest.raises(weir.InvalidInput, match=message):
+        table.search(column, query, **options)
+
+
+def test_m2_index_settings_that_do_not_fit_leave_no_trace(tmp_path):
+    table = make(tmp_path / "t")
+    wrong = weir.WriterConfig(index_configs=(weir.IndexConfig("i", "y", "btree"),))
+    with pytest.raises(weir.InvalidInput, match="no column 'y'"):
+        table.shard(None).writer(wrong)
+    assert table.shard(None).manifest().writer_epoch == 0
+
+
+def test_words_of_stop_alone_find_nothing(tmp_path):
+    table = make(tmp_path / "t")
+    with table.writer() as writer:
+        writer.put([at(1, 1, 0, 0, 0, text="the fox")])
+        assert table.search("text", "the").num_rows == 0
+        assert table.search("text", "Foxes").num_rows == 1
