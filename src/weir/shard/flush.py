@@ -34,7 +34,7 @@ from weir.shard.levels import Level
 from weir.shard.memtable import MemTable
 from weir.shard.stats import Counters
 from weir.shard.tokens import Tokens
-from weir.types import Generation, Position
+from weir.types import Generation, Position, Version
 
 log = logging.getLogger("weir.shard")
 
@@ -265,6 +265,7 @@ class MemTables:
     def _flush(self, table: MemTable) -> None:
         began = self._env.clock.boottime()
         entry: SsTable | None = None
+        tried: list[Version] = []
         delay = 0.1
         for attempt in range(1, FLUSH_ROUNDS + 1):
             try:
@@ -272,7 +273,7 @@ class MemTables:
                     entry = self._write(table)
                 for app, version in table.tokens.items():
                     self._tokens.record(app, version)
-                self._publish(table, entry)
+                self._publish(table, entry, tried)
                 break
             except StoreDenied:
                 raise
@@ -319,13 +320,17 @@ class MemTables:
             primary_key_bytes=info.primary_key_bytes,
         )
 
-    def _publish(self, table: MemTable | None, entry: SsTable | None = None) -> None:
-        """One manifest commit: the SSTable if any, and the R it allows."""
+    def _publish(
+        self, table: MemTable | None, entry: SsTable | None = None, tried: list[Version] | None = None
+    ) -> None:
+        """One manifest commit: the SSTable if any, and the R it allows; `tried`: its versions."""
+        tried = [] if tried is None else tried
         began = self._env.clock.boottime()
 
         def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-            if entry is not None and any(s.path == entry.path for s in current.sstables):
+            if entry is not None and self._is_published(entry, current, tried):
                 return None  # an earlier attempt was applied, and failed only after that
+            tried.append(Version(current.version + 1))
             with self._group.lock:
                 covered = self._covered(published=table)
                 self._check_not_folded(current)
@@ -373,6 +378,15 @@ class MemTables:
                 " Every row is durable; open a new writer, and compact with fold_wal only tables"
                 " whose writers are WAL-only"
             )
+
+    def _is_published(
+        self, entry: SsTable, current: ShardManifest, tried: Sequence[Version]
+    ) -> bool:
+        """True when a version names it: the latest, or one of ours that was compacted since."""
+        if any(s.path == entry.path for s in current.sstables):
+            return True
+        found = [self._appender.manifests.load(version) for version in tried]
+        return any(s.path == entry.path for m in found if m is not None for s in m.sstables)
 
     def _covered(self, published: MemTable | None = None) -> Position:
         """The last position before the first entry whose rows would be nowhere else (W-1). Lock
