@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import lance
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import weir
 from tests.support.tables import compact_with_pylance
+from weir.lake.index import released_generation
 
 DIM = 4
 SCHEMA = pa.schema(
@@ -380,3 +382,33 @@ def test_words_of_stop_alone_find_nothing(tmp_path):
         writer.put([at(1, 1, 0, 0, 0, text="the fox")])
         assert table.search("text", "the").num_rows == 0
         assert table.search("text", "Foxes").num_rows == 1
+
+
+def test_l2_a_deleted_text_key_is_not_found_in_its_own_tombstone(tmp_path):
+    schema = pa.schema([pa.field("name", pa.utf8()), pa.field("x", pa.int64())])
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="name")
+    config = weir.WriterConfig(index_configs=(weir.IndexConfig("words", "name", "text"),))
+    with table.shard(None).writer(config) as writer:
+        writer.put([{"name": "red fox", "x": 1}, {"name": "grey fox", "x": 2}])
+        writer.delete(["red fox"])
+        assert table.search("name", "fox")["x"].to_pylist() == [2]
+        writer.flush()
+        assert table.search("name", "fox")["x"].to_pylist() == [2]
+
+
+def test_sstables_stay_until_every_index_that_counts_has_caught_up(tmp_path):
+    table = make(tmp_path / "t")
+    with table.writer() as writer:
+        writer.put([at(1, 1, 0, 0, 0)])
+        writer.flush()
+        compact_with_pylance(table)
+    shard = table.shard(None).id
+    base = table.core.lake.open_base()
+    assert released_generation(base, shard) == 1
+    base.__dict__["mem_wal"] = replace(base.mem_wal, index_catchup={"near": {shard: 0}, "x": {}})
+    assert released_generation(base, shard) == 0
+    table.gc(min_age=0)
+    assert [s.generation for s in table.shard(None).manifest().sstables] == [1]
+    base.__dict__["mem_wal"] = replace(base.mem_wal, index_catchup={})
+    table.gc(min_age=0)
+    assert table.shard(None).manifest().sstables == ()

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from uuid import UUID
 
 import lance
 import pyarrow as pa
@@ -65,6 +66,8 @@ class IndexInfo:
     """Settings of a text index, as Lance names them; empty: Lance's defaults."""
     is_flat: bool = False
     """A vector index that keeps the vectors as they are: its distances are exact."""
+    fragments: frozenset[int] = frozenset()
+    """Fragments of its dataset that it covers."""
 
     @property
     def analyzer(self) -> dict[str, Any]:
@@ -86,8 +89,17 @@ def dataset_indexes(dataset: lance.LanceDataset) -> list[IndexInfo]:
             continue
         metric = str(details.get("metric_type", "l2")).lower()
         text = dict(details) if kind == "text" else {}
-        is_flat = index.index_type == "IVF_FLAT"
-        found.append(IndexInfo(index.name, index.field_names[0], kind, metric, text, is_flat))
+        found.append(
+            IndexInfo(
+                index.name,
+                index.field_names[0],
+                kind,
+                metric,
+                text,
+                is_flat=index.index_type == "IVF_FLAT",
+                fragments=frozenset(int(f) for s in index.segments for f in s.fragment_ids),
+            )
+        )
     return found
 
 
@@ -101,11 +113,16 @@ def index_of(indexes: Sequence[IndexInfo], column: str, kind: str) -> IndexInfo 
     return next((i for i in indexes if i.column == column and i.kind == kind), None)
 
 
-def indexed_fragments(dataset: lance.LanceDataset, name: str) -> set[int]:
-    """Fragments that the index covers."""
-    with lance_errors(f"listing the indexes of {dataset.uri}"):
-        described = [index for index in dataset.describe_indices() if index.name == name]
-    return {int(f) for index in described for s in index.segments for f in s.fragment_ids}
+def released_generation(base: Base, shard: UUID) -> int:
+    """The last generation of a shard that nobody needs as an SSTable any more.
+
+    Its rows are in the base, and so is every index that says how far it has come
+    (`index_catchup`): a native reader that trusts an index alone reads the SSTables until then.
+    """
+    folded = base.compacted.get(shard, 0)
+    details = base.mem_wal
+    behind = () if details is None else details.index_catchup.values()
+    return min([folded, *(progress[shard] for progress in behind if shard in progress)])
 
 
 def maintained_indexes(

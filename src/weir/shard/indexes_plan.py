@@ -23,7 +23,6 @@ from weir.lake.index import (
     IndexInfo,
     dataset_indexes,
     index_of,
-    indexed_fragments,
     is_text_type,
     is_vector_type,
 )
@@ -217,7 +216,7 @@ class _Plan:
         if not isinstance(self.base, LanceBase):
             return [MemoryTexts(self._of_base(self.base), query, self._key, self.fresh)]
         dataset = self.base.dataset
-        covered = set() if index is None else indexed_fragments(dataset, index.name)
+        covered = frozenset() if index is None else index.fragments
         rest = [number for number, _ in self.base.fragments() if number not in covered]
         sources: list[Any] = []
         if index is not None and covered:

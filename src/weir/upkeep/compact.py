@@ -22,6 +22,7 @@ from weir.errors import CommitConflict, FencedError, SnapshotExpired
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.lake.fold import FOLD, ROWS_PER_FILE, Changes, Claim, together
+from weir.lake.index import released_generation
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
@@ -236,7 +237,7 @@ class _Run:
             current = manifests.require()
             # After the manifest, and used in its epoch only: a restore claims the shard before it
             # names old SSTables again.
-            folded = self.lake.open_base().compacted.get(shard, 0)
+            folded = released_generation(self.lake.open_base(), shard)
 
             def change(
                 latest: ShardManifest, folded: int = folded

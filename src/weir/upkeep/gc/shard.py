@@ -21,6 +21,7 @@ from weir.errors import CommitConflict, FencedError, StoreError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, decode_hint, decode_manifest, encode_hint
 from weir.lake.api import Lake
+from weir.lake.index import released_generation
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
@@ -207,7 +208,7 @@ def _prune(manifests: Manifests, job: Job) -> None:
     # The base is read after the manifest and in its epoch: a restore claims the shard before it
     # names again
     # what was folded since, so a mark from before it cannot be used after it.
-    compacted = job.lake.open_base().compacted.get(manifests.site.shard, 0)
+    compacted = released_generation(job.lake.open_base(), manifests.site.shard)
     named = {table.path for table in current.sstables if table.generation <= compacted}
     if not named:
         return
@@ -231,7 +232,7 @@ def _as_pruned(latest: ShardManifest, job: Job) -> ShardManifest:
     """Dry run: the manifest as pruning would leave it."""
     if job.lake is None or "sstables" not in job.kinds:
         return latest
-    compacted = job.lake.open_base().compacted.get(latest.shard_id, 0)
+    compacted = released_generation(job.lake.open_base(), latest.shard_id)
     named = {table.path for table in latest.sstables if table.generation <= compacted}
     job.report.pruned += len(named)
     return prunable(latest, named) or latest
