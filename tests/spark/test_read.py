@@ -180,8 +180,8 @@ def test_p4_plans_name_no_secret(spark: SparkSession, table: weir.Table) -> None
 def test_the_source_is_light_to_import() -> None:
     """Spark imports it in every session, before it forks."""
     code = (
-        "import pyspark_weir, sys;"
-        "print(sorted({'lance','weir','pyarrow','obstore'} & {m.split('.')[0] for m in sys.modules}))"
+        "import pyspark_weir, sys; loaded = {m.split('.')[0] for m in sys.modules};"
+        "print(sorted({'lance', 'weir', 'pyarrow', 'obstore'} & loaded))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,0 +1,295 @@
+"""Streams: exactly once in, each entry once out, through restarts and deaths."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import weir
+import weir.spark
+from tests.support.spark import SCHEMA, Rows, in_weir, make_table, once, put
+from weir.spark.consumers import Consumer
+from weir.spark.feed_offsets import advance, heads
+
+
+def write_input(folder: Path, number: int, rows: dict[int, str]) -> None:
+    folder.mkdir(exist_ok=True)
+    lines = [json.dumps({"id": k, "v": v}) for k, v in rows.items()]
+    (folder / f"{number:04d}.json").write_text("\n".join(lines))
+
+
+def source(spark: SparkSession, folder: Path) -> DataFrame:
+    reader = spark.readStream.schema("id long, v string").option("maxFilesPerTrigger", "1")
+    return reader.json(str(folder))
+
+
+def run(df: DataFrame, table: weir.Table, checkpoint: Path, **options: str) -> None:
+    writer = df.writeStream.format("weir").option("checkpointLocation", str(checkpoint))
+    query = writer.options(**options).trigger(availableNow=True).start(table.uri)
+    query.awaitTermination()
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As if the driver had died between the sink's commit and Spark's own record."""
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    for crc in (checkpoint / "commits").glob(f".{last.name}.crc"):
+        crc.unlink()
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("laid_out", [True, False])
+def test_p2_a_replayed_batch_changes_nothing(
+    spark: SparkSession, tmp_path: Path, keyed: bool, laid_out: bool
+) -> None:
+    table = make_table(tmp_path, keyed=keyed)
+    folder, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    model: dict[int, str] = {}
+    for number in range(3):
+        rows = {number * 10 + k: f"b{number}" for k in range(10)}
+        write_input(folder, number, rows)
+        model |= rows
+    df, options = source(spark, folder), {}
+    if laid_out:
+        df, options["layout"] = weir.spark.layout(df, table.uri)
+    run(df, table, checkpoint, **options)
+    assert in_weir(table) == once(model)
+    forget_last_commit(checkpoint)
+    # The token outlives log, SSTables and records of the log alike.
+    if laid_out:
+        table.compact(fold_wal=True)
+        table.gc(min_age=0, fence_retention="2m")
+    write_input(folder, 3, {99: "later"})
+    run(df, table, checkpoint, **options)
+    assert in_weir(table) == once(model | {99: "later"})
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("moment", ["half", "whole"])
+def test_p2_a_driver_killed_inside_commit_loses_and_doubles_nothing(
+    tmp_path: Path, moment: str
+) -> None:
+    table = make_table(tmp_path, keyed=False)
+    folder, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    model: dict[int, str] = {}
+    for number in range(3):
+        rows = {number * 30 + k: f"b{number}" for k in range(30)}
+        write_input(folder, number, rows)
+        model |= rows
+    command = [sys.executable, "-m", "tests.support.dying_sink", table.uri, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "PYTHONWARNINGS": "ignore"}
+    died = subprocess.run(
+        [*command, str(checkpoint), moment], env=environment, capture_output=True, check=False
+    )
+    assert died.returncode != 0
+    assert not (checkpoint / "commits" / "1").exists()
+    partly = in_weir(table)
+    assert 30 < partly.total() < 60 if moment == "half" else partly.total() == 60
+    subprocess.run(
+        [*command, str(checkpoint), "never"], env=environment, capture_output=True, check=True
+    )
+    assert in_weir(table) == once(model)
+
+
+def test_streams_refuse_what_they_cannot_keep(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    write_input(tmp_path / "in", 0, {1: "a"})
+    df = source(spark, tmp_path / "in")
+    for mode, words in (("complete", "complete"), ("update", "[Uu]pdate")):
+        grouped = df.groupBy("id").agg({"v": "max"}).withColumnRenamed("max(v)", "v")
+        writer = grouped.writeStream.format("weir").outputMode(mode)
+        with pytest.raises(Exception, match=words):
+            query = writer.option("checkpointLocation", str(tmp_path / mode)).start(table.uri)
+            query.awaitTermination()
+
+
+def test_a_stream_of_upserts_and_deletes(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    put(table, dict.fromkeys(range(10), "old"))
+    write_input(tmp_path / "in", 0, {1: "new", 2: "gone", 50: "new"})
+    df = source(spark, tmp_path / "in").selectExpr("*", "v = 'gone' AS dead")
+    run(df, table, tmp_path / "c", deleteColumn="dead", appId="etl")
+    expected = {k: "old" for k in range(10) if k != 2} | {1: "new", 50: "new"}
+    assert in_weir(table) == once(expected)
+    # The same application with a fresh checkpoint is the same application: batch 0 is in.
+    run(df, table, tmp_path / "other", deleteColumn="dead", appId="etl")
+    assert in_weir(table) == once(expected)
+
+
+# -- the change feed -------------------------------------------------------------------------------
+
+
+def follow(
+    spark: SparkSession, table: weir.Table, checkpoint: Path, **options: str
+) -> list[list[Any]]:
+    """One run to the end of the log; the rows of each micro-batch."""
+    batches: list[list[Any]] = []
+    feed = spark.readStream.format("weir").options(**options).load(table.uri)
+
+    def keep(df: DataFrame, _number: int) -> None:
+        batches.append(df.collect())
+
+    query = (
+        feed.writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return batches
+
+
+def test_p3_the_feed_goes_on_where_it_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    put(table, dict.fromkeys(range(10), "a"), (3,))
+    first = follow(spark, table, tmp_path / "c", metadataColumns="true")
+    rows = [row for batch in first for row in batch]
+    assert sorted((r["id"], r["v"]) for r in rows if r["_change"] == "put") == [
+        (k, "a") for k in range(10)
+    ]
+    assert [(r["id"], r["v"]) for r in rows if r["_change"] == "delete"] == [(3, None)]
+    for shard in table.shards():
+        here = [r["_position"] for r in rows if r["_shard"] == str(shard.id)]
+        assert here == sorted(here)
+        assert here
+    put(table, {1: "b"})
+    # Resharding adds shards; a feed reads them from their beginning.
+    table.reshard(weir.Bucket("id", 2), compact=False)
+    put(table, {200: "c"})
+    more = follow(spark, table, tmp_path / "c", metadataColumns="true")
+    assert sorted((r["id"], r["v"]) for b in more for r in b) == [(1, "b"), (200, "c")]
+    assert follow(spark, table, tmp_path / "c", metadataColumns="true") == []
+
+
+def test_p3_a_replayed_batch_reads_the_same_entries(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    put(table, dict.fromkeys(range(6), "a"))
+    follow(spark, table, tmp_path / "c")
+    forget_last_commit(tmp_path / "c")
+    put(table, {100: "later"})
+    again = follow(spark, table, tmp_path / "c")
+    assert sorted(r["id"] for r in again[0]) == list(range(6))
+    assert [r["id"] for b in again[1:] for r in b] == [100]
+
+
+def test_triggers_are_bounded_by_entries_and_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path, buckets=2)
+    with table.writer(weir.WriterConfig(enable_memtable=False)) as writer:
+        for number in range(10):
+            writer.put([{"id": number, "v": "x"}])
+    entries = follow(spark, table, tmp_path / "entries", maxEntriesPerTrigger="4")
+    assert sum(len(batch) for batch in entries) == 10
+    assert max(len(batch) for batch in entries) <= 4
+    assert len(entries) == 3
+    size = next(iter(table.shards())).site.wal
+    one = max(meta.size for meta in size.list("_mem_wal") if meta.path.endswith(".arrow"))
+    small = follow(spark, table, tmp_path / "bytes", maxBytesPerTrigger=str(3 * one))
+    assert sum(len(batch) for batch in small) == 10
+    assert len(small) >= 3
+
+
+def test_advance_is_fair_and_always_moves(tmp_path: Path) -> None:
+    table = make_table(tmp_path, buckets=2)
+    with table.writer(weir.WriterConfig(enable_memtable=False)) as writer:
+        for number in range(8):
+            writer.put([{"id": number, "v": "x"}])
+    head = heads(table.core)
+    core = table.core
+    assert advance(core, {}, head, entries=None, nbytes=None) == head
+    two = advance(core, {}, head, entries=2, nbytes=None)
+    assert sorted(two.values()) == [1, 1]
+    assert sum(advance(core, {}, head, entries=5, nbytes=None).values()) == 5
+    assert sum(advance(core, {}, head, entries=None, nbytes=1).values()) == 1
+    position = dict.fromkeys(head, 0)
+    for _ in range(100):
+        if position == head:
+            break
+        position = advance(core, position, head, entries=3, nbytes=2000)
+    assert position == head
+
+
+def test_the_initial_snapshot_then_changes(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    put(table, dict.fromkeys(range(5), "base"))
+    table.compact()
+    table.gc(min_age=0, fence_retention="2m")
+    put(table, {1: "fresh"}, (2,))
+    options = {"startingOffsets": "snapshot", "metadataColumns": "true"}
+    first = follow(spark, table, tmp_path / "c", **options)
+    got = {(r["id"], r["v"]) for r in first[0]}
+    assert got == {(0, "base"), (1, "fresh"), (3, "base"), (4, "base")}
+    put(table, {7: "next"}, (0,))
+    then = follow(spark, table, tmp_path / "c", **options)
+    assert sorted((r["_change"], r["id"]) for b in then for r in b) == [("delete", 0), ("put", 7)]
+
+
+def test_p3_what_was_collected_is_an_error_and_a_named_consumer_prevents_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = make_table(tmp_path)
+    put(table, {1: "a"})
+    follow(spark, table, tmp_path / "named", consumer="etl")
+    follow(spark, table, tmp_path / "nameless")
+    put(table, dict.fromkeys(range(20), "b"))
+    put(table, dict.fromkeys(range(20), "c"))
+    table.gc(min_age=0, fence_retention="2m")
+    named = follow(spark, table, tmp_path / "named", consumer="etl")
+    assert len([r for b in named for r in b]) == 40
+    # Its hold ends with its lifetime, or when it is told to.
+    Consumer(table.core.store, "etl", 60.0).forget()
+    put(table, dict.fromkeys(range(20), "d"))
+    table.gc(min_age=0, fence_retention="2m", keep_first_entries=False)
+    with pytest.raises(Exception, match="was collected up to|collected"):
+        follow(spark, table, tmp_path / "nameless")
+    assert Consumer(table.core.store, "etl", 60.0).positions() is None
+
+
+def test_deletes_are_never_passed_over_silently(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    put(table, {1: "a", 2: "b"}, (1,))
+    with pytest.raises(Exception, match="holds deletes"):
+        follow(spark, table, tmp_path / "loud")
+    skipped = follow(spark, table, tmp_path / "quiet", deletes="skip")
+    assert sorted(r["id"] for b in skipped for r in b) == [1, 2]
+
+
+def test_latest_is_resolved_before_the_query_starts(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    put(table, {1: "before"})
+    with pytest.raises(Exception, match="name a consumer"):
+        follow(spark, table, tmp_path / "x", startingOffsets="latest")
+    feed = weir.spark.changes(spark, table.uri, since="latest")
+    put(table, {2: "after"})
+    got: list[int] = []
+    query = (
+        feed.writeStream.foreachBatch(lambda df, _: got.extend(r["id"] for r in df.collect()))
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert got == [2]
+    # With a consumer's record the start is durable, so that "latest" means the same again.
+    assert follow(spark, table, tmp_path / "y", startingOffsets="latest", consumer="me") == []
+    put(table, {3: "now"})
+    rows = follow(spark, table, tmp_path / "y", startingOffsets="latest", consumer="me")
+    assert [r["id"] for b in rows for r in b] == [3]
+
+
+def test_from_one_table_to_another(spark: SparkSession, tmp_path: Path) -> None:
+    """The feed of one table as the source of the other's sink: deletes included."""
+    source_table, copy = make_table(tmp_path), make_table(tmp_path, buckets=2)
+    put(source_table, dict.fromkeys(range(10), "a"), (4,))
+    put(source_table, {5: "b"}, (6,))
+    feed = weir.spark.changes(spark, source_table.uri, options={"metadataColumns": "true"})
+    rows = feed.selectExpr("id", "v", "_change = 'delete' AS dead")
+    run(rows, copy, tmp_path / "c", deleteColumn="dead")
+    expected: Rows = in_weir(source_table)
+    assert in_weir(copy) == expected
+    assert expected.total() == 8
+    assert SCHEMA.names == ["id", "v"]

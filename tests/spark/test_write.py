@@ -1,0 +1,200 @@
+"""Batch writes: each row to its shard, each job once, laid out or not."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import weir
+import weir.spark
+from tests.support.spark import SCHEMA, frame, in_weir, make_table, once
+from weir.format.bucket import bucket
+from weir.spark.layout import SEED_ZERO, Layout, lay_out
+from weir.spark.types import spark_schema
+
+ROWS = {k: f"v{k}" for k in range(60)}
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("laid_out", [True, False])
+def test_rows_land_once_in_their_shards(
+    spark: SparkSession, tmp_path: Path, keyed: bool, laid_out: bool
+) -> None:
+    table = make_table(tmp_path, keyed=keyed)
+    df = frame(spark, ROWS)
+    if laid_out:
+        weir.spark.write(df, table.uri)
+    else:
+        df.write.format("weir").mode("append").save(table.uri)
+    assert in_weir(table) == once(ROWS)
+    for shard in table.shards():
+        for entry in shard.tailer():
+            for batch in entry.batches:
+                here = bucket(batch.column("id"), 3)
+                assert set(here.tolist()) == {shard.value}
+    # Nothing staged is left behind, and a table that is written again upserts.
+    assert not list(table.core.store.list("_weir/staging"))
+    weir.spark.write(frame(spark, {0: "again"}), table.uri)
+    again = in_weir(table)
+    assert again[0, "again"] == 1
+    assert again.total() == (60 if keyed else 61)
+
+
+def test_w4_a_change_feed_sees_all_that_spark_wrote(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "4")
+    try:
+        weir.spark.write(frame(spark, ROWS), table.uri, options={"maxEntryBytes": "200"})
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    seen = [row for change in table.changes() for row in change.batch.to_pylist()]
+    assert sorted((r["id"], r["v"]) for r in seen) == sorted(ROWS.items())
+    # Far more than one entry holds: several, in every shard.
+    assert all(sum(1 for _ in shard.tailer()) > 1 for shard in table.shards())
+    assert in_weir(table) == once(ROWS)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_p2_a_job_with_app_and_version_counts_once(
+    spark: SparkSession, tmp_path: Path, keyed: bool
+) -> None:
+    table = make_table(tmp_path, keyed=keyed)
+    for _ in range(2):
+        weir.spark.write(frame(spark, ROWS), table.uri, app_id="nightly", txn_version=7)
+    writer = frame(spark, {1: "older"}).write.format("weir").mode("append")
+    writer.option("appId", "nightly").option("txnVersion", "6").save(table.uri)
+    assert in_weir(table) == once(ROWS)
+    weir.spark.write(frame(spark, {1: "next"}), table.uri, app_id="nightly", txn_version=8)
+    assert in_weir(table)[1, "next"] == 1
+    with pytest.raises(Exception, match="go together"):
+        weir.spark.write(frame(spark, ROWS), table.uri, app_id="nightly")
+
+
+def test_p2_a_batch_of_several_entries_goes_on_where_it_stopped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from weir.spark.publish import ShardSink, Token
+
+    table = make_table(tmp_path, keyed=False, buckets=1)
+    batches = [pa.RecordBatch.from_pylist([{"id": i, "v": "x"}], schema=SCHEMA) for i in range(10)]
+    size = batches[0].nbytes * 3
+    first = ShardSink(table.core, 0, Token("app", 1), entry_bytes=size)
+    for batch in batches[:8]:
+        first.add(batch)
+    first.close()  # died in the middle: two entries are in, the batch's own token is not
+    assert in_weir(table).total() == 6
+    for _ in range(2):
+        again = ShardSink(table.core, 0, Token("app", 1), entry_bytes=size)
+        for batch in batches:
+            again.add(batch)
+        again.finish()
+    assert in_weir(table) == once(dict.fromkeys(range(10), "x"))
+
+
+def test_deletes_come_by_a_marker_column(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    weir.spark.write(frame(spark, ROWS), table.uri)
+    marked = frame(spark, {1: "x", 2: "y"}).withColumn("gone", F.col("id") == 1)
+    weir.spark.write(marked, table.uri, delete_column="gone")
+    expected = {k: v for k, v in ROWS.items() if k != 1} | {2: "y"}
+    assert in_weir(table) == once(expected)
+    plain = frame(spark, {3: "x"}).withColumn("_tombstone", F.lit(True))
+    plain.write.format("weir").mode("append").save(table.uri)
+    assert in_weir(table) == once({k: v for k, v in expected.items() if k != 3})
+    append_only = make_table(tmp_path, keyed=False)
+    with pytest.raises(Exception, match="append-only"):
+        weir.spark.write(marked, append_only.uri, delete_column="gone")
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = make_table(tmp_path)
+    good = frame(spark, ROWS)
+    for bad, words in (
+        (good.withColumn("extra", F.lit(1)), "no column 'extra'"),
+        (good.drop("id"), "'id' is missing"),
+        (good.withColumn("v", F.array(F.lit(1))), "'v' is list"),
+    ):
+        with pytest.raises(Exception, match=words):
+            bad.write.format("weir").mode("append").save(table.uri)
+    with pytest.raises(Exception, match="overwrite is refused"):
+        good.write.format("weir").mode("overwrite").save(table.uri)
+    assert in_weir(table).total() == 0
+    # A null key is met only in the task; nothing of that shard is written.
+    nulls = good.withColumn("id", F.when(F.col("id") != 5, F.col("id")))
+    with pytest.raises(Exception, match="null"):
+        nulls.write.format("weir").mode("append").save(table.uri)
+
+
+def test_p1_a_wrong_layout_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    wrong = frame(spark, ROWS).write.format("weir").mode("append").option("layout", "3:id")
+    with pytest.raises(Exception, match="puts elsewhere"):
+        wrong.save(table.uri)
+    for layout in ("4:id", "3:v", "2:"):
+        with pytest.raises(Exception, match="do not keep the shards"):
+            frame(spark, ROWS).write.format("weir").mode("append").option("layout", layout).save(
+                table.uri
+            )
+    assert in_weir(table).total() == 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "dtype"),
+    [
+        ("id", pa.int64()),
+        ("cast(id as int)", pa.int32()),
+        ("cast(id as smallint)", pa.int16()),
+        ("concat('key-', id)", pa.utf8()),
+        ("id % 2 = 0", pa.bool_()),
+        ("date_from_unix_date(cast(id as int))", pa.date32()),
+        ("cast(id as double) / 7", pa.float64()),
+        ("if(id % 5 = 0, null, id)", pa.int64()),
+    ],
+)
+def test_spark_computes_lances_bucket(spark: SparkSession, sql: str, dtype: pa.DataType) -> None:
+    df = spark.range(-500, 500).selectExpr(f"{sql} AS k")
+    rows = df.selectExpr("k", f"(hash({SEED_ZERO}, k) & 2147483647) % 7 AS b").toArrow()
+    keys = rows.column("k").combine_chunks().cast(dtype)
+    assert rows.column("b").to_pylist() == bucket(keys, 7).tolist()
+
+
+def test_laid_out_rows_are_in_the_task_of_their_bucket(spark: SparkSession) -> None:
+    schema = spark_schema(SCHEMA)
+    # The DataFrame's column is an int; the table's a bigint, and that is what is hashed.
+    df = spark.range(200).selectExpr("cast(id as int) AS id", "'x' AS v")
+    spread = lay_out(df, Layout("id", 5), schema).select("id", F.spark_partition_id().alias("p"))
+    rows = spread.toArrow()
+    keys = rows.column("id").combine_chunks().cast(pa.int64())
+    assert rows.column("p").to_pylist() == bucket(keys, 5).tolist()
+
+
+@pytest.mark.parametrize("sharding", [weir.Unsharded(), weir.Identity("id")])
+def test_other_shardings_are_laid_out_too(
+    spark: SparkSession, tmp_path: Path, sharding: weir.Unsharded | weir.Identity
+) -> None:
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=sharding)
+    rows = dict.fromkeys(range(5), "x")
+    weir.spark.write(frame(spark, rows), table.uri)
+    frame(spark, {2: "y"}).write.format("weir").mode("append").save(table.uri)
+    assert in_weir(table) == once(rows | {2: "y"})
+
+
+def test_many_small_batches_are_flushed_as_they_pile_up(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weir.spark import publish
+
+    table = make_table(tmp_path, buckets=1)
+    monkeypatch.setattr(publish, "GAP_ENTRIES", 6)
+    for number in range(12):
+        sink = publish.ShardSink(table.core, 0, publish.Token("app", number))
+        sink.add(pa.RecordBatch.from_pylist([{"id": number, "v": "x"}], schema=SCHEMA))
+        sink.finish()
+    manifest = table.shard(0).manifest()
+    assert 1 <= len(manifest.sstables) <= 4
+    assert table.shard(0).tailer().tip() - manifest.replay_after <= 7
+    assert in_weir(table) == once(dict.fromkeys(range(12), "x"))
