@@ -321,7 +321,10 @@ class MemTables:
         )
 
     def _publish(
-        self, table: MemTable | None, entry: SsTable | None = None, tried: list[Version] | None = None
+        self,
+        table: MemTable | None,
+        entry: SsTable | None = None,
+        tried: list[Version] | None = None,
     ) -> None:
         """One manifest commit: the SSTable if any, and the R it allows; `tried`: its versions."""
         tried = [] if tried is None else tried
