@@ -30,6 +30,7 @@ from weir.errors import (
     FencedError,
     InvalidInput,
     MissingEntry,
+    UnknownOutcome,
     WeirError,
 )
 from weir.format import paths
@@ -267,7 +268,13 @@ class Judge:
                 raise Violation(
                     "T", f"{type(cause).__name__} on a healthy table: {cause}"
                 ) from error
-            if put is not None and isinstance(cause, CommitConflict) and put.id in self.seen:
+            told = put is not None and not isinstance(error, UnknownOutcome)
+            if (
+                put is not None
+                and told
+                and isinstance(cause, CommitConflict)
+                and put.id in self.seen
+            ):
                 raise Violation("T", f"a conflict was told for {put.id}, which is in") from error
             cause = cause.__cause__
         truth = self.truth(shard)

@@ -108,6 +108,7 @@ class Session:
         try:
             ack = self.writer.put(data, wait=wait, timeout=timeout)
         except TimeoutError:
+            self.accepted.append(put)  # it goes on, and `close` answers for it
             return
         except WeirError as error:
             self._failed(error, put)

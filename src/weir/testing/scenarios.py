@@ -256,7 +256,8 @@ class Run:
         self.scheduler.spawn(actor, lambda: final(self, actor), name="final")
         self.scheduler.run()
         calls = sum(self.world.calls.values()) - before
-        if calls > FINAL_CALLS_MAX + 4 * entries:
+        tables = len({path.rpartition("/")[0] for path in self.shelf.blobs if "_gen_" in path})
+        if calls > FINAL_CALLS_MAX + 4 * entries + 10 * tables:
             raise Violation("P", f"recovery on a healthy store took {calls} calls")
 
 
