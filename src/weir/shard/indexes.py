@@ -122,7 +122,7 @@ class FreshIndexes:
     """What one table handle, or one writer, keeps of rows in memory between searches."""
 
     def __init__(self, env: Env) -> None:
-        self._env = env
+        self.env = env
         self._grown: ByteCache[Grown[Any]] = ByteCache(FRESH_BYTES, env)
         self.sizes: ByteCache[tuple[int, int]] = ByteCache(4096, env)
         """Rows and words of text indexes on the store, by dataset, version and name."""
@@ -135,7 +135,7 @@ class FreshIndexes:
         """The tokenizer with those settings."""
         key = repr(sorted(options.items()))
         with self._lock:
-            return self._analyzers.setdefault(key, Analyzer(options, self._env))
+            return self._analyzers.setdefault(key, Analyzer(options, self.env))
 
     def vectors(self, arrays: Sequence[pa.Array]) -> tuple[VectorBlock, ...]:
         """The vectors of a column, batch by batch."""
@@ -164,11 +164,11 @@ class FreshIndexes:
             return ()
         first = memory_of(arrays[0])
         if first is None:
-            return Grown(make, join, self._env).blocks(arrays)
+            return Grown(make, join, self.env).blocks(arrays)
         key = (kind, first)
         grown: Grown[B] | None = self._grown.get(key)
         if grown is None or not grown.starts(arrays):
-            grown = Grown(make, join, self._env)
+            grown = Grown(make, join, self.env)
         blocks = grown.blocks(arrays)
         self._grown.put(key, grown, grown.nbytes + 1024)
         return blocks

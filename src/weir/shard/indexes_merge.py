@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from weir.env import Env
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.lake.index_search import Candidates
@@ -25,6 +26,7 @@ from weir.shard.levels import Level, shaped
 
 SLACK_ROWS: Final = 10
 GROWTH: Final = 4
+LEVELS_AT_ONCE: Final = 8
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -81,12 +83,17 @@ def best_rows(
     target: pa.Schema,
     value: Callable[[Floats], Floats],
     name: str,
+    env: Env,
 ) -> pa.Table:
     """The `k` best rows of all sources, best first, in the columns of `target` and `name`."""
     nothing = np.zeros(0, np.int64)
     best = _Best(k, np.zeros(0), nothing, nothing)
-    for number, one in enumerate(ranked):
-        best = _merged(best, number, one, schema.primary_key)
+    # At the same time: on an object store each waits for requests of its own.
+    first = env.threads.map(
+        lambda one: one.source.fetch(k + SLACK_ROWS), list(ranked), workers=LEVELS_AT_ONCE
+    )
+    for number, (one, offered) in enumerate(zip(ranked, first, strict=True)):
+        best = _merged(best, number, one, offered, schema.primary_key)
     field = pa.field(name, pa.float32())
     values = pa.array(value(best.values).astype(np.float32))
     rows = _payload(ranked, best, target) if target.names else None
@@ -95,10 +102,11 @@ def best_rows(
     return rows.append_column(field, values)
 
 
-def _merged(best: _Best, number: int, one: Ranked, key: Sequence[str]) -> _Best:
+def _merged(
+    best: _Best, number: int, one: Ranked, offered: Candidates, key: Sequence[str]
+) -> _Best:
     count = best.k + SLACK_ROWS
     while True:
-        offered = one.source.fetch(count)
         better = offered.values < best.worst
         alive = _alive(offered.rows.filter(pa.array(better)), one, key)
         at = np.flatnonzero(better)[alive]
@@ -106,6 +114,7 @@ def _merged(best: _Best, number: int, one: Ranked, key: Sequence[str]) -> _Best:
         if offered.exhausted or merged.worst <= offered.bound:
             return merged
         count *= GROWTH
+        offered = one.source.fetch(count)
 
 
 def _alive(rows: pa.Table, one: Ranked, key: Sequence[str]) -> npt.NDArray[np.bool_]:

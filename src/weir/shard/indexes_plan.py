@@ -42,7 +42,7 @@ from weir.lake.sstable_read import LanceSsTable
 from weir.shard.flush import MemTables
 from weir.shard.indexes import FreshIndexes
 from weir.shard.indexes_fresh import MemoryRows, MemoryTexts, MemoryVectors
-from weir.shard.indexes_merge import Ranked, best_rows
+from weir.shard.indexes_merge import LEVELS_AT_ONCE, Ranked, best_rows
 from weir.shard.levels import Level, MemLevel
 from weir.shard.merge import Belongs, filter_columns, output_schema
 
@@ -94,7 +94,7 @@ def search_levels(
     if is_vector_type(dtype):
         vector = query_vector(query, dtype, column)
         ranked = plan.by_vector(vector, options)
-        return best_rows(ranked, k, schema, target, lambda values: values, "_distance")
+        return best_rows(ranked, k, schema, target, lambda values: values, "_distance", fresh.env)
     if not is_text_type(dtype):
         raise InvalidInput(
             f"column {column!r} is {dtype}; a search needs text, or a fixed-size list of floats"
@@ -102,7 +102,7 @@ def search_levels(
     if not isinstance(query, str):
         raise InvalidInput(f"a search in text column {column!r} takes words, got {query!r}")
     ranked = plan.by_text(query)
-    return best_rows(ranked, k, schema, target, lambda values: -values, "_score")
+    return best_rows(ranked, k, schema, target, lambda values: -values, "_score", fresh.env)
 
 
 def search_writer(
@@ -195,8 +195,10 @@ class _Plan:
             (source, self.levels, self.belongs) for source in self._base_texts(query, index)
         )
         common = TextStats()
-        for source, _, _ in sources:
-            common = common.plus(source.stats)
+        for stats in self.fresh.env.threads.map(
+            lambda one: one[0].stats, sources, workers=LEVELS_AT_ONCE
+        ):
+            common = common.plus(stats)
         for source, _, _ in sources:
             source.score_by(common)
         return [Ranked(*one) for one in sources]
