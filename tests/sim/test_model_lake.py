@@ -1,0 +1,172 @@
+"""The model of Lance and Lance itself, held to the same contract: what the mass runs rest on."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from tests.support.one_shard import SHARD, small_schema
+from weir.env import SYSTEM
+from weir.errors import CommitConflict
+from weir.format.schema import TOMBSTONE
+from weir.lake import fold
+from weir.lake.create import MemWalSettings
+from weir.lake.pylance_lake import PylanceLake
+from weir.store.memory import MemoryStore
+from weir.store.open import open_store
+from weir.testing.model_lake import ModelLake
+
+
+class Model:
+    """The model behind the calls of this suite."""
+
+    def __init__(self, folder, *, keyed):
+        self.schema = small_schema(keyed=keyed)
+        self.lake = ModelLake(MemoryStore(), self.schema)
+        self.lake.create_base()
+
+    def changes(self, rows):
+        return self.lake.write_changes(f"{id(rows):x}", wal_rows(rows, self.schema))
+
+
+class Lance:
+    """pylance behind the same calls."""
+
+    def __init__(self, folder, *, keyed):
+        uri = str(folder / "table")
+        store = open_store(uri)
+        self.lake = PylanceLake(uri, None, store)
+        plain = small_schema(keyed=keyed).plain
+        self.lake.create_base(plain, ["k"] if keyed else [])
+        self.lake.initialize_mem_wal(MemWalSettings())
+        self.schema = self.lake.open_base().schema
+
+    def changes(self, rows):
+        table = wal_rows(rows, self.schema)
+        marks = table.column(TOMBSTONE)
+        live = table.filter(pc.invert(marks)).select(["k", "v"])
+        gone = table.filter(marks).select(["k"])
+        return fold.fold_rows(self.lake.open_base(), live, gone, SYSTEM)
+
+
+def wal_rows(rows, schema):
+    """(key, value) pairs; a value None is a delete."""
+    columns = [
+        pa.array([k for k, _ in rows], pa.int64()),
+        pa.array([v for _, v in rows], pa.int64()),
+        pa.array([v is None for _, v in rows]),
+    ]
+    return pa.Table.from_arrays(columns, schema=schema.wal)
+
+
+def pairs(batches):
+    return sorted((row["k"], row["v"]) for batch in batches for row in batch.to_pylist())
+
+
+@pytest.fixture(params=[Model, Lance], ids=["model", "lance"])
+def keyed(request, tmp_path):
+    return request.param(tmp_path, keyed=True)
+
+
+@pytest.fixture(params=[Model, Lance], ids=["model", "lance"])
+def keyless(request, tmp_path):
+    return request.param(tmp_path, keyed=False)
+
+
+def commit(side, rows, claim, fold_id):
+    planned = side.lake.open_base().version
+    changes = side.changes(rows)
+    return side.lake.commit_fold(
+        changes, claim=claim, planned_at=planned, fold_id=fold_id, properties={"why": "test"}
+    )
+
+
+def claim(side, token):
+    return fold.Claim(token, side.lake.fence_base(token))
+
+
+def test_an_sstable_keeps_the_newest_row_of_each_key_and_its_deletes(keyed):
+    batches = wal_rows([(1, 1), (2, 2), (1, 3), (2, None)], keyed.schema).to_batches()
+    keyed.lake.write_sstable(SHARD, "0123abcd_gen_1", batches, keyed.schema)
+    table = keyed.lake.open_sstable(SHARD, "0123abcd_gen_1", keyed.schema)
+    rows = pa.Table.from_batches(table.scan())
+    found = zip(*(rows[name].to_pylist() for name in ("k", "v", TOMBSTONE)), strict=True)
+    assert sorted(found) == [(1, 3, False), (2, None, True)]
+    keys = pa.table({"k": pa.array([2, 9], pa.int64())})
+    assert table.lookup(keys)["k"].to_pylist() == [2]
+
+
+def test_an_sstable_without_a_key_keeps_every_row(keyless):
+    batches = wal_rows([(1, 1), (1, 1), (2, 2)], keyless.schema).to_batches()
+    keyless.lake.write_sstable(SHARD, "0123abcd_gen_1", batches, keyless.schema)
+    table = keyless.lake.open_sstable(SHARD, "0123abcd_gen_1", keyless.schema)
+    assert pairs(table.scan(["k", "v"])) == [(1, 1), (1, 1), (2, 2)]
+
+
+def test_a_fold_replaces_deletes_and_adds(keyed):
+    mine = claim(keyed, "me")
+    commit(keyed, [(1, 1), (2, 2), (3, 3)], mine, "a")
+    commit(keyed, [(1, 10), (2, None), (4, 4)], mine, "b")
+    assert pairs(keyed.lake.open_base().scan()) == [(1, 10), (3, 3), (4, 4)]
+    assert keyed.lake.open_base().count() == 3
+
+
+def test_a_fold_is_committed_once_whoever_asks_again(keyless):
+    mine = claim(keyless, "me")
+    planned = keyless.lake.open_base().version
+    changes = keyless.changes([(1, 1)])
+    made = [
+        keyless.lake.commit_fold(
+            changes, claim=mine, planned_at=planned, fold_id="a", properties={}
+        )
+        for _ in range(2)
+    ]
+    assert made[0] == made[1]
+    assert pairs(keyless.lake.open_base().scan()) == [(1, 1)]
+    assert keyless.lake.find_commit(fold.FOLD, "a", after_version=planned) == made[0]
+
+
+def test_l4_a_fold_planned_before_a_fence_is_dead(keyed):
+    mine = claim(keyed, "me")
+    planned = keyed.lake.open_base().version
+    changes = keyed.changes([(1, 1)])
+    claim(keyed, "other")
+    with pytest.raises(CommitConflict):
+        keyed.lake.commit_fold(changes, claim=mine, planned_at=planned, fold_id="a", properties={})
+    assert keyed.lake.open_base().count() == 0
+
+
+def test_l4_a_fold_planned_after_a_foreign_fence_is_dead_too(keyed):
+    mine = claim(keyed, "me")
+    claim(keyed, "other")
+    with pytest.raises(CommitConflict):
+        commit(keyed, [(1, 1)], mine, "a")
+
+
+def test_marks_rise_and_never_fall(keyed):
+    keyed.lake.mark_compacted({SHARD: 3})
+    assert keyed.lake.mark_compacted({SHARD: 2}) is None
+    assert keyed.lake.open_base().compacted == {SHARD: 3}
+
+
+def test_l5_an_announced_fold_counts_from_its_commit_on(keyless):
+    mine = claim(keyless, "me")
+    planned = keyless.lake.open_base().version
+    changes = keyless.changes([(1, 1)])
+    keyless.lake.announce_fold("a", {SHARD: 2}, changes.added[0], planned_at=planned)
+    assert keyless.lake.open_base().compacted.get(SHARD, 0) == 0
+    keyless.lake.commit_fold(changes, claim=mine, planned_at=planned, fold_id="a", properties={})
+    assert keyless.lake.open_base().compacted == {SHARD: 2}
+    keyless.lake.mark_compacted({SHARD: 2})
+    assert keyless.lake.open_base().compacted == {SHARD: 2}
+
+
+def test_old_versions_stay_readable_and_protected_ones_survive_clean_up(keyed):
+    mine = claim(keyed, "me")
+    first = commit(keyed, [(1, 1)], mine, "a")
+    commit(keyed, [(1, 2)], mine, "b")
+    assert pairs(keyed.lake.open_base(first).scan()) == [(1, 1)]
+    keyed.lake.protect_version("weir-test", first)
+    assert keyed.lake.protected_versions()["weir-test"] == first
+    keyed.lake.check_version(first)
+    keyed.lake.release_version("weir-test")
+    assert "weir-test" not in keyed.lake.protected_versions()
