@@ -82,7 +82,7 @@ def test_p2_a_driver_killed_inside_commit_loses_and_doubles_nothing(
         write_input(folder, number, rows)
         model |= rows
     command = [sys.executable, "-m", "tests.support.dying_sink", table.uri, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "PYTHONWARNINGS": "ignore"}
     died = subprocess.run(
         [*command, str(checkpoint), moment], env=environment, capture_output=True, check=False
     )
@@ -244,7 +244,7 @@ def test_p3_what_was_collected_is_an_error_and_a_named_consumer_prevents_it(
     Consumer(table.core.store, "etl", 60.0).forget()
     put(table, dict.fromkeys(range(20), "d"))
     table.gc(min_age=0, fence_retention="2m", keep_first_entries=False)
-    with pytest.raises(Exception, match="was collected up to|collected"):
+    with pytest.raises(Exception, match="collected"):
         follow(spark, table, tmp_path / "nameless")
     assert Consumer(table.core.store, "etl", 60.0).positions() is None
 

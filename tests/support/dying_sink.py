@@ -63,6 +63,7 @@ def main() -> None:
     )
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(DyingSource)
+    assert spark._jvm is not None
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
     rows = (
         spark.readStream.schema("id long, v string").option("maxFilesPerTrigger", "1").json(source)

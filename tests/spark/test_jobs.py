@@ -1,0 +1,138 @@
+"""P-5: upkeep on Spark's executors gives the same table as upkeep in process."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import weir
+import weir.spark
+from tests.support.spark import SCHEMA, frame, in_frame, in_weir, make_table, once, put
+from weir.upkeep import compact_plan
+
+
+def fill(table: weir.Table, *, keyed: bool) -> None:
+    put(table, dict.fromkeys(range(50), "base"))
+    table.compact()
+    put(table, dict.fromkeys(range(0, 60, 3), "one"), (1, 2) if keyed else ())
+    put(table, dict.fromkeys(range(0, 60, 5), "two"), (3, 55) if keyed else ())
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_p5_compaction_on_executors_equals_compaction_in_process(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keyed: bool
+) -> None:
+    monkeypatch.setattr(compact_plan, "SLICE_ROWS", 10)
+    monkeypatch.setattr(compact_plan, "TASK_BYTES", 300)
+    table = make_table(tmp_path, keyed=keyed)
+    fill(table, keyed=keyed)
+    model = in_weir(table)
+    told: list[tuple[int, int]] = []
+    report = weir.spark.compact(
+        spark,
+        table.uri,
+        engine="spark",
+        progress=lambda _kind, done, total: told.append((done, total)),
+    )
+    assert report.engine == "spark"
+    assert report.tasks > 3
+    assert told[-1] == (report.tasks, report.tasks)
+    assert in_weir(table, freshness="base") == in_weir(table) == model
+    assert in_frame(weir.spark.scan(spark, table.uri, freshness="base")) == model
+    # Small jobs stay on the driver.
+    put(table, {1: "small"})
+    assert weir.spark.compact(spark, table.uri).engine == "local"
+    with pytest.raises(weir.InvalidInput, match="auto, local or spark"):
+        weir.spark.compact(spark, table.uri, engine="cluster")  # type: ignore[arg-type]
+
+
+def test_p5_collection_on_executors(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    for number in range(4):
+        put(table, {k: str(number) for k in range(20)})
+    table.compact()
+    model = in_weir(table)
+    report = weir.spark.gc(spark, table.uri, engine="spark", min_age=0, fence_retention="2m")
+    assert report.ok
+    assert report.kinds["sstables"].deleted > 0
+    assert in_weir(table) == model
+    again = weir.spark.gc(spark, table.uri, engine="local", min_age=0, fence_retention="2m")
+    assert again.kinds["sstables"].deleted == 0
+
+
+def test_p5_resharding_folds_old_shards_on_executors(spark: SparkSession, tmp_path: Path) -> None:
+    table = make_table(tmp_path, buckets=2)
+    put(table, dict.fromkeys(range(30), "old"))
+    report, folded = weir.spark.reshard(spark, table.uri, weir.Bucket("id", 5), engine="spark")
+    assert len(report.shards) == 5
+    assert folded.rows_written == 30
+    put(weir.open(table.uri), {1: "new"})
+    assert in_weir(table) == once(dict.fromkeys(range(30), "old") | {1: "new"})
+
+
+def test_bulk_load_makes_fills_and_replaces_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    uri = str(tmp_path / "bulk")
+    rows = dict.fromkeys(range(1000), "first")
+    report = weir.spark.bulk_load(
+        frame(spark, rows), uri, primary_key="id", sharding=weir.Bucket("id", 2)
+    )
+    table = weir.open(uri)
+    assert report.rows == 1000
+    assert in_weir(table) == once(rows)
+    # Into a table that is alive: base rows are replaced, fresher rows stay on top.
+    put(table, {5: "fresh"})
+    more = dict.fromkeys(range(500, 1500), "second") | {5: "second"}
+    weir.spark.bulk_load(frame(spark, more), uri)
+    assert in_weir(table) == once(rows | more | {5: "fresh"})
+    with pytest.raises(Exception, match="twice"):
+        weir.spark.bulk_load(
+            frame(spark, more).union(frame(spark, {7: "x", 8: "y"})).union(frame(spark, {7: "z"})),
+            uri,
+        )
+    assert in_weir(table) == once(rows | more | {5: "fresh"})
+    table.compact()
+    weir.spark.bulk_load(frame(spark, {1: "only"}), uri, replace=True)
+    assert in_weir(table) == once({1: "only"})
+    put(table, {2: "after"})
+    table.compact()
+    assert in_weir(table) == once({1: "only", 2: "after"})
+    with pytest.raises(weir.InvalidInput, match="primary key"):
+        weir.spark.bulk_load(frame(spark, rows), uri, primary_key="v")
+
+
+def test_bulk_load_of_an_append_only_table_keeps_duplicates(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = make_table(tmp_path, keyed=False)
+    for _ in range(2):
+        weir.spark.bulk_load(frame(spark, {1: "a", 2: "b"}), table.uri)
+    assert in_weir(table) == {(1, "a"): 2, (2, "b"): 2}
+    put(table, {3: "c"})
+    weir.spark.bulk_load(frame(spark, {9: "only"}), table.uri, replace=True)
+    assert in_weir(table) == once({9: "only"})
+
+
+@pytest.mark.parametrize("store_kind", ["s3"], indirect=True)
+def test_p5_the_whole_way_on_an_object_store(spark: SparkSession, store_kind) -> None:
+    options = store_kind.storage_options
+    table = weir.create(
+        store_kind.uri_factory(),
+        SCHEMA,
+        primary_key="id",
+        sharding=weir.Bucket("id", 2),
+        storage_options=options,
+    )
+    rows = {k: f"v{k}" for k in range(100)}
+    weir.spark.write(frame(spark, rows), table.uri, storage_options=options)
+    read = spark.read.format("weir")
+    for name, value in options.items():
+        read = read.option(f"storage.{name}", value)
+    assert in_frame(read.load(table.uri)) == once(rows)
+    dead = frame(spark, {1: "x"}).withColumn("dead", F.lit(True))
+    weir.spark.write(dead, table.uri, delete_column="dead", storage_options=options)
+    report = weir.spark.compact(
+        spark, table.uri, engine="spark", fold_wal=True, storage_options=options
+    )
+    assert report.rows_written == 99
+    assert in_weir(table, freshness="base") == once({k: v for k, v in rows.items() if k != 1})
