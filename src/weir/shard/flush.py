@@ -388,8 +388,18 @@ class MemTables:
         """True when a version names it: the latest, or one of ours that was compacted since."""
         if any(s.path == entry.path for s in current.sstables):
             return True
-        found = [self._appender.manifests.load(version) for version in tried]
-        return any(s.path == entry.path for m in found if m is not None for s in m.sstables)
+        if not tried:
+            return False
+        manifests = self._appender.manifests
+        found = [manifests.load(version) for version in tried]
+        # After the reads: a version of ours that landed in a collected place names what it likes.
+        floor = manifests.floors.load().manifest
+        return any(
+            s.path == entry.path
+            for m in found
+            if m is not None and m.version > floor
+            for s in m.sstables
+        )
 
     def _covered(self, published: MemTable | None = None) -> Position:
         """The last position before the first entry whose rows would be nowhere else (W-1). Lock
