@@ -1,0 +1,160 @@
+"""P-1, P-5: a real cluster, executors killed in the middle, speculation forced."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import weir
+import weir.spark
+from tests.support.cluster import Cluster
+from tests.support.slow_tasks import await_reached, close_gate, open_gate, slow_rows
+from tests.support.spark import in_frame, in_weir, make_table, once, put
+from weir.spark.layout import layout_of
+
+pytestmark = [pytest.mark.cluster, pytest.mark.kill]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def session(cluster: Cluster) -> Iterator[SparkSession]:
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.stop()  # one JVM, one context: the suite's local session makes room
+    session = cluster.session(**{"spark.executorEnv.PYTHONPATH": str(Path.cwd())})
+    yield session
+    session.stop()
+
+
+def meanwhile(job: Callable[[], Any], disturb: Callable[[], None]) -> Any:
+    """Run `job` in a thread and `disturb` beside it; the job's result."""
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(job())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        disturb()
+    finally:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+@pytest.mark.parametrize("kill", [True, False])
+@pytest.mark.parametrize("keyed", [True, False])
+def test_p1_a_write_survives_kill_and_speculation(
+    cluster: Cluster, session: SparkSession, tmp_path: Path, keyed: bool, kill: bool
+) -> None:
+    """The first attempt waits in the middle of its rows; another one overtakes it, or it dies."""
+    table = make_table(tmp_path, keyed=keyed, buckets=2)
+    rows = dict.fromkeys(range(200), "x")
+    close_gate(tmp_path, "write")
+    df = session.range(200).selectExpr("id", "'x' AS v")
+    spread, how = weir.spark.layout(df, table.uri)
+    slow = spread.mapInArrow(slow_rows(str(tmp_path), "write"), spread.schema)
+
+    def write() -> None:
+        writer = slow.write.format("weir").mode("append").option("layout", how)
+        writer.option("appId", "job").option("txnVersion", "1").save(table.uri)
+
+    def disturb() -> None:
+        await_reached(tmp_path, "write")
+        if kill:
+            cluster.kill_executor(session)
+            open_gate(tmp_path, "write")
+        # Without a kill the gate stays shut: speculation must finish the job.
+
+    meanwhile(write, disturb)
+    open_gate(tmp_path, "write")
+    assert in_weir(table) == once(rows)
+    write()  # and a whole second run of the job changes nothing
+    assert in_weir(table) == once(rows)
+    assert layout_of(table) is not None
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_p5_compaction_survives_a_killed_executor(
+    cluster: Cluster,
+    session: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keyed: bool,
+) -> None:
+    from weir.spark import runner
+
+    table = make_table(tmp_path, keyed=keyed, buckets=2)
+    put(table, dict.fromkeys(range(100), "base"))
+    table.compact()
+    put(table, dict.fromkeys(range(50, 150), "one"), (3, 60) if keyed else ())
+    put(table, dict.fromkeys(range(0, 200, 7), "two"), (7,) if keyed else ())
+    model = in_weir(table)
+    close_gate(tmp_path, "compact")
+    real = runner._task_function
+    folder = str(tmp_path)
+
+    def gated(place: Any, texts: Any) -> Any:
+        work = real(place, texts)
+        wait = slow_rows(folder, "compact")
+
+        def run(batches: Any) -> Any:
+            yield from work(wait(batches))
+
+        return run
+
+    monkeypatch.setattr(runner, "_task_function", gated)
+
+    def disturb() -> None:
+        await_reached(tmp_path, "compact")
+        cluster.kill_executor(session)
+        open_gate(tmp_path, "compact")
+
+    report = meanwhile(lambda: weir.spark.compact(session, table.uri, engine="spark"), disturb)
+    assert report.tasks >= 2
+    assert in_weir(table, freshness="base") == in_weir(table) == model
+    assert in_frame(session.read.format("weir").load(table.uri)) == model
+
+
+def test_p2_p3_streams_survive_a_killed_executor(
+    cluster: Cluster, session: SparkSession, tmp_path: Path
+) -> None:
+    """From one append-only table's feed into another: source and sink lose an executor."""
+    source = make_table(tmp_path, keyed=False, buckets=2)
+    copy = make_table(tmp_path, keyed=False, buckets=2)
+    put(source, dict.fromkeys(range(100), "a"))
+    put(source, dict.fromkeys(range(100, 200), "b"))
+    close_gate(tmp_path, "stream")
+    feed = weir.spark.changes(session, source.uri, options={"maxEntriesPerTrigger": "2"})
+    slow = feed.mapInArrow(slow_rows(str(tmp_path), "stream"), feed.schema)
+
+    def run() -> None:
+        query = (
+            slow.writeStream.format("weir")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(copy.uri)
+        )
+        query.awaitTermination()
+
+    def disturb() -> None:
+        await_reached(tmp_path, "stream")
+        cluster.kill_executor(session)
+        open_gate(tmp_path, "stream")
+
+    meanwhile(run, disturb)
+    assert in_weir(copy) == in_weir(source)
