@@ -183,7 +183,7 @@ MUTANTS = (
     Mutant(
         "an SSTable published twice after an error",
         "src/weir/shard/flush.py",
-        "if entry is not None and any(s.path == entry.path for s in current.sstables):",
+        "if entry is not None and self._is_published(entry, current, tried):",
         "if False:",
         soak(),
         "W-5",

@@ -81,14 +81,17 @@ class ModelLake:
 
     def open_base(self, version: int | None = None) -> ModelBase:
         """The latest version, or that one."""
-        if version is None:
-            version = max(self._versions(), default=0)
-        try:
-            data = self.store.get(self._path(version)).data
-        except ObjectMissing:
-            raise MissingEntry(f"{self.uri}: base version {version} is gone") from None
-        header, rows = decode(data)
-        return ModelBase(header, rows, self._schema)
+        for _ in range(_ATTEMPTS):
+            number = max(self._versions(), default=0) if version is None else version
+            try:
+                data = self.store.get(self._path(number)).data
+            except ObjectMissing:
+                if version is None:
+                    continue  # cleaned up since it was listed, so there is a newer one
+                break
+            header, rows = decode(data)
+            return ModelBase(header, rows, self._schema)
+        raise MissingEntry(f"{self.uri}: base version {version} is gone")
 
     def check_version(self, version: int) -> None:
         """Raise `MissingEntry` when that version is gone."""
