@@ -97,6 +97,7 @@ class Workload:
     where: tuple[Where, ...] = ("local", "s3")
     rounds_max: int = 99
     note: str = ""
+    needs_spark: bool = False
 
     def goals_at(self, where: Where) -> Sequence[Goal]:
         """What is asked for on that store."""

@@ -129,6 +129,7 @@ class Slate:
         self.run(self._db.shutdown())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
 
 async def _awaited(work: Awaitable[Any]) -> Any:

@@ -1,0 +1,43 @@
+"""Sides run in processes of their own, in turn, and one that fails does not stop the others."""
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import harness
+from benchmarks.harness import Ctx, Workload, measure
+from benchmarks.workloads import WORKLOADS
+
+NAME = "put-if-absent against plain put"
+
+
+@pytest.mark.slow
+def test_every_side_has_its_own_process(tmp_path):
+    whole = WORKLOADS[NAME]
+    sides = {side: whole.sides[side] for side in ("weir", "floor")}
+    workload = Workload(whole.name, whole.unit, whole.better, whole.goal, sides)
+    figures = measure(workload, Ctx("local", str(tmp_path), {}, "tiny", ""), rounds=2)
+    assert figures.errors == {}
+    assert {side: len(values) for side, values in figures.rounds.items()} == {"weir": 2, "floor": 2}
+    assert all(peak > 10 for peak in figures.peak_mib.values())
+
+
+@pytest.mark.slow
+def test_a_side_that_fails_is_reported_and_the_others_go_on(tmp_path):
+    whole = WORKLOADS[NAME]
+    sides = {"weir": whole.sides["weir"], "nobody": whole.sides["weir"]}
+    workload = Workload(whole.name, whole.unit, whole.better, whole.goal, sides)
+    figures = measure(workload, Ctx("local", str(tmp_path), {}, "tiny", ""), rounds=1)
+    assert "KeyError" in figures.errors["nobody"]
+    assert len(figures.rounds["weir"]) == 1
+
+
+def test_the_turns_change():
+    turned = [list(harness._turned(["a", "b", "c"], number)) for number in range(3)]
+    assert [order[0] for order in turned] == ["a", "b", "c"]
+    assert all(sorted(order) == ["a", "b", "c"] for order in turned)
+
+
+def test_the_command_lists_workloads_and_refuses_unknown_ones(capsys):
+    assert command.main(["--list"]) == 0
+    assert capsys.readouterr().out.split("\n")[:-1] == list(WORKLOADS)
+    assert command.main(["--only", "no such workload"]) == 2
