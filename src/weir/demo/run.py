@@ -22,7 +22,9 @@ from weir.demo.stream import SCHEMA, Orders
 
 SHARDS = 4
 FILE_ROWS = 1000
+STREAM_FILES = 16
 PAUSE_S = 0.02
+READ_EVERY_S = 1.0
 CHECKED = ["id", "status", "cents", "revision"]
 
 
@@ -39,13 +41,13 @@ class Demo:
     files: int = 0
     figures: dict[str, Any] = field(default_factory=dict)
 
-    def write_files(self, count: int) -> list[tuple[Path, pa.Table]]:
+    def write_files(self, count: int, rows: int = FILE_ROWS) -> list[tuple[Path, pa.Table]]:
         """`count` files with the next events, each with what the table must hold after it."""
         made = []
         for _ in range(count):
             path = self.place.scratch / f"events-{self.files:05d}.parquet"
             self.files += 1
-            pq.write_table(self.orders.batch(FILE_ROWS), path)
+            pq.write_table(self.orders.batch(rows), path)
             made.append((path, self.orders.expected()))
         return made
 
@@ -113,9 +115,9 @@ def _create(here: Place, show: Show, engine: Engine, rows: int, seed: int) -> De
 
 def _stream(demo: Demo) -> None:
     """Most of the events through the engine, with reads beside it."""
-    count = max(4, demo.rows * 2 // 3 // FILE_ROWS)
+    count, size = STREAM_FILES, demo.rows * 2 // 3 // STREAM_FILES
     with demo.show.step(f"Stream orders in, {demo.engine.name}") as step:
-        files = demo.write_files(count)
+        files = demo.write_files(count, size)
         done = threading.Event()
         told = [0]
         notes: list[str] = []
@@ -132,16 +134,16 @@ def _stream(demo: Demo) -> None:
 
         threading.Thread(target=ingest, daemon=True).start()
         reads, fresh = 0, 0
-        while not done.wait(0.2):
+        while not done.wait(READ_EVERY_S):
             fresh = demo.table.scan().count()
             reads += 1
             step.progress(told[-1], count, f"{fresh:,} rows visible to another reader")
         if failed:
             raise failed[0]
         step.say(
-            f"{count * FILE_ROWS:,} events: {demo.orders.puts:,} puts and"
+            f"{count * size:,} events: {demo.orders.puts:,} puts and"
             f" {demo.orders.deletes:,} deletes",
-            events=count * FILE_ROWS,
+            events=count * size,
         )
         step.say(f"{reads} fresh counts by another reader meanwhile, nobody was asked", reads=reads)
         for note in notes:

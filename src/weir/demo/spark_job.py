@@ -7,7 +7,6 @@ them holding "done". One Spark session in local mode serves all of them.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import weir
+from weir.spark.session import session
 
 SCHEMA = (
     "id BIGINT, customer STRING, status STRING, cents BIGINT, revision INT, updated TIMESTAMP,"
@@ -23,25 +23,19 @@ SCHEMA = (
 )
 
 
-def session(scratch: str) -> SparkSession:
-    """Small, quiet, and nothing outside of `scratch`."""
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    made = (
-        SparkSession.builder.master("local[2]")
-        .appName("weir-demo")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={scratch}")
-        .config("spark.local.dir", scratch)
-        .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
+def start(scratch: str) -> SparkSession:
+    """Small, and nothing of it outside of `scratch`."""
+    made = session(
+        "weir-demo",
+        {
+            "spark.master": "local[2]",
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch}",
+            "spark.local.dir": scratch,
+            "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+            "spark.sql.shuffle.partitions": "4",
+        },
     )
-    made.sparkContext.setLogLevel("OFF")
     weir.spark.register(made)
     return made
 
@@ -49,7 +43,7 @@ def session(scratch: str) -> SparkSession:
 def main() -> int:
     """Serve until standard input is closed."""
     scratch = json.loads(sys.stdin.readline())["scratch"]
-    spark = session(scratch)
+    spark = start(scratch)
     _say(done="session", version=spark.version)
     for line in sys.stdin:
         order = json.loads(line)
@@ -79,7 +73,7 @@ def _stream(spark: SparkSession, order: Mapping[str, Any]) -> None:
 def _run(frame: DataFrame, order: Mapping[str, Any], *, tell: bool) -> int:
     writer = frame.writeStream.format("weir").option("checkpointLocation", order["checkpoint"])
     for name, value in order["storage_options"].items():
-        writer = writer.option(name, value)
+        writer = writer.option(f"storage.{name}", value)
     query = writer.trigger(availableNow=True).start(order["uri"])
     seen: set[int] = set()
     while not query.awaitTermination(1):
