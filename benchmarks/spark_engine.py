@@ -1,6 +1,6 @@
 """Where Spark's executors begin to pay: compaction in process against compaction on Spark.
 
-    python benchmarks/spark_engine.py [--base 2000000] [--changes 200000,2000000] [--master local[2]]
+    python benchmarks/spark_engine.py [--base 2000000] [--changes 200000,2000000]
 
 For each number of changes: four overlapping generations into the base, both engines, and the
 memory high-water mark of the Python workers that ran the tasks.
@@ -49,8 +49,9 @@ class Watch:
 
 
 def main() -> None:
-    import weir.spark
     from pyspark.sql import SparkSession
+
+    import weir.spark
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--base", type=int, default=2_000_000)

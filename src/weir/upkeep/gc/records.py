@@ -27,8 +27,14 @@ from weir.upkeep.gc.tasks import Deleter, Item, batches
 
 log = logging.getLogger("weir.gc")
 
-LEFTOVERS: Final = (f"{paths.WEIR}/clock", f"{paths.WEIR}/probe")
-"""Folders of objects that live for a moment; an old one was left by a process that died."""
+LEFTOVERS: Final = {
+    f"{paths.WEIR}/clock": 300.0,
+    f"{paths.WEIR}/probe": 300.0,
+    f"{paths.WEIR}/staging": 86_400.0,
+}
+"""Folders of objects that live for a while, and how long at least, in seconds: whoever reads the
+store's clock needs its object for a moment, a Spark job its staged rows until it commits. An older
+one was left by a process that died."""
 SHARED_CHAINS: Final = (paths.table_chain(), paths.compaction_chain(), paths.reshard_chain())
 RECORDS_KEPT: Final = 16
 """Newest records of a chain that stay: an appender that slept must meet the one it missed."""
@@ -147,11 +153,11 @@ def collect_leftovers(
     part = deleter.report.kind("leftovers")
 
     def items() -> Iterator[Item]:
-        for folder in LEFTOVERS:
+        for folder, least in LEFTOVERS.items():
             for meta in store.list(folder):
                 part.seen += 1
                 part.seen_bytes += meta.size
-                if now - meta.last_modified >= max(ages.min_age, _LEFTOVER_AGE):
+                if now - meta.last_modified >= max(ages.min_age, least):
                     yield meta.path, meta.size
                 else:
                     part.kept["min_age"] += 1
@@ -163,6 +169,3 @@ def collect_leftovers(
             part.seen_bytes += sum(chain.sizes.values())
             _supersede(store, "leftovers", chain, now, ages, deleter, veto)
 
-
-_LEFTOVER_AGE: Final = 300.0
-"""Whoever reads the store's clock needs its object for a moment."""
