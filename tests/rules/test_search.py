@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import weir
 from tests.support.tables import compact_with_pylance
 from weir.lake.index import released_generation
+from weir.lake.index_search import _tokens
 
 DIM = 4
 SCHEMA = pa.schema(
@@ -412,3 +413,29 @@ def test_sstables_stay_until_every_index_that_counts_has_caught_up(tmp_path):
     base.__dict__["mem_wal"] = replace(base.mem_wal, index_catchup={})
     table.gc(min_age=0)
     assert table.shard(None).manifest().sstables == ()
+
+
+def test_l1_searches_are_the_same_on_every_store(store_kind):
+    uri = store_kind.uri_factory()
+    table = weir.create(uri, SCHEMA, primary_key="id", storage_options=store_kind.storage_options)
+    texts = {i: " ".join(WORDS[: 1 + i % 5]) for i in range(30)}
+    with table.writer() as writer:
+        writer.put([at(i, i, 0, 0, 0, text=texts[i]) for i in range(10)])
+        writer.flush()
+    table.compact()
+    dataset = table.core.lake.open_base().dataset
+    dataset.create_scalar_index("text", "INVERTED", name="words", with_position=False)
+    dataset.create_index("vec", "IVF_FLAT", name="near", num_partitions=1)
+    table = weir.open(uri, storage_options=store_kind.storage_options)
+    dataset = table.core.lake.open_base().dataset
+    (words,) = [index for index in dataset.describe_indices() if index.name == "words"]
+    assert _tokens(dataset, words.segments[0]) == sum(len(texts[i].split()) for i in range(10))
+    with table.writer() as writer:
+        writer.put([at(i, i, 0, 0, 0, text=texts[i]) for i in range(10, 20)])
+        writer.flush()
+        writer.put([at(i, i, 0, 0, 0, text=texts[i]) for i in range(20, 30)])
+        assert table.search("vec", ORIGIN, k=25)["id"].to_pylist() == list(range(25))
+        score = bm25([list(texts.values())], ["dog", "owl"])
+        expected = sorted((score(t) for t in texts.values() if score(t)), reverse=True)
+        found = table.search("text", "dog owl", k=8)["_score"].to_pylist()
+        assert found == pytest.approx(expected[:8], rel=1e-5)

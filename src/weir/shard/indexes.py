@@ -211,8 +211,11 @@ class WriterIndexes:
     ) -> WriterIndexes:
         """The indexes a writer keeps; `InvalidInput` when one does not fit the table.
 
-        Without any index in the base no request, else at most one.
+        Without any index in the base no request, else at most one. A WAL-only writer has nothing to
+        index (M-2).
         """
+        if not config.enable_memtable:
+            return cls(env, config, (), name)
         indexes = maintained_indexes(lake.open_base(), config.index_configs, schema)
         return cls(env, config, indexes, name)
 
