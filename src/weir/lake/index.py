@@ -28,6 +28,9 @@ from weir.lake.lance_errors import lance_errors
 
 log = logging.getLogger("weir.lake")
 
+Dataset = lance.LanceDataset
+"""The base or an SSTable, as searches hold it."""
+
 _KINDS: Final = {"BTree": "btree", "Bitmap": "bitmap", "Inverted": "text"}
 _METRICS: Final = ("l2", "cosine", "dot")
 PARTITIONS_MAX: Final = 20

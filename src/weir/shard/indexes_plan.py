@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
-import lance
 import numpy as np
 import pyarrow as pa
 
@@ -20,6 +19,7 @@ from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
 from weir.lake.api import Base
 from weir.lake.base import LanceBase
 from weir.lake.index import (
+    Dataset,
     IndexInfo,
     dataset_indexes,
     index_of,
@@ -152,7 +152,7 @@ class _Plan:
             self.column, vector, metric, options.nprobes, options.refine_factor, options.exact
         )
 
-        def on_lance(dataset: lance.LanceDataset) -> LanceVectors:
+        def on_lance(dataset: Dataset) -> LanceVectors:
             index = index_of(self._indexes(dataset), self.column, "vector")
             asked = query
             if index is not None and index.metric != metric:
@@ -232,9 +232,7 @@ class _Plan:
             )
         return sources
 
-    def _lance_texts(
-        self, dataset: lance.LanceDataset, index: IndexInfo, query: TextQuery
-    ) -> LanceTexts:
+    def _lance_texts(self, dataset: Dataset, index: IndexInfo, query: TextQuery) -> LanceTexts:
         key = (dataset.uri, dataset.version, index.name)
         return LanceTexts(
             dataset,
@@ -252,7 +250,7 @@ class _Plan:
         """The columns that tell whether a row counts; never none, a table of none has no rows."""
         return list(self.schema.primary_key) or self.schema.plain.names[:1]
 
-    def _names(self, dataset: lance.LanceDataset) -> list[str]:
+    def _names(self, dataset: Dataset) -> list[str]:
         names = self._key
         if self.belongs is not None and not self.schema.primary_key:
             names = list(self.schema.plain.names)
@@ -269,7 +267,7 @@ class _Plan:
         ]
         return MemoryRows(batches, self.schema, filter=self.filter)
 
-    def _indexes(self, dataset: lance.LanceDataset) -> list[IndexInfo]:
+    def _indexes(self, dataset: Dataset) -> list[IndexInfo]:
         key = (dataset.uri, dataset.version)
         return self.fresh.known.get_or_make(key, lambda: dataset_indexes(dataset), lambda _: 1)
 
