@@ -28,6 +28,8 @@ CHECKPOINT = UUID("11111111-1111-4111-8111-111111111111")
 
 
 class FakeBase:
+    mem_wal = None
+
     def __init__(self, compacted: dict[UUID, int]) -> None:
         self.compacted = compacted
 

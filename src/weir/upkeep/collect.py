@@ -91,15 +91,12 @@ def gc(
     """Delete what nothing refers to any more.
 
     `min_age` is slack for readers without a checkpoint, not a safety margin. `fence_retention` is
-    how long
-    the first entry of every epoch stays in the log, which is what stops a native writer that slept
-    through a
-    takeover; `InvalidInput` unless it is at least `min_age` and twice the table's `fence_ttl`.
-    `kinds`
-    chooses among `KINDS`. `veto(kind, path)` keeps single objects. With `dry_run` nothing is
-    written.
-    A failing task is in `report.errors` and does not stop the others. One listing of the table,
-    some ten small requests a shard, and one bulk request for a thousand objects deleted.
+    how long the first entry of every epoch stays in the log, which is what stops a native writer
+    that slept through a takeover; `InvalidInput` unless it is at least `min_age` and twice the
+    table's `fence_ttl`. `kinds` chooses among `KINDS`. `veto(kind, path)` keeps single objects.
+    With `dry_run` nothing is written. A failing task is in `report.errors` and does not stop the
+    others. One listing of the table, some ten small requests a shard, and one bulk request for a
+    thousand objects deleted.
     """
     return collect(
         target_of(table),
@@ -125,8 +122,7 @@ def plan(
     """Like `gc`, but return the deletions as tasks for `delete_batch` on another engine (P-5).
 
     Floors are raised and expired checkpoints ended here; the tasks can run at any later time, in
-    any
-    order, several times, or not at all.
+    any order, several times, or not at all.
     """
     tasks: list[Batch] = []
     report = collect(

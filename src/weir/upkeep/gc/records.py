@@ -168,4 +168,3 @@ def collect_leftovers(
             part.seen += len(chain.seqs)
             part.seen_bytes += sum(chain.sizes.values())
             _supersede(store, "leftovers", chain, now, ages, deleter, veto)
-

@@ -99,8 +99,7 @@ def collect_shard(site: ShardSite, job: Job) -> None:
     _raise_floors(manifests, job, listing, living, retained, floors)
     pins = job.pins()
     # A restore may have named SSTables again that only a checkpoint held, and that checkpoint may
-    # be gone
-    # from the pins by now: then this reading sees the restored manifest.
+    # be gone from the pins by now: then this reading sees the restored manifest.
     again = manifests.latest()
     if again is not None and again.version != latest.version:
         retained.append(again)
@@ -206,8 +205,7 @@ def _prune(manifests: Manifests, job: Job) -> None:
     if current is None or job.lake is None or not current.sstables or job.dry_run:
         return
     # The base is read after the manifest and in its epoch: a restore claims the shard before it
-    # names again
-    # what was folded since, so a mark from before it cannot be used after it.
+    # names again what was folded since, so a mark from before it cannot be used after it.
     compacted = released_generation(job.lake.open_base(), manifests.site.shard)
     named = {table.path for table in current.sstables if table.generation <= compacted}
     if not named:
