@@ -188,6 +188,20 @@ def collect(
         veto=veto,
         pause=pause,
     )
+    _run_tasks(target, job, now)
+    report.seconds = target.env.clock.boottime() - began
+    log.info(
+        "gc.done deleted=%d errors=%d seconds=%.3f",
+        report.deleted,
+        len(report.errors),
+        report.seconds,
+    )
+    return report
+
+
+def _run_tasks(target: Target, job: Job, now: float) -> None:
+    """Every task in its order: what ends first, then what it held, then what is left of it."""
+    chosen, report, deleter, dry_run = job.kinds, job.report, job.deleter, job.dry_run
     tasks = _Tasks(report)
     for kind in ("checkpoints", "consumers"):
         if kind in chosen:
@@ -212,24 +226,16 @@ def collect(
             tasks.run(
                 kind,
                 lambda kind=kind: records.collect_chains(  # type: ignore[misc]
-                    target.store, kind, now, ages, deleter, veto
+                    target.store, kind, now, job.ages, deleter, job.veto
                 ),
             )
     if "leftovers" in chosen:
         tasks.run(
             "leftovers",
-            lambda: records.collect_leftovers(target.store, now, ages, deleter, veto),
+            lambda: records.collect_leftovers(target.store, now, job.ages, deleter, job.veto),
         )
     if "base" in chosen:
-        tasks.run("base", lambda: _clean_base(target, ages, report, dry_run=dry_run))
-    report.seconds = target.env.clock.boottime() - began
-    log.info(
-        "gc.done deleted=%d errors=%d seconds=%.3f",
-        report.deleted,
-        len(report.errors),
-        report.seconds,
-    )
-    return report
+        tasks.run("base", lambda: _clean_base(target, job.ages, report, dry_run=dry_run))
 
 
 class _Tasks:
