@@ -23,7 +23,12 @@ def find_dataset(uri: str, options: Mapping[str, str] | None) -> lance.LanceData
 
 
 def create_base(
-    uri: str, schema: pa.Schema, primary_key: Sequence[str], options: Mapping[str, str] | None
+    uri: str,
+    schema: pa.Schema,
+    primary_key: Sequence[str],
+    options: Mapping[str, str] | None,
+    *,
+    enable_stable_row_ids: bool = False,
 ) -> lance.LanceDataset:
     """An empty dataset with that schema and key; `InvalidInput` when there is one already."""
     with lance_errors(f"creating the base table {uri}"):
@@ -32,6 +37,7 @@ def create_base(
             uri,
             mode="create",
             storage_options=dict(options or {}) or None,
+            enable_stable_row_ids=enable_stable_row_ids,
         )
 
 

@@ -16,7 +16,7 @@ from weir.format import paths
 from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
-from weir.lake import announce, create, fence, fold, history, versions
+from weir.lake import announce, fence, fold, history, mem_wal, versions
 from weir.lake.api import SsTableInfo
 from weir.lake.base import LanceBase
 from weir.lake.cache import ByteCache
@@ -127,36 +127,11 @@ class PylanceLake:
 
     # Making tables
 
-    def create_base(
-        self,
-        schema: pa.Schema,
-        primary_key: Sequence[str],
-        *,
-        data_storage_version: str | None = None,
-        enable_stable_row_ids: bool = False,
-    ) -> int:
-        """An empty base table; `CommitConflict` when something is there. One commit."""
-        return create.create_base(
-            self.datasets,
-            schema,
-            primary_key,
-            data_storage_version=data_storage_version,
-            enable_stable_row_ids=enable_stable_row_ids,
-        )
-
-    def ensure_primary_key(self, primary_key: Sequence[str]) -> int:
-        """Mark the key columns of an existing dataset; nothing when they are marked so."""
-        return create.ensure_primary_key(self.datasets, primary_key)
-
-    def initialize_mem_wal(self, settings: create.MemWalSettings) -> int:
-        """Attach MemWAL; `CommitConflict` when the table has it already. One commit."""
-        return create.initialize_mem_wal(self.datasets, settings)
-
     def replace_mem_wal(
         self, details: MemWalDetails, *, planned_at: int, properties: Mapping[str, str]
     ) -> int:
         """Put `details` in the place of the MemWAL index entry: resharding in one commit (C-11)."""
-        return create.replace_mem_wal(
+        return mem_wal.replace_mem_wal(
             self.datasets, self.open_base(planned_at), details, properties
         )
 

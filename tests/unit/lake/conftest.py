@@ -8,7 +8,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from weir.lake.create import MemWalSettings
+from weir.lake import adopt
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.open import open_store
 
@@ -32,8 +32,10 @@ def make_lake(tmp_path: Path) -> MakeLake:
     ) -> PylanceLake:
         uri = str(tmp_path / f"table-{next(numbers)}")
         lake = PylanceLake(uri, None, open_store(uri))
-        lake.create_base(schema, primary_key, enable_stable_row_ids=enable_stable_row_ids)
-        lake.initialize_mem_wal(MemWalSettings())
+        made = adopt.create_base(
+            uri, schema, primary_key, None, enable_stable_row_ids=enable_stable_row_ids
+        )
+        adopt.initialize_mem_wal(made, {})
         if rows is not None:
             stored = pa.Table.from_arrays(rows.columns, schema=lake.open_base().dataset.schema)
             lance.write_dataset(stored, uri, mode="append", max_rows_per_file=rows_per_file)

@@ -17,9 +17,10 @@ from weir.errors import (
     MissingEntry,
     NotAWeirTable,
     SnapshotExpired,
+    WeirError,
 )
 from weir.format.base_manifest import ShardingField, ShardingSpec
-from weir.lake.create import MemWalSettings
+from weir.lake import adopt
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.open import lance_options, open_store
 
@@ -100,14 +101,12 @@ def test_field_ids_of_nested_columns_and_the_highest_id_ever(make_lake: MakeLake
     assert known.plain.field("st").type == schema.field("st").type
 
 
-def test_create_twice_and_enable_twice(make_lake: MakeLake) -> None:
+def test_a_base_is_made_once(make_lake: MakeLake, tmp_path: Path) -> None:
     lake = make_lake()
-    with pytest.raises(CommitConflict, match="already there"):
-        lake.create_base(SCHEMA, ("id",))
-    with pytest.raises(CommitConflict, match="MemWAL already"):
-        lake.initialize_mem_wal(MemWalSettings())
+    with pytest.raises(WeirError, match="already exists"):
+        adopt.create_base(lake.uri, SCHEMA, ("id",), None)
     with pytest.raises(InvalidInput, match="'nope' is not a column"):
-        lake.create_base(SCHEMA, ("nope",))
+        adopt.create_base(str(tmp_path / "other"), SCHEMA, ("nope",), None)
 
 
 def test_sharding_and_writer_defaults_are_recorded(tmp_path: Path) -> None:
@@ -115,12 +114,10 @@ def test_sharding_and_writer_defaults_are_recorded(tmp_path: Path) -> None:
     lake = PylanceLake(uri, None, open_store(uri))
     with pytest.raises(NotAWeirTable):
         lake.open_base()
-    lake.create_base(SCHEMA, ("id",))
+    made = adopt.create_base(uri, SCHEMA, ("id",), None)
     assert lake.open_base().mem_wal is None
-    lake.initialize_mem_wal(
-        MemWalSettings(
-            bucket_column="id", num_buckets=8, writer_defaults={"max_memtable_rows": 500}
-        )
+    adopt.initialize_mem_wal(
+        made, {"bucket_column": "id", "num_buckets": 8, "max_memtable_rows": 500}
     )
     recorded = lake.open_base().mem_wal
     assert recorded is not None
@@ -159,15 +156,10 @@ def test_c11_sharding_is_replaced_in_one_commit(make_lake: MakeLake) -> None:
 
 def test_a_key_may_be_given_to_an_existing_dataset(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    lance.write_dataset(OLD, uri)
-    lake = PylanceLake(uri, None, open_store(uri))
-    lake.ensure_primary_key(["id"])
-    assert lake.open_base().schema.primary_key == ("id",)
-    version = lake.open_base().version
-    assert lake.ensure_primary_key(["id"]) == version
-    with pytest.raises(InvalidInput, match="has the primary key"):
-        lake.ensure_primary_key(["v"])
-    lake.initialize_mem_wal(MemWalSettings())
+    made = lance.write_dataset(OLD, uri)
+    adopt.mark_key(made, ["id"])
+    adopt.initialize_mem_wal(made, {})
+    assert PylanceLake(uri, None, open_store(uri)).open_base().schema.primary_key == ("id",)
 
 
 def test_protected_versions_survive_the_clean_up(make_lake: MakeLake) -> None:
@@ -259,8 +251,7 @@ def test_a_clone_may_be_on_another_kind_of_store(
         lake, uri = make_lake(rows=OLD), there
     else:
         lake, uri = PylanceLake(there, remote, open_store(there, options)), str(tmp_path / "c")
-        lake.create_base(SCHEMA, ("id",))
-        lake.initialize_mem_wal(MemWalSettings())
+        adopt.initialize_mem_wal(adopt.create_base(there, SCHEMA, ("id",), remote), {})
         stored = pa.Table.from_arrays(OLD.columns, schema=lake.open_base().dataset.schema)
         lance.write_dataset(stored, there, mode="append", storage_options=remote)
     lake.shallow_clone(open_store(uri, options), lake.open_base().version)

@@ -10,8 +10,7 @@ import pytest
 from tests.unit.lake.conftest import SCHEMA, MakeLake, content, table
 from weir.env import SYSTEM
 from weir.errors import CommitConflict, InvalidInput
-from weir.lake import fold
-from weir.lake.create import MemWalSettings
+from weir.lake import adopt, fold
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.open import lance_options, open_store
 
@@ -158,8 +157,8 @@ def test_l4_racing_claimants_each_fold_at_most_once(make_lake: MakeLake) -> None
 def test_l4_fence_on_s3(s3: Any, rows: Any) -> None:
     uri, options = f"s3://weir-test/{uuid.uuid4().hex}", s3.storage_options()
     lake = PylanceLake(uri, lance_options(uri, options), open_store(uri, options))
-    lake.create_base(SCHEMA, ())
-    lake.initialize_mem_wal(MemWalSettings())
+    made = adopt.create_base(uri, SCHEMA, (), lance_options(uri, options))
+    adopt.initialize_mem_wal(made, {})
     if rows is not None:
         mine = claim(lake, "first")
         base = lake.open_base()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.lake.conftest import SCHEMA, MakeLake, content, table
 from weir.env import SYSTEM
 from weir.errors import CommitConflict, InvalidInput, StoreError
-from weir.lake import fold
+from weir.lake import adopt, fold
 from weir.lake.keysets import KeySet
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.open import open_store
@@ -265,7 +265,7 @@ def test_marks_rise_and_may_be_repeated(make_lake: MakeLake) -> None:
 def test_marks_need_the_index(tmp_path: Any) -> None:
     uri = str(tmp_path / "t")
     lake = PylanceLake(uri, None, open_store(uri))
-    lake.create_base(SCHEMA, ("id",))
+    adopt.create_base(uri, SCHEMA, ("id",), None)
     with pytest.raises(InvalidInput, match="no MemWAL index"):
         lake.mark_compacted({SHARD: 1})
 
