@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, cast
 from uuid import UUID
 
 from weir.durations import Duration, seconds
-from weir.errors import CommitConflict, FencedError, SnapshotExpired
+from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.lake.fold import FOLD, ROWS_PER_FILE, Changes, Claim, together
@@ -169,10 +169,19 @@ class _Run:
             slots=self.runner.slots,
             cluster=cluster,
         )
-        results = self.runner.run(self.core, tasks, self.progress)
-        self.pause("written")
-        changes = together(Changes.from_json(result["changes"]) for result in results)
-        version = self._commit(job, claim, changes, keyed=bool(base.schema.primary_key))
+        try:
+            results = self.runner.run(self.core, tasks, self.progress)
+            self.pause("written")
+            changes = together(Changes.from_json(result["changes"]) for result in results)
+            version = self._commit(job, claim, changes, keyed=bool(base.schema.primary_key))
+        except (MissingEntry, SnapshotExpired) as gone:
+            latest = jobs.latest()
+            if latest is not None and latest.seq == record.seq:
+                raise
+            raise CommitConflict(
+                f"{self.core.uri}: another compactor took over and its inputs were collected while"
+                f" this one was at work ({gone}); nothing was committed"
+            ) from gone
         self.pause("committed")
         self._finish(job)
         jobs.step(record, "done", None)
