@@ -25,7 +25,7 @@ def seconds(value: Duration, *, name: str = "duration") -> float:
     elif isinstance(value, int | float):
         result = float(value)
     else:
-        match = _TEXT.fullmatch(value) if isinstance(value, str) else None
+        match = _TEXT.fullmatch(str(value))
         if match is None:
             raise InvalidInput(
                 f"{name}: expected seconds, a timedelta or text such as '15m', got {value!r}"

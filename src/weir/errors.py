@@ -52,7 +52,7 @@ class FencedError(WeirError):
     loop: two writers that do so fence each other for ever.
     """
 
-    kind = "fenced"
+    kind: ClassVar[Kind] = "fenced"
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class WriterClosed(WeirError):
     `unacknowledged` holds the accepted batches that never became durable.
     """
 
-    kind = "closed"
+    kind: ClassVar[Kind] = "closed"
 
     def __init__(self, message: str, *, unacknowledged: Sequence[pa.RecordBatch] = ()) -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ class UnknownOutcome(WeirError):
     Reopening the shard decides: replay shows the rows if they landed. Nothing was deleted.
     """
 
-    kind = "unavailable"
+    kind: ClassVar[Kind] = "unavailable"
 
     def __init__(self, message: str, *, unacknowledged: Sequence[pa.RecordBatch] = ()) -> None:
         super().__init__(message)
@@ -101,7 +101,7 @@ class PartialWrite(WeirError):
     about them, each error's own kind says.
     """
 
-    kind = "unavailable"
+    kind: ClassVar[Kind] = "unavailable"
 
     def __init__(
         self,
@@ -119,32 +119,32 @@ class StoreError(WeirError):
     """The store failed and kept failing through the bounded retries; the same call may work
     later."""
 
-    kind = "unavailable"
+    kind: ClassVar[Kind] = "unavailable"
 
 
 class StoreDenied(StoreError):
     """The store refused the credentials; renew or correct them. Never retried."""
 
-    kind = "invalid"
+    kind: ClassVar[Kind] = "invalid"
 
 
 class StoreUnsuitable(StoreError):
     """The store breaks put-if-absent, so no fence would hold there; use another store."""
 
-    kind = "invalid"
+    kind: ClassVar[Kind] = "invalid"
 
 
 class Backpressure(WeirError):
     """The writer's memory bound was reached and did not clear within the timeout; nothing was
     accepted."""
 
-    kind = "unavailable"
+    kind: ClassVar[Kind] = "unavailable"
 
 
 class CommitConflict(WeirError):
     """Somebody else committed first; read the new state and try again."""
 
-    kind = "conflict"
+    kind: ClassVar[Kind] = "conflict"
 
 
 class SnapshotExpired(CommitConflict):
@@ -156,13 +156,13 @@ class SealedShard(WeirError):
     """The shard takes no more writes (it was resharded away); open the table again to find its
     heirs."""
 
-    kind = "invalid"
+    kind: ClassVar[Kind] = "invalid"
 
 
 class InvalidInput(WeirError):
     """An argument cannot be used; the message names it. Nothing was written."""
 
-    kind = "invalid"
+    kind: ClassVar[Kind] = "invalid"
 
 
 class SchemaMismatch(InvalidInput):
@@ -173,36 +173,36 @@ class SchemaMismatch(InvalidInput):
 class WalOnlyMode(WeirError):
     """A call that needs the MemTable on a writer opened with `enable_memtable=False` (M-2)."""
 
-    kind = "invalid"
+    kind: ClassVar[Kind] = "invalid"
 
 
 class WalStoreMismatch(WeirError):
     """The WAL store given is not the one the shard recorded, or has lost rows that exist nowhere
     else (S-1, S-2)."""
 
-    kind = "invalid"
+    kind: ClassVar[Kind] = "invalid"
 
 
 class NotAWeirTable(WeirError):
     """No weir table at that URI; `weir.create` makes one, `weir.enable` adopts a Lance dataset."""
 
-    kind = "invalid"
+    kind: ClassVar[Kind] = "invalid"
 
 
 class CheckpointNotFound(WeirError):
     """The checkpoint does not exist (any more)."""
 
-    kind = "data"
+    kind: ClassVar[Kind] = "data"
 
 
 class CorruptEntry(WeirError):
     """An object's bytes are torn, foreign or too large; the message names the object. Stop and
     look."""
 
-    kind = "data"
+    kind: ClassVar[Kind] = "data"
 
 
 class MissingEntry(WeirError):
     """An object that must exist is not there (a hole); the message names it. Stop and look."""
 
-    kind = "data"
+    kind: ClassVar[Kind] = "data"

@@ -8,7 +8,7 @@ import weir.shard.handover  # noqa: F401  (loaded before its neighbours are patc
 from weir.errors import StoreDenied
 from weir.lake.pylance_lake import PylanceLake
 from weir.table.table import Table
-from weir.testing.fault_store import WRITES
+from weir.testing.faults import WRITES
 
 
 class Life:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from weir.config import WriterConfig
 from weir.env import Env
 from weir.format import paths
+from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import decode_entry
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.manifests import Manifests
@@ -68,7 +69,7 @@ class LocalShard:
             self.site, schema=self.table_schema, lake=self.lake, config=WriterConfig(**settings)
         )
 
-    def manifest(self):
+    def manifest(self) -> ShardManifest:
         return Manifests(self.site).require()
 
     def log(self) -> list[tuple[int, int, int | None, list[int] | None]]:

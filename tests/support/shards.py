@@ -18,7 +18,7 @@ from weir.log.site import ShardSite
 from weir.store.memory import MemoryStore
 from weir.store.retry import RetryingStore, RetryPolicy
 from weir.testing.fault_store import FaultStore
-from weir.types import Position
+from weir.types import Epoch, Position
 
 SHARD = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -95,5 +95,6 @@ class Bench:
 
     def place_fence(self, position: int, epoch: int) -> None:
         self.raw.put_if_absent(
-            paths.wal_path(self.shard, Position(position)), bytes(encode_fence(epoch, "foreign"))
+            paths.wal_path(self.shard, Position(position)),
+            bytes(encode_fence(Epoch(epoch), "foreign")),
         )

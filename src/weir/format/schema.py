@@ -39,7 +39,7 @@ class TableSchema:
     def wal(self) -> pa.Schema:
         """What a WAL entry and an SSTable hold: non-key columns nullable, then `_tombstone`."""
         keys = set(self.primary_key)
-        fields = [f if f.name in keys else f.with_nullable(True) for f in self.arrow]  # noqa: FBT003
+        fields = [f if f.name in keys else f.with_nullable(True) for f in self.arrow]
         return pa.schema([*fields, TOMBSTONE_FIELD], metadata=self.arrow.metadata)
 
     @cached_property
@@ -223,7 +223,7 @@ def _align_struct(column: pa.StructArray, target: pa.DataType, path: str) -> pa.
             children.append(_missing(field, child_path, len(column)))
         else:
             # Below a null struct a child may be null whatever it declares.
-            checked = field if mask is None else field.with_nullable(True)  # noqa: FBT003
+            checked = field if mask is None else field.with_nullable(True)
             child = _align(column.field(index), source_fields[index], checked, child_path)
             children.append(child)
     if not children:

@@ -389,8 +389,8 @@ class ShardWriter:
     def _require_memtables(self, call: str) -> MemTables:
         if self._memtables is None:
             raise WalOnlyMode(
-                f"{self._appender.site}: {call}() needs a MemTable, and this writer was opened with "
-                "enable_memtable=False; read the table instead, or open with enable_memtable=True"
+                f"{self._appender.site}: {call}() needs a MemTable, and this writer was opened "
+                "with enable_memtable=False; read the table, or open with enable_memtable=True"
             )
         return self._memtables
 

@@ -1,1 +1,1 @@
-"""weir.upkeep"""
+"""Upkeep of a table: checkpoint, clone, compact, collect, restore, reshard."""
