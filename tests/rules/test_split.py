@@ -326,26 +326,24 @@ def test_restore_fences_writers_and_positions_are_not_used_again(tmp_path):
     assert table.shards()[0].manifest().replay_after == span[1]
 
 
-def test_restore_survives_a_job_that_a_dead_compactor_left(tmp_path):
-    """Its marks come late; the restored SSTables have numbers above all marks."""
+def test_restore_survives_the_marks_of_a_compactor_that_slept(tmp_path):
+    """It committed before the restore and marks after it; restored SSTables are above all marks."""
     table = make(tmp_path / "t", 1)
-
-    class Stop(Exception):
-        pass
-
-    def stop(step: str) -> None:
-        if step == "committed":
-            raise Stop
-
     with table.writer() as writer:
         put(writer, A, "a")
         writer.flush()
         made = table.checkpoint()
         put(writer, B, "b")
         writer.flush()
-    with pytest.raises(Stop):
-        table.compact(pause=stop)
-    table.restore(made)
+    sleeper = again(table)
+
+    def restore(step: str) -> None:
+        if step == "committed":
+            table.restore(made)
+
+    with pytest.raises(weir.CommitConflict):
+        sleeper.compact(pause=restore)
+    assert rows(again(table)) == expect((A, "a"))
     again(table).compact(lease=0)
     assert rows(again(table)) == expect((A, "a"))
 

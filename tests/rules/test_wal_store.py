@@ -145,12 +145,16 @@ def test_s2_a_living_writer_elsewhere_is_not_robbed_of_an_acknowledged_row(tmp_p
     """Its disk looks lost from here. It marks its first row and looks for a claim; we claim first
     and look for the mark: one of the two gives way."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
-    alive = table.shards()[0].writer(weir.WriterConfig(fence_ttl="1h"))
+    table.shards()[0].writer().close()
+    # The disk as its own machine has it; here, under the recorded name, there is nothing.
+    shutil.move(tmp_path / "w", tmp_path / "there")
+    away = again(table, wal_uri=str(tmp_path / "there"))
+    alive = away.shards()[0].writer(weir.WriterConfig(fence_ttl="1h"))
     put(alive, A, "a")
+    with pytest.raises(MissingEntry):
+        again(table).shards()[0].writer()
     alive.flush()
-    shutil.move(tmp_path / "w", tmp_path / "hidden")
-    taker = again(table)
-    with taker.shards()[0].writer() as writer:
+    with again(table).shards()[0].writer() as writer:
         put(writer, B, "b")
         with pytest.raises(weir.FencedError):
             put(alive, C, "c")
