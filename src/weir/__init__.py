@@ -31,6 +31,7 @@ from weir.errors import (
 )
 from weir.format.wal_entry import WalEntry
 from weir.log.appender import WalAppender
+from weir.log.checkpoints import Checkpoint
 from weir.log.tailer import WalTailer
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
@@ -49,6 +50,7 @@ __all__ = [
     "Bookmark",
     "Bucket",
     "Change",
+    "Checkpoint",
     "CheckpointNotFound",
     "CommitConflict",
     "CorruptEntry",
