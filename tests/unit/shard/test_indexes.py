@@ -187,6 +187,16 @@ def test_a_tail_that_grew_is_indexed_from_where_it_ended(monkeypatch):
     assert made == [8, 4, 7]
 
 
+def test_rows_that_only_begin_alike_are_indexed_anew():
+    fresh = FreshIndexes(SYSTEM)
+    one, two, three = (
+        pa.FixedSizeListArray.from_arrays(np.full(4, value, "f4"), 2) for value in (1, 2, 3)
+    )
+    fresh.vectors([one, two])
+    blocks = fresh.vectors([one, three])
+    assert np.concatenate([b.values for b in blocks]).tolist() == [[1, 1]] * 2 + [[3, 3]] * 2
+
+
 def test_memory_tells_arrays_apart():
     array = pa.array(["a", "b", "c"])
     assert memory_of(array) == memory_of(array.slice(0))
