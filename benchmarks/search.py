@@ -147,9 +147,7 @@ def main():
                 folder = tempfile.mkdtemp()
                 run(f"{folder}/t", kind, batches, figures)
                 shutil.rmtree(folder)
-        print(
-            f"{kind}: {asked.rows} rows in puts of {asked.batch}, median of {asked.rounds} rounds"
-        )
+        print(f"{kind}: {asked.rows} rows, puts of {asked.batch}, median of {asked.rounds} rounds")
         for name, values in figures.items():
             if values:
                 print(f"  {name:<34} {statistics.median(values):>12,.2f}")
