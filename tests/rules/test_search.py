@@ -439,3 +439,19 @@ def test_l1_searches_are_the_same_on_every_store(store_kind):
         expected = sorted((score(t) for t in texts.values() if score(t)), reverse=True)
         found = table.search("text", "dog owl", k=8)["_score"].to_pylist()
         assert found == pytest.approx(expected[:8], rel=1e-5)
+
+
+def test_words_are_cut_as_the_base_index_cuts_them_in_every_level(tmp_path):
+    table = make(tmp_path / "t")
+    with table.writer() as writer:
+        writer.put([at(1, 1, 0, 0, 0, text="Fox"), at(2, 2, 0, 0, 0, text="foxes")])
+        writer.flush()
+        compact_with_pylance(table)
+    lance.dataset(table.uri).create_scalar_index(
+        "text", "INVERTED", name="words", with_position=False, stem=False, lower_case=False
+    )
+    with table.writer() as writer:
+        writer.put([at(3, 3, 0, 0, 0, text="Fox"), at(4, 4, 0, 0, 0, text="fox")])
+        writer.flush()
+        writer.put([at(5, 5, 0, 0, 0, text="Fox"), at(6, 6, 0, 0, 0, text="Foxes")])
+        assert sorted(table.search("text", "Fox")["id"].to_pylist()) == [1, 3, 5]
