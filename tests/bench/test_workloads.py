@@ -57,7 +57,9 @@ def test_a_failed_side_is_told_and_the_goal_is_not_met():
     result = report.as_result(workload, "local", figures)
     assert result["goal_met"] is False
     assert "floor: TypeError: no" in report.line(result)
-    assert "TypeError: no" in report.page([result], report.describe_machine() | {"load_at_end": 1}, "c", [])
+    assert "TypeError: no" in report.page(
+        [result], report.describe_machine() | {"load_at_end": 1}, "c", []
+    )
 
 
 def test_pictures_and_page_are_written(tmp_path):
@@ -70,3 +72,13 @@ def test_pictures_and_page_are_written(tmp_path):
     report.save(results, report.describe_machine(), "make bench", tmp_path)
     for name in ("benchmarks.json", "benchmarks.md", "img/bench-local.svg", "img/bench-s3.svg"):
         assert (tmp_path / name).stat().st_size > 500, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [n for n, w in WORKLOADS.items() if w.needs_spark and "20M" not in n]
+)
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully:FutureWarning")
+def test_a_workload_runs_on_spark(name, tmp_path, spark):
+    figures = run_here(WORKLOADS[name], "local", str(tmp_path), {})
+    assert set(figures.rounds) == set(WORKLOADS[name].sides)
