@@ -105,7 +105,7 @@ def test_top_shows_rates_and_a_change_of_owner(table):
         console.quiet = False
         console.print(picture([before, after]))
     assert "11 entries/s" in shown.get()  # ten rows and a fence
-    assert "was 1" in shown.get()
+    assert "1→2" in shown.get()
 
 
 def test_bars_of_rates():

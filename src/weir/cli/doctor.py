@@ -112,7 +112,9 @@ def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
     yield Finding("one request", "ok", medians)
     skew = store.now() - SYSTEM.clock.wall()
     yield Finding(
-        "clock", "ok" if abs(skew) < _SKEW_S else "note", f"the store is {skew:+.1f} s from here"
+        "clock",
+        "ok" if abs(skew) < _SKEW_S else "note",
+        f"the store's is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}",
     )
     yield from _table(uri, options)
 

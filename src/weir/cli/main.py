@@ -69,12 +69,22 @@ def _main(
 
 def command() -> Any:
     """The command as click has it."""
-    made = typer.main.get_command(app)
+    made: Any = typer.main.get_command(app)
     shorter = {"install_completion": "Set up shell completion.", "show_completion": "Print it."}
     for option in made.params:
         if option.name in shorter:  # typer's own take three lines
-            setattr(option, "help", shorter[option.name])  # noqa: B010  not every kind has one
+            option.help = shorter[option.name]
+    _plain_flags(made)
     return made
+
+
+def _plain_flags(node: Any) -> None:
+    """A switch needs no `<bool>` beside it in the help."""
+    for option in node.params:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    for inner in getattr(node, "commands", {}).values():
+        _plain_flags(inner)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

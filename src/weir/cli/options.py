@@ -30,9 +30,7 @@ Freshness = Annotated[
 ]
 Checkpoint = Annotated[
     str | None,
-    typer.Option(
-        "--checkpoint", metavar="NAME", help="Read the table as this checkpoint holds it."
-    ),
+    typer.Option("--checkpoint", metavar="NAME", help="As this checkpoint holds it."),
 ]
 Columns = Annotated[
     str | None,

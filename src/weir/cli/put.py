@@ -72,7 +72,9 @@ def put(
     else:
         verb = "deleted" if delete else "put"
         rate = f", {rows / took:,.0f} rows/s" if took > 0 else ""
-        screen.out().print(f"[green]{verb}[/green] {rows:,} rows in {screen.span(took)}{rate}")
+        screen.out().print(
+            f"[green]{verb}[/green] {screen.many(rows, 'row')} in {screen.span(took)}{rate}"
+        )
 
 
 def _sized(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

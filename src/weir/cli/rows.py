@@ -94,13 +94,10 @@ def _table(reader: pa.RecordBatchReader) -> int:
             break
     console = screen.out()
     console.print(table)
-    note = f"the first {rows} rows; --format jsonl, csv or arrow has all" if more else _rows(rows)
+    note = f"the first {rows} rows; --format jsonl, csv or arrow has all"
+    note = note if more else screen.many(rows, "row")
     console.print(f"[dim]{note}[/dim]")
     return rows
-
-
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count:,} rows"
 
 
 def _flat_schema(schema: pa.Schema) -> pa.Schema:

@@ -39,7 +39,12 @@ def err() -> Console:
 def grid(*headers: str, title: str | None = None) -> Table:
     """A table in the house style; a header that begins with '>' is a column of numbers."""
     table = Table(
-        box=box.SIMPLE_HEAD, title=title, title_justify="left", header_style="bold", pad_edge=False
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        title=title,
+        title_justify="left",
+        header_style="bold",
+        pad_edge=False,
     )
     for header in headers:
         numbers = header.startswith(">")
@@ -83,6 +88,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return str(value)
+
+
+def many(count: int, thing: str) -> str:
+    """A number of things."""
+    return f"{count:,} {thing}" + ("" if count == 1 else "s")
 
 
 def size(count: float) -> str:

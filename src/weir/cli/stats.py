@@ -78,11 +78,11 @@ def overview(found: TableStats) -> RenderableType:
             "base": f"{found.base_rows:,} rows, version {found.base_version}",
             "log": f"{found.lag:,} entries unflushed, {screen.size(found.unflushed_bytes)}"
             + ("" if oldest is None else f", the oldest {screen.span(oldest)} old"),
-            "waiting": f"{found.generations} SSTables to compact",
-            "pins": f"{found.checkpoints} checkpoints",
+            "waiting": f"{screen.many(found.generations, 'SSTable')} to compact",
+            "pins": screen.many(found.checkpoints, "checkpoint"),
         }
     )
-    return Group(head, by_shard(found))
+    return Group(head, "", by_shard(found))
 
 
 def by_shard(found: TableStats) -> Table:

@@ -82,7 +82,7 @@ def picture(samples: list[Sample]) -> RenderableType:
     rates = [_rate(a, b) for a, b in pairwise(samples)]
     total = rates[-1] if rates else 0.0
     view = screen.grid(
-        "shard", ">entries/s", ">unflushed", ">bytes", ">oldest", ">flushes", ">SSTables", "owner"
+        "shard", ">entries/s", ">unflushed", ">bytes", ">oldest", ">flushes", ">SSTables", ">epoch"
     )
     for s in now.stats.shards:
         old = last.get(s.shard, s)
@@ -108,10 +108,11 @@ def picture(samples: list[Sample]) -> RenderableType:
     )
     base = Text(
         f"base {now.stats.base_rows:,} rows, version {now.stats.base_version}"
-        f" · {now.stats.generations} SSTables waiting · {now.stats.checkpoints} checkpoints",
+        f" · {screen.many(now.stats.generations, 'SSTable')} waiting"
+        f" · {screen.many(now.stats.checkpoints, 'checkpoint')}",
         style="dim",
     )
-    return Group(head, line, base, view)
+    return Group(head, line, base, "", view)
 
 
 def spark(rates: list[float]) -> str:
@@ -126,8 +127,8 @@ def _owner(shard: ShardStats, first: ShardStats) -> str:
     if shard.is_sealed:
         return "[dim]sealed[/]"
     if shard.epoch > first.epoch:
-        return f"[yellow]epoch {shard.epoch}, was {first.epoch}[/]"
-    return f"epoch {shard.epoch}" if shard.epoch else "[dim]-[/]"
+        return f"[yellow]{first.epoch}→{shard.epoch}[/]"
+    return f"{shard.epoch}" if shard.epoch else "[dim]-[/]"
 
 
 def _sample(table: weir.Table) -> Sample:

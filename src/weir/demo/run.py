@@ -115,7 +115,8 @@ def _create(here: Place, show: Show, engine: Engine, rows: int, seed: int) -> De
 
 def _stream(demo: Demo) -> None:
     """Most of the events through the engine, with reads beside it."""
-    count, size = STREAM_FILES, demo.rows * 2 // 3 // STREAM_FILES
+    count = min(STREAM_FILES, max(3, demo.rows * 2 // 3 // FILE_ROWS))
+    size = demo.rows * 2 // 3 // count
     with demo.show.step(f"Stream orders in, {demo.engine.name}") as step:
         files = demo.write_files(count, size)
         done = threading.Event()

@@ -105,7 +105,9 @@ class Show:
         seconds = sum(step.seconds for step in self.steps)
         table.add_row("time", f"{seconds:.0f} s")
         self.console.print()
-        self.console.print(Panel(table, title=title, border_style=colour, box=box.ROUNDED))
+        self.console.print(
+            Panel(table, title=title, border_style=colour, box=box.ROUNDED, expand=False)
+        )
         next_steps = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         next_steps.add_column(style="dim", no_wrap=True)
         next_steps.add_column(overflow="fold")
