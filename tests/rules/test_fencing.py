@@ -291,13 +291,27 @@ def test_f7_a_newer_epoch_met_in_replay_means_fenced(bench: Bench) -> None:
     assert fenced.value.fenced_by == claim.epoch + 5
 
 
-def test_f7_an_epoch_that_falls_is_damage(bench: Bench) -> None:
+def test_f7_rows_of_an_epoch_that_fell_are_damage(bench: Bench) -> None:
+    bench.open()
+    second = bench.open()
+    second.append(bench.rows(1))
+    bench.place_rows(second.next_position, 1, 7)
+    with pytest.raises(CorruptEntry, match="epoch 1 below the epoch 2"):
+        list(WalTailer(bench))
+    with pytest.raises(CorruptEntry):
+        replayed(bench)
+
+
+def test_f7_a_late_fence_of_an_older_epoch_is_passed_over(bench: Bench) -> None:
+    """A native claimant that slept between its claim and its look for the tip leaves one."""
     bench.open()
     second = bench.open()
     second.append(bench.rows(1))
     bench.place_fence(second.next_position, epoch=1)
-    with pytest.raises(CorruptEntry, match="epoch 1 below the epoch 2"):
-        list(WalTailer(bench))
+    assert replayed(bench) == [1]
+    third = bench.open()
+    third.append(bench.rows(2))
+    assert replayed(bench) == [1, 2]
 
 
 @pytest.mark.parametrize("applied", [True, False])

@@ -149,7 +149,7 @@ def test_s2_a_living_writer_elsewhere_is_not_robbed_of_an_acknowledged_row(tmp_p
     # The disk as its own machine has it; here, under the recorded name, there is nothing.
     shutil.move(tmp_path / "w", tmp_path / "there")
     away = again(table, wal_uri=str(tmp_path / "there"))
-    alive = away.shards()[0].writer(weir.WriterConfig(fence_ttl="1h"))
+    alive = away.shards()[0].writer(weir.WriterConfig(fence_ttl="1m"))
     put(alive, A, "a")
     with pytest.raises(MissingEntry):
         again(table).shards()[0].writer()

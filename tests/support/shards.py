@@ -10,7 +10,7 @@ import pyarrow as pa
 from weir.env import Env, SystemThreads
 from weir.format import paths
 from weir.format.schema import TableSchema, table_schema
-from weir.format.wal_entry import decode_entry, encode_fence
+from weir.format.wal_entry import EntryEncoder, decode_entry, encode_fence
 from weir.log.appender import WalAppender
 from weir.log.intake import Intake
 from weir.log.manifests import Manifests
@@ -18,7 +18,7 @@ from weir.log.site import ShardSite
 from weir.store.memory import MemoryStore
 from weir.store.retry import RetryingStore, RetryPolicy
 from weir.testing.fault_store import FaultStore
-from weir.types import Epoch, Position
+from weir.types import Epoch, Generation, Position
 
 SHARD = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -98,3 +98,9 @@ class Bench:
             paths.wal_path(self.shard, Position(position)),
             bytes(encode_fence(Epoch(epoch), "foreign")),
         )
+
+    def place_rows(self, position: int, epoch: int, *ids: int) -> None:
+        entry = EntryEncoder(self.table_schema).encode(
+            self.rows(*ids), epoch=Epoch(epoch), generation=Generation(1), entry_id="foreign"
+        )
+        self.raw.put_if_absent(paths.wal_path(self.shard, Position(position)), bytes(entry))

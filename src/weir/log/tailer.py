@@ -1,7 +1,7 @@
 """Reads one shard's log, in order, while it grows. Takes nothing, fences nobody, asks no writer.
 
 Keeps
-  F-7  an entry whose epoch is lower than its predecessor's is damage
+  F-7  an entry with rows whose epoch is lower than its predecessor's is damage
   F-12 fences are passed over for readers of rows, and shown to those who ask for raw entries
   G-7c the WAL floor tells a collected prefix from a hole; a hole is `MissingEntry`, never a silent
        skip
@@ -170,14 +170,17 @@ class WalTailer:
                 yield entry
 
     def _check_epoch(self, entry: WalEntry) -> None:
-        if entry.epoch < self._epoch:
+        if entry.epoch >= self._epoch:
+            self._epoch = entry.epoch
+        elif not entry.is_fence:
             raise CorruptEntry(
                 f"{self.site}: the entry at position {entry.position} has epoch {entry.epoch} "
-                "below the epoch "
-                f"{self._epoch} before it (F-7); "
-                f"look at {paths.wal_path(self.site.shard, entry.position)}"
+                f"below the epoch {self._epoch} before it (F-7); look at "
+                f"{paths.wal_path(self.site.shard, entry.position)}"
             )
-        self._epoch = entry.epoch
+        # A fence that fell behind holds no rows and owns nothing: a native claimant looks for the
+        # tip only after its claim, and one that slept in between leaves its fence above a newer
+        # one. It finds itself fenced before it serves.
 
     def _came_meanwhile(self, position: Position) -> bool:
         """Nothing was found at `position`: False if the log just ends there, True if it was written

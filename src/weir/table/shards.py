@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from weir.config import WriterConfig
-from weir.errors import NotAWeirTable
+from weir.errors import InvalidInput, NotAWeirTable
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.log.site import ShardSite
@@ -55,6 +55,13 @@ class Shard:
         Without `config` the table's `writer_defaults` hold.
         """
         core = self._core
+        allowed = core.record.writer_defaults.fence_ttl_s
+        if config is not None and config.fence_ttl_s > allowed:
+            # Collection keeps fences for as long as the table's own value demands (G-7b).
+            raise InvalidInput(
+                f"fence_ttl={config.fence_ttl_s:g} s is more than the {allowed:g} s this table was "
+                "made with; use a smaller one"
+            )
         belongs = None
         if self.is_routed and not isinstance(core.record.sharding, Unsharded):
             router, value = core.router, self.value
