@@ -117,7 +117,9 @@ def command_line() -> str:
 def cited(rule: str, folder: str) -> list[str]:
     """Python files below `folder` that name the rule, in a comment or as test_f9_..."""
     plain = re.compile(rf"(?<![\w-]){re.escape(rule)}(?![\w-])")
-    test = re.compile(rf"def test_{rule.replace('-', '').lower()}_")
+    # test_c9a_... and test_c9b_... are two stories of C-9, but K-1b is a rule of its own.
+    letter = "" if rule == "K-1" else "[a-z]?"
+    test = re.compile(rf"def test_{rule.replace('-', '').lower()}{letter}_")
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):
         text = path.read_text(encoding="utf-8")

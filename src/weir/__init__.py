@@ -43,6 +43,7 @@ from weir.table.shards import Shard
 from weir.table.snapshot import Snapshot
 from weir.table.table import Table
 from weir.table.writer import TableWriter
+from weir.upkeep.gc.report import GcReport
 
 __all__ = [
     "Ack",
@@ -55,6 +56,7 @@ __all__ = [
     "CommitConflict",
     "CorruptEntry",
     "FencedError",
+    "GcReport",
     "Identity",
     "IndexConfig",
     "InvalidInput",
