@@ -109,16 +109,22 @@ class MemLevel:
         self, columns: Sequence[str] | None = None, *, filter: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The newest row of each key as of this call, in put order."""
+        return self._scan(self.batches, columns, filter)
+
+    def _scan(
+        self, batches: list[pa.RecordBatch], columns: Sequence[str] | None, filter: str | None
+    ) -> Iterator[pa.RecordBatch]:
         target = level_schema(self._schema, columns)
-        batches = self.batches
         if not batches:
             return
+        unfiltered = batches
         if self._schema.primary_key:
             batches = [self._newest(batches, target)]
         else:
             batches = [shaped(batch, target) for batch in batches]
         if filter is not None:
-            everything = pa.Table.from_batches(self.scan(), level_schema(self._schema))
+            rows = self._scan(unfiltered, None, None)
+            everything = pa.Table.from_batches(rows, level_schema(self._schema))
             for batch in filter_rows(everything, filter, target.names):
                 yield shaped(batch, target)
             return
@@ -137,8 +143,15 @@ class MemLevel:
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The newest row of each of those keys that is here. Microseconds a key."""
+        return self._lookup(keys, columns, None)
+
+    def first(self, count: int, rows: int) -> MemView:
+        """The level as it was with so many batches and rows, whatever is appended later."""
+        return MemView(self, count, rows)
+
+    def _lookup(self, keys: pa.Table, columns: Sequence[str] | None, count: int | None) -> pa.Table:
         target = level_schema(self._schema, columns)
-        picked = self._picked(keys)
+        picked = self._picked(keys, count)
         if not picked:
             return target.empty_table()
         if len(picked) <= 16:
@@ -153,17 +166,22 @@ class MemLevel:
         ]
         return pa.Table.from_batches(taken, target)
 
-    def _picked(self, keys: pa.Table) -> list[tuple[pa.RecordBatch, int]]:
-        """Batch and row of the newest row of each key that is here."""
+    def _picked(self, keys: pa.Table, count: int | None) -> list[tuple[pa.RecordBatch, int]]:
+        """Batch and row of the newest row of each key in the first `count` batches."""
         wanted = pk_values(keys, self._schema.primary_key)
         with self._lock:
             self._lookups += 1
-            batches = list(self._batches)
             if self._lookups > COLD_LOOKUPS or self._rows <= SMALL_ROWS:
                 self._catch_up()
                 known = self._index
                 places = [known[key] for key in dict.fromkeys(wanted.to_pylist()) if key in known]
-                return [(batches[number], row) for number, row in places]
+                if count is None or all(number < count for number, _ in places):
+                    return [(self._batches[number], row) for number, row in places]
+            # The index knows the newest row of a key only; who looks at an earlier state, and
+            # meets a later row, compares all keys instead.
+            batches = self._batches[:count]
+        if not batches:
+            return []
         here = pa.concat_arrays([pk_values(b, self._schema.primary_key) for b in batches])
         rows = np.flatnonzero(pc.is_in(here, value_set=wanted).to_numpy(zero_copy_only=False))
         rows = rows[newest_rows(here.take(pa.array(rows)))]
@@ -180,3 +198,28 @@ class MemLevel:
             keys = pk_values(self._batches[number], self._schema.primary_key).to_pylist()
             self._index.update((key, (number, row)) for row, key in enumerate(keys))
         self._indexed = len(self._batches)
+
+
+class MemView:
+    """The first batches of a level that grows: what one snapshot sees of it (L-5)."""
+
+    def __init__(self, level: MemLevel, count: int, rows: int) -> None:
+        """Use `MemLevel.first`."""
+        self._level = level
+        self._count = count
+        self.rows = rows
+
+    @property
+    def batches(self) -> list[pa.RecordBatch]:
+        """The rows in put order, WAL shape."""
+        return self._level.batches[: self._count]
+
+    def scan(
+        self, columns: Sequence[str] | None = None, *, filter: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The newest row of each key, in put order."""
+        return self._level._scan(self.batches, columns, filter)  # noqa: SLF001  one thing in two classes
+
+    def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """The newest row of each of those keys that is here."""
+        return self._level._lookup(keys, columns, self._count)  # noqa: SLF001

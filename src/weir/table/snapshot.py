@@ -21,11 +21,13 @@ import pyarrow as pa
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired, WalStoreMismatch
 from weir.format.manifest import ShardManifest, Status
 from weir.format.schema import TableSchema, align_batch
+from weir.format.wal_entry import WalEntry
 from weir.lake.api import Base
 from weir.log.floors import FloorValues
 from weir.log.site import ShardSite
 from weir.shard.levels import Level, MemLevel
 from weir.table.core import Core
+from weir.table.tail_levels import HELD_ENTRIES
 from weir.table.tails import Tails, live_entries
 from weir.types import Version
 
@@ -36,6 +38,8 @@ EAGER_ENTRIES: Final = 512
 STILL_ATTEMPTS: Final = 16
 """How often a cut is taken anew because the base moved; a compaction commits up to six times."""
 _UNKNOWN_ROWS: Final = 1 << 40
+_TAKEN_BYTES: Final = 4 << 20
+"""Entries handed to a tail that is kept at a time: one that turns out too large is let go soon."""
 
 
 class ShardPin(Protocol):
@@ -275,6 +279,11 @@ class SnapshotReader:
         if cut.through == cut.after:
             return
         site = self.core.site(cut.shard)
+        held = self._held_tail(site, cut)
+        if held is not None:
+            if held.rows:
+                yield held
+            return
         if cut.through - cut.after <= EAGER_ENTRIES:
             level = _tail_level(self.core.tails, site, cut, cut.after, cut.through, self.schema)
             if level.rows:
@@ -284,6 +293,27 @@ class SnapshotReader:
             yield _LongTail(
                 self.core.tails, site, cut, max(last - EAGER_ENTRIES, cut.after), last, self.schema
             )
+
+    def _held_tail(self, site: ShardSite, cut: Cut) -> Level | None:
+        """The tail as a level that is kept between reads; None when it is too long for that."""
+        if cut.through - cut.after > HELD_ENTRIES:
+            return None
+        tails, key = self.core.tails, (cut.shard, cut.after, cut.generation)
+        reached = tails.levels.reached(key, self.schema)
+        if reached is None:
+            return None
+        fresh: list[WalEntry] = []
+        nbytes = 0
+        for entry in tails.entries(site, reached, cut.through) if reached < cut.through else ():
+            fresh.append(entry)
+            nbytes += entry.size
+            if nbytes > _TAKEN_BYTES:
+                if not tails.levels.extend(key, self.schema, fresh):
+                    return None
+                fresh, nbytes = [], 0
+        if fresh and not tails.levels.extend(key, self.schema, fresh):
+            return None
+        return tails.levels.view(key, self.schema, cut.through)
 
 
 def _tail_level(

@@ -23,6 +23,7 @@ from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.log.tip import find_tip
+from weir.table.tail_levels import TailLevels
 from weir.types import Position
 
 TAIL_CACHE_BYTES: Final = 256 << 20
@@ -38,6 +39,7 @@ class Tails:
         self._manifests: dict[UUID, Manifests] = {}
         self._tips: dict[UUID, Position] = {}
         self._entries: ByteCache[WalEntry] = ByteCache(TAIL_CACHE_BYTES, env)
+        self.levels = TailLevels(env)
         self.base_version: int | None = None
         """The base as the last durable read saw it; older is as good."""
 
