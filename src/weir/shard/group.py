@@ -28,22 +28,17 @@ from weir.env import Env, Lock, Thread
 from weir.errors import (
     Backpressure,
     FencedError,
-    StoreDenied,
     StoreError,
-    UnknownOutcome,
     WeirError,
     WriterClosed,
 )
 from weir.shard.ack import Ack, DoneCallback, internal, retold, run_callbacks, unsettled
+from weir.shard.persist import persist
 from weir.shard.stats import Counters
 from weir.shard.turns import Turns
 from weir.types import Generation, Position
 
 log = logging.getLogger("weir.shard")
-
-APPEND_ROUNDS = 8
-"""Rounds of the store's own retries an entry gets before the writer gives up on the store."""
-RETRY_DELAY_MAX = 5.0
 
 Append = Callable[[Sequence[pa.RecordBatch], Generation, Sequence[tuple[str, int]]], Position]
 
@@ -61,8 +56,7 @@ class GroupCommit:
         counters: Counters,
         on_durable: Callable[[list[Ack], Position], None],
     ) -> None:
-        """`append` writes one entry; `on_durable` is called under the lock with each group that
-        landed."""
+        """`append` writes one entry; `on_durable` hears of each that landed, under the lock."""
         self.lock: Lock = env.threads.lock()
         self._env = env
         self._config = config
@@ -83,8 +77,7 @@ class GroupCommit:
         self.on_end: Callable[[], None] = lambda: None
         """Called under the lock when the writer fails, for those who wait for something else."""
         self.on_full: Callable[[], None] = lambda: None
-        """Called under the lock by a put that waits for room: a MemTable that is not due may hold
-        it all (M-6)."""
+        """Called under the lock by a put that waits for room; a MemTable may hold it all (M-6)."""
         self._last_warning = -1e9
         self.held_bytes = 0
         self.queued_bytes = 0
@@ -120,8 +113,7 @@ class GroupCommit:
                 self._pump_wake.notify()
 
     def wait(self, ack: Ack, timeout: float | None = None) -> None:
-        """Return when `ack` is done, leading as often as it takes; `TimeoutError` after `timeout`
-        seconds."""
+        """Return when `ack` is done, leading as often as it takes; or `TimeoutError`."""
         deadline = None if timeout is None else self._env.clock.boottime() + timeout
         turns = self._turns
         while True:
@@ -204,8 +196,7 @@ class GroupCommit:
             run_callbacks(ack)
 
     def ended(self, batches: Sequence[pa.RecordBatch] = ()) -> WeirError:
-        """What a later call is told: the same error again, with all that was left plus its own
-        rows."""
+        """What a later call is told: the same error, with all that was left and its own rows."""
         rest = [*self.left, *batches]
         if self.failure is None:
             return WriterClosed(
@@ -257,30 +248,27 @@ class GroupCommit:
         tokens = [token for ack in group for token in ack.tokens]
         generation = group[0].generation
         assert generation is not None, "M-4: queued rows without a generation"
-        delay = 0.05
-        for attempt in range(1, APPEND_ROUNDS + 1):
-            began = self._env.clock.boottime()
-            try:
-                position = self._append(batches, generation, tokens)
-            except (StoreDenied, UnknownOutcome):
-                raise
-            except StoreError as error:
-                self._counters.append_failures += 1
-                if attempt == APPEND_ROUNDS:
-                    raise
-                log.warning(
-                    "wal.append.retry %s attempt=%d rows=%d reason=%s",
-                    self._name,
-                    attempt,
-                    sum(ack.rows for ack in group),
-                    error,
-                )
-                self._env.clock.sleep(delay * (0.5 + self._env.random.random()))
-                delay = min(RETRY_DELAY_MAX, delay * 2)
-            else:
-                self._counters.appended(group, self._env.clock.boottime() - began)
-                return position
-        raise AssertionError("unreachable: the last round raises")
+        began = self._env.clock.boottime()
+
+        def failed(attempt: int, error: StoreError) -> None:
+            self._counters.append_failures += 1
+            rows = sum(ack.rows for ack in group)
+            log.warning(
+                "wal.append.failed %s attempt=%d rows=%d reason=%s",
+                self._name,
+                attempt,
+                rows,
+                error,
+            )
+
+        position = persist(
+            self._env,
+            lambda: self._append(batches, generation, tokens),
+            delay=0.05,
+            failed=failed,
+        )
+        self._counters.appended(group, self._env.clock.boottime() - began)
+        return position
 
     def _complete(self, group: list[Ack], position: Position) -> list[Ack]:
         """The group is durable: take it off the queue and let its waiters go. Lock held."""
@@ -328,8 +316,7 @@ class GroupCommit:
         return failed
 
     def _stop_waiting(self, ack: Ack) -> bool:
-        """A waiter gave up; True if its ack is done after all. The lead it may have been given
-        passes on."""
+        """A waiter gave up; True if its ack is done after all. A lead given to it passes on."""
         with self.lock:
             self._turns.leave(ack)
             if not self._leading:
