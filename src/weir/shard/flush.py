@@ -19,7 +19,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from weir.env import Env, Thread
-from weir.errors import CommitConflict, StoreDenied, StoreError, WeirError
+from weir.errors import CommitConflict, StoreError, WeirError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import TableSchema
@@ -32,16 +32,16 @@ from weir.shard.group import GroupCommit
 from weir.shard.indexes import WriterIndexes
 from weir.shard.levels import Level
 from weir.shard.memtable import MemTable
+from weir.shard.persist import persist
+from weir.shard.published import is_published
 from weir.shard.stats import Counters
 from weir.shard.tokens import Tokens
 from weir.types import Generation, Position, Version
 
 log = logging.getLogger("weir.shard")
 
-FLUSH_ROUNDS = 8
 CUTS_KEPT = 64
 """Generations that may be published while one flush waits to be told its own cut."""
-RETRY_DELAY_MAX = 5.0
 
 
 class MemTables:
@@ -266,30 +266,26 @@ class MemTables:
         began = self._env.clock.boottime()
         entry: SsTable | None = None
         tried: list[Version] = []
-        delay = 0.1
-        for attempt in range(1, FLUSH_ROUNDS + 1):
-            try:
-                if entry is None:
-                    entry = self._write(table)
-                for app, version in table.tokens.items():
-                    self._tokens.record(app, version)
-                self._publish(table, entry, tried)
-                break
-            except StoreDenied:
-                raise
-            except StoreError as error:
-                self._counters.flush_failures += 1
-                if attempt == FLUSH_ROUNDS:
-                    raise
-                log.warning(
-                    "flush.retry shard=%s generation=%d attempt=%d reason=%s",
-                    self._appender.site.shard,
-                    table.generation,
-                    attempt,
-                    error,
-                )
-                self._env.clock.sleep(delay)
-                delay = min(RETRY_DELAY_MAX, delay * 2)
+
+        def failed(attempt: int, error: StoreError) -> None:
+            self._counters.flush_failures += 1
+            log.warning(
+                "flush.failed shard=%s generation=%d attempt=%d reason=%s",
+                self._appender.site.shard,
+                table.generation,
+                attempt,
+                error,
+            )
+
+        def act() -> None:
+            nonlocal entry
+            if entry is None:
+                entry = self._write(table)
+            for app, version in table.tokens.items():
+                self._tokens.record(app, version)
+            self._publish(table, entry, tried)
+
+        persist(self._env, act, delay=0.1, failed=failed)
         took = self._env.clock.boottime() - began
         self._counters.flushes += 1
         self._counters.flushed_rows += table.rows
@@ -331,7 +327,7 @@ class MemTables:
         began = self._env.clock.boottime()
 
         def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-            if entry is not None and self._is_published(entry, current, tried):
+            if entry is not None and is_published(self._appender.manifests, entry, current, tried):
                 return None  # an earlier attempt was applied, and failed only after that
             tried.append(Version(current.version + 1))
             with self._group.lock:
@@ -381,25 +377,6 @@ class MemTables:
                 " Every row is durable; open a new writer, and compact with fold_wal only tables"
                 " whose writers are WAL-only"
             )
-
-    def _is_published(
-        self, entry: SsTable, current: ShardManifest, tried: Sequence[Version]
-    ) -> bool:
-        """True when a version names it: the latest, or one of ours that was compacted since."""
-        if any(s.path == entry.path for s in current.sstables):
-            return True
-        if not tried:
-            return False
-        manifests = self._appender.manifests
-        found = [manifests.load(version) for version in tried]
-        # After the reads: a version of ours that landed in a collected place names what it likes.
-        floor = manifests.floors.load().manifest
-        return any(
-            s.path == entry.path
-            for m in found
-            if m is not None and m.version > floor
-            for s in m.sstables
-        )
 
     def _covered(self, published: MemTable | None = None) -> Position:
         """The last position before the first entry whose rows would be nowhere else (W-1). Lock
