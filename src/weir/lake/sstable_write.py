@@ -39,6 +39,10 @@ from weir.types import Version
 AfterWrite = Callable[[lance.LanceDataset], None]
 """Called with the finished dataset, before anybody can see it: the place to build its indexes."""
 
+_COMBINED_BYTES = 64 << 20
+"""Rows up to this size are copied into one piece first: Lance takes 10 ms of processor time for
+100 000 rows in one piece and 16 ms in a hundred; the copy takes 0.2 ms. Larger ones would cost
+memory."""
 _PK_INDEX_VERSION = "2.0"  # Stored: pylance opens the key index as this file version.
 
 
@@ -166,6 +170,8 @@ def _table(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.Table:
     fields = [field.with_nullable(schema.wal.field(field.name).nullable) for field in schema.plain]
     target = pa.schema([*fields, TOMBSTONE_FIELD], metadata=schema.arrow.metadata)
     rows = pa.Table.from_batches(batches)
+    if len(batches) > 1 and rows.nbytes <= _COMBINED_BYTES:
+        rows = rows.combine_chunks()
     return pa.Table.from_arrays(rows.columns, schema=target)
 
 
