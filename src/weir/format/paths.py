@@ -163,6 +163,11 @@ def compaction_chain() -> str:
     return f"{WEIR}/compaction"
 
 
+def base_floor_dir() -> str:
+    """Markers: base versions at or below the highest may have been cleaned up (G-6)."""
+    return f"{WEIR}/base_floor"
+
+
 def clone_chain() -> str:
     """The records of a clone: where its data came from."""
     return f"{WEIR}/clone"

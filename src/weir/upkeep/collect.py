@@ -19,9 +19,11 @@ from uuid import UUID
 from weir.durations import Duration, seconds
 from weir.env import Env
 from weir.errors import InvalidInput, StoreError, WalStoreMismatch, WeirError
+from weir.format import paths
 from weir.lake.api import Lake
 from weir.log.site import ShardSite
 from weir.store.api import Store
+from weir.store.markers import Markers
 from weir.table.core import Core
 from weir.upkeep.compact_jobs import keep_base_from
 from weir.upkeep.gc import records
@@ -288,9 +290,17 @@ def _clean_base(target: Target, ages: Ages, report: GcReport, *, dry_run: bool) 
     if clean is None:
         report.skipped.append("base: this lake cannot clean up old versions")
         return
-    cleaned = clean(
-        timedelta(seconds=ages.min_age), keep_from=target.base_keep_from(), dry_run=dry_run
-    )
+    assert target.lake is not None, "a lake that can clean up"
+    wanted = target.base_keep_from()
+    latest = target.lake.open_base().version
+    keep_from = latest if wanted is None else min(wanted, latest)
+    if not dry_run and keep_from > 1:
+        # Before Lance looks at the tags: a checkpoint that pins one of these versions, and a commit
+        # that aims at one of these numbers, reads the floor after its own write and gives up.
+        floor = Markers(target.store, paths.base_floor_dir())
+        floor.raise_to(keep_from - 1)
+        floor.trim()
+    cleaned = clean(timedelta(seconds=ages.min_age), keep_from=keep_from, dry_run=dry_run)
     part = report.kind("base")
     part.seen += cleaned.versions
     part.seen_bytes += cleaned.bytes

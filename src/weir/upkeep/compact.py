@@ -31,6 +31,7 @@ from weir.table.table import Table
 from weir.upkeep.compact_jobs import PROGRESS, Job, JobRecord, Jobs
 from weir.upkeep.compact_plan import Waiting, find_waiting, make_job, make_tasks, tip_of
 from weir.upkeep.compact_wal import pass_folded, publish_closed
+from weir.upkeep.pinning import base_floor
 from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
 
 log = logging.getLogger("weir.compact")
@@ -149,7 +150,7 @@ class _Run:
         token = str(self.core.env.new_id())
         record = jobs.claim(token, before)
         self.pause("claimed")
-        claim = Claim(token, self.lake.fence_base(token))
+        claim = Claim(token, self._counts(self.lake.fence_base(token)))
         self.pause("fenced")
         if record.job is not None:
             self._complete(record.job)
@@ -199,18 +200,31 @@ class _Run:
         if not keyed and changes.added:
             self.lake.announce_fold(job.id, job.marks, changes.added[0], planned_at=job.planned_at)
             self.pause("announced")
-        return self.lake.commit_fold(
+        version = self.lake.commit_fold(
             changes,
             claim=claim,
             planned_at=job.planned_at,
             fold_id=job.id,
             properties={PROGRESS: job.progress()},
         )
+        return self._counts(version)
+
+    def _counts(self, version: int) -> int:
+        """The version, unless it was committed into a place that was cleaned up (G-6)."""
+        floor = base_floor(self.core)
+        if version <= floor:
+            raise CommitConflict(
+                f"{self.core.uri}: base version {version} was committed at or below the floor"
+                f" {floor}: this compactor slept, others went on without it; nothing counts of it"
+            )
+        return version
 
     def _complete(self, job: Job) -> None:
         """Finish a dead compactor's job if it got as far as its commit; the fence settled that."""
         try:
             version = self.lake.find_commit(FOLD, job.id, after_version=job.planned_at)
+            if version is not None and version <= base_floor(self.core):
+                raise SnapshotExpired(f"its commit {version} is at or below the base floor")
         except SnapshotExpired as gone:
             self.report.notes.append(f"job {job.id}: {gone}")
             # Then only an announcement tells, which is in the version itself; with a key the rows

@@ -27,6 +27,7 @@ from weir.errors import (
     MissingEntry,
     WalOnlyMode,
 )
+from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.lake.api import VersionedLake
 from weir.log.checkpoints import Checkpoint, Checkpoints, Scope, ShardPin
@@ -36,6 +37,7 @@ from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.log.tip import find_tip
 from weir.shard.writer import ShardWriter
+from weir.store.markers import Markers
 from weir.table.core import CONCURRENCY, Core
 from weir.table.shards import Shard
 from weir.types import Position
@@ -57,6 +59,11 @@ class Passed(CommitConflict):
 def versions(core: Core) -> VersionedLake:
     """The Lance side of a table, with its verbs for versions."""
     return cast("VersionedLake", core.lake)
+
+
+def base_floor(core: Core) -> int:
+    """Base versions at or below it may be cleaned up at any moment (K-1b). One listing."""
+    return Markers(core.store, paths.base_floor_dir()).highest() or 0
 
 
 def make(
@@ -115,6 +122,8 @@ def hold(
         versions(core).protect_version(pending.base_tag, pending.base_version)
         pause("tagged")
         versions(core).check_version(pending.base_version)
+        if base_floor(core) >= pending.base_version:
+            raise Passed(f"base version {pending.base_version} is at or below the base floor")
         check()
         pause("checked")
         expires = None if lifetime is None else draft.created + lifetime
