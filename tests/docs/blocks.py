@@ -1,7 +1,7 @@
 """Code in Markdown: fenced blocks with their page, line, language and the mark above them.
 
-A mark is a comment on the line before the fence: `<!-- test: skip (why) -->`,
-`<!-- test: spark -->`.
+A mark is a comment on the line before the fence: `<!-- test: skip (why) -->`. A comment that begins
+with `<!-- test: setup` holds code that readers do not see (`setup spark`: with a session).
 """
 
 import re
@@ -10,7 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(
-    r"(?:<!-- test: (?P<mark>[^>]*?) -->\n)?^```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^```$",
+    r"^<!-- test: (?P<setup>setup[ \w]*)\n(?P<hidden>.*?)^-->$"
+    r"|(?:^<!-- test: (?P<mark>[^>]*?) -->\n)?^```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -33,10 +34,10 @@ def blocks(page: Path) -> list[Block]:
     return [
         Block(
             page=str(page.relative_to(ROOT)),
-            line=text.count("\n", 0, found.start("code")) + 1,
-            language=found["language"],
-            mark=found["mark"] or "",
-            code=found["code"],
+            line=text.count("\n", 0, found.start("hidden" if found["setup"] else "code")) + 1,
+            language="python" if found["setup"] else found["language"],
+            mark=found["setup"] or found["mark"] or "",
+            code=found["hidden"] if found["setup"] else found["code"],
         )
         for found in FENCE.finditer(text)
     ]

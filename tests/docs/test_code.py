@@ -12,6 +12,11 @@ import pytest
 from tests.docs.blocks import ROOT, Block, blocks, pages
 
 RUN = ("python", "console")
+SPARK = [
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
 PAGES = {
     str(page.relative_to(ROOT)): [b for b in blocks(page) if b.language in RUN] for page in pages()
 }
@@ -21,10 +26,21 @@ def is_run(block: Block) -> bool:
     return not block.mark.startswith("skip")
 
 
+def needs_spark(block: Block) -> bool:
+    return block.mark == "setup spark"
+
+
+def at_home(code: str, folder: Path) -> str:
+    """The same code with buckets and disks in `folder`, and no options to reach them."""
+    code = re.sub(r"\b(?:s3|gs|az|file)://", f"{folder}/", code)
+    return code.replace("storage_options={...}", "storage_options={}")
+
+
 def params():
     for name, found in PAGES.items():
         if any(is_run(block) for block in found):
-            marks = [pytest.mark.spark] if any(b.mark == "spark" for b in found) else []
+            spark = any(map(needs_spark, found))
+            marks = SPARK if spark else []
             yield pytest.param(name, id=name, marks=[pytest.mark.slow, *marks])
 
 
@@ -32,7 +48,7 @@ def params():
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
-    if any(block.mark == "spark" for block in PAGES[page]):
+    if any(map(needs_spark, PAGES[page])):
         names["spark"] = request.getfixturevalue("spark")
     for block in PAGES[page]:
         if not is_run(block):
@@ -41,8 +57,8 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, request):
             run_console(block, tmp_path)
             continue
         # Blank lines in front, so that a traceback names the line of the page.
-        code = compile("\n" * (block.line - 1) + block.code, ROOT / block.page, "exec")
-        exec(code, names)
+        text = "\n" * (block.line - 1) + at_home(block.code, tmp_path)
+        exec(compile(text, ROOT / block.page, "exec"), names)
 
 
 def run_console(block: Block, folder: Path) -> None:
