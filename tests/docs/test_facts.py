@@ -7,7 +7,7 @@ import pytest
 
 import weir
 from tests.docs.blocks import ROOT, pages
-from tools import docs_tables
+from tools import docs_tables, drawings
 from weir import errors
 
 
@@ -78,6 +78,12 @@ def test_rules_are_found_and_each_is_kept_somewhere_and_tried_by_a_test():
 
 def test_a_rule_nobody_cites_would_be_seen():
     assert docs_tables.kept_and_tried("Q-1"[:2] + "9999") == ([], [])
+
+
+@pytest.mark.parametrize("name", sorted(drawings.DRAWINGS))
+def test_the_committed_drawing_is_what_the_tool_draws(name):
+    # Otherwise: python tools/drawings.py
+    assert (drawings.FOLDER / name).read_text() == drawings.DRAWINGS[name]()
 
 
 def test_links_inside_the_repository_lead_somewhere():
