@@ -33,6 +33,8 @@ def test_the_project_keeps_its_own_rules() -> None:
         ("weir.cli.main", "import typer\nimport weir\nfrom weir import Table"),
         ("weir.testing.contract", "import lance\nfrom weir.upkeep import collect"),
         ("weir.__main__", "from weir.cli import main"),
+        ("weir.demo.run", "import weir\nfrom weir.spark.session import session"),
+        ("weir.testing.soak", "from weir.upkeep import collect"),
         ("pyspark_weir", "import pyspark\nfrom weir.spark import register"),
     ],
 )
@@ -52,6 +54,9 @@ def test_imports_down_the_layers_pass(module: str, line: str) -> None:
         ("weir.shard.writer", "from weir import Table", "direction"),
         ("weir.spark.jobs", "from weir.cli import main", "direction"),
         ("weir.cli.demo", "import weir.testing.seaweed", "direction"),
+        ("weir.cli.demo", "from weir.demo import run", "direction"),
+        ("weir.demo.place", "import weir.testing.seaweed", "direction"),
+        ("weir.testing.soak", "from weir.demo import run", "direction"),
         ("weir.testing.soak", "from weir.spark import compact", "direction"),
         ("weir.shard.flush", "import obstore.store", "imports obstore"),
         ("weir.shard.flush", "from lance.fragment import write_fragments", "imports lance"),
