@@ -8,8 +8,7 @@ from tests.support.one_shard import SHARD, small_schema
 from weir.env import SYSTEM
 from weir.errors import CommitConflict
 from weir.format.schema import TOMBSTONE
-from weir.lake import fold
-from weir.lake.create import MemWalSettings
+from weir.lake import adopt, fold
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.memory import MemoryStore
 from weir.store.open import open_store
@@ -36,8 +35,8 @@ class Lance:
         store = open_store(uri)
         self.lake = PylanceLake(uri, None, store)
         plain = small_schema(keyed=keyed).plain
-        self.lake.create_base(plain, ["k"] if keyed else [])
-        self.lake.initialize_mem_wal(MemWalSettings())
+        made = adopt.create_base(uri, plain, ["k"] if keyed else [], None)
+        adopt.initialize_mem_wal(made, {})
         self.schema = self.lake.open_base().schema
 
     def changes(self, rows):

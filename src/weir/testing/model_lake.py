@@ -21,7 +21,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.errors import CommitConflict, MissingEntry, StoreError
+from weir.errors import CommitConflict, MissingEntry, SnapshotExpired, StoreError
 from weir.format import paths
 from weir.format.dedupe import newest_rows
 from weir.format.keys import pk_values
@@ -175,8 +175,10 @@ class ModelLake:
         properties: Mapping[str, str],
     ) -> int:
         """One commit with the rows and the properties, once; over a fence or another fold never."""
-        for version in range(claim.fenced_at + 1, planned_at + 1):
-            owner = self.open_base(version).properties.get(FENCE)
+        for version, told in self.commit_properties(after_version=claim.fenced_at):
+            if version > planned_at:
+                continue
+            owner = told.get(FENCE)
             if owner is not None and owner != claim.token:
                 raise CommitConflict(f"{self.uri}: another compactor fenced at {version}")
         files = [json.loads(text)["files"][0]["path"] for text in changes.added]
@@ -240,9 +242,11 @@ class ModelLake:
 
     def commit_properties(self, *, after_version: int) -> Iterator[tuple[int, Mapping[str, str]]]:
         """(version, properties) of each commit above `after_version`, newest first."""
-        for version in sorted(self._versions(), reverse=True):
-            if version > after_version:
+        for version in range(self.open_base().version, after_version, -1):
+            try:
                 yield version, self.open_base(version).properties
+            except MissingEntry as gone:
+                raise SnapshotExpired(f"{self.uri}: version {version} was cleaned up") from gone
 
     # -- inside ----------------------------------------------------------------------------------
 

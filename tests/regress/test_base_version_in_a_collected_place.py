@@ -1,0 +1,124 @@
+"""A base version written into a place that was cleaned up counted as a commit; a pin lost its base.
+
+A compactor slept between planning and its put; collection removed the version number it aimed at;
+the put succeeded, the generations were marked, pruned and collected: acknowledged rows were gone
+(seed 514273 of the simulator). And a checkpoint was confirmed while collection, which had looked
+at the tags before, removed the base version it pins (seeds 503014, 516028).
+"""
+
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.one_shard import KEYED, lake_on, open_writer, site_on
+from tests.support.sim_table import core_on
+from weir.config import WriterConfig
+from weir.env import SYSTEM
+from weir.errors import CommitConflict
+from weir.format.paths import base_floor_dir
+from weir.lake.versions import Cleaned
+from weir.store.markers import Markers
+from weir.store.memory import MemoryStore
+from weir.table.record import TableRecords
+from weir.table.scan import Scan
+from weir.testing.keepers import ModelRunner
+from weir.upkeep.checkpoint import create
+from weir.upkeep.collect import Target, collect
+from weir.upkeep.compact import compact
+
+
+def handle_on(store):
+    return SimpleNamespace(core=core_on(site_on(store), KEYED), writer_defaults=WriterConfig())
+
+
+def collect_all(store):
+    site = site_on(store)
+    target = Target(site.store, SYSTEM, [site], lake=lake_on(site), fence_ttl=0)
+    report = collect(target, min_age=0, fence_retention=0, keep_first_entries=False)
+    assert not report.errors
+
+
+def rows(store):
+    return sorted(Scan(core_on(site_on(store), KEYED)).to_table()["k"].to_pylist())
+
+
+class Sleeper:
+    """A store that lets others act right before the put of that object, once."""
+
+    def __init__(self, inner, name, action):
+        self._inner, self._name, self._action = inner, name, action
+
+    def __getattr__(self, verb):
+        return getattr(self._inner, verb)
+
+    def put_if_absent(self, path, data):
+        if self._name in path and self._action is not None:
+            action, self._action = self._action, None
+            action()
+        return self._inner.put_if_absent(path, data)
+
+
+def test_g6_a_fold_committed_into_a_collected_place_is_no_fold():
+    store = MemoryStore()
+    writer = open_writer(site_on(store))
+    for key in range(3):
+        writer.put([{"k": key, "v": key}])
+    writer.close()
+
+    def overtake():  # others take over, and what the sleeper aimed at is cleaned up
+        lake = lake_on(site_on(store))
+        for token in ("a", "b", "c"):
+            lake.fence_base(token)
+        lake.cleanup_old_versions(timedelta(0))
+        Markers(store, base_floor_dir()).raise_to(lake.open_base().version - 1)
+
+    # Version 1 is the empty base, 2 the sleeper's own fence, 3 its fold.
+    sleepy = Sleeper(store, "_versions/00000000000000000003", overtake)
+    with pytest.raises(CommitConflict, match="floor"):
+        compact(handle_on(sleepy), engine=ModelRunner())
+    assert rows(store) == [0, 1, 2]
+    compact(handle_on(store), engine=ModelRunner(), lease=0)
+    collect_all(store)
+    assert rows(store) == [0, 1, 2]
+
+
+class CleansUpLater:
+    """Lance's clean-up, which looks at the tags a while before it deletes."""
+
+    def __init__(self, lake):
+        self._lake = lake
+        self.doomed = []
+
+    def __getattr__(self, name):
+        return getattr(self._lake, name)
+
+    def cleanup_old_versions(self, older_than, *, keep_from=None, dry_run=False):
+        kept = set(self._lake.protected_versions().values())
+        known = range(1, self._lake.open_base().version)
+        self.doomed = [v for v in known if v not in kept and (keep_from is None or v < keep_from)]
+        return Cleaned(len(self.doomed), 0)
+
+
+def test_k1b_a_checkpoint_whose_base_is_being_cleaned_up_is_made_anew():
+    store = MemoryStore()
+    writer = open_writer(site_on(store))
+    writer.put([{"k": 1, "v": 1}])
+    writer.close()
+    handle = handle_on(store)
+    TableRecords(handle.core.store).create(handle.core.record)
+    site = site_on(store)
+    lake = CleansUpLater(lake_on(site))
+    before = lake.open_base().version
+
+    def look_at_the_tags(step):
+        if step == "announced" and not lake.doomed:
+            lake.fence_base("newer")
+            target = Target(site.store, SYSTEM, [site], lake=lake, fence_ttl=0)
+            collect(target, min_age=0, fence_retention=0)
+
+    made = create(handle, "durable", pause=look_at_the_tags)
+    assert before in lake.doomed
+    store.delete([lake._path(version) for version in lake.doomed])
+    assert made.base_version > before
+    assert Scan(handle.core, pinned=made).to_table().num_rows == 1
