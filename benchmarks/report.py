@@ -107,11 +107,16 @@ def line(result: Result) -> str:
     text = (
         f"{result['workload'][:58]:58} {PLACES[result['where']]:10} {show(result['weir']):>11}"
         f" {show(result['floor']):>11} {show(best_peer(result)):>11} {result['unit']:9}"
-        f" {show(result['ratio']):>7}  {verdict(result)}: {result['goal']}"
+        f" {show(result['ratio']):>7}  {_told(result)}"
     )
     for side, error in result["errors"].items():
         text += f"\n    {side}: {error}"
     return text
+
+
+def _told(result: Result) -> str:
+    said, goal = verdict(result), result["goal"]
+    return goal if goal.startswith(said) else f"{said}: {goal}"
 
 
 def summary(results: list[Result], seconds: float) -> str:
