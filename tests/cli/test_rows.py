@@ -233,3 +233,22 @@ def test_values_of_every_kind_are_shown(run, tmp_path):
     assert "[bold]not bold[/bold]" in shown
     assert "(8)" in shown
     assert json.loads(run("scan", table.uri, "--json", "--columns", "raw").out)["raw"] == "AP8="
+
+
+def test_search_by_vector_and_by_words(run, tmp_path):
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("text", pa.string()),
+            pa.field("e", pa.list_(pa.float32(), 2)),
+        ]
+    )
+    table = weir.create(str(tmp_path / "docs"), schema, primary_key="id")
+    with table.writer() as writer:
+        words = ["fresh rows", "old news", "nothing else"]
+        writer.put([{"id": i, "text": words[i], "e": [i, 1.0]} for i in range(3)])
+        near = run("search", table.uri, "e", "[1.9, 1]", "--k", 1, "--json").lines()
+        assert [row["id"] for row in near] == [2]
+        found = run("search", table.uri, "text", "fresh", "--json").lines()
+        assert [row["id"] for row in found] == [0]
+    assert run("search", table.uri, "e", "[1, x]").status == 1

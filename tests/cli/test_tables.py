@@ -217,3 +217,36 @@ def test_doctor_fails_for_a_store_that_breaks_its_promises(run, table, monkeypat
     ran = run("doctor", table.uri)
     assert ran.status == 1
     assert "2 of 8 won" in ran.err
+
+
+@pytest.mark.slow
+def test_top_ends_when_q_is_pressed(table):
+    import os
+    import pty
+    import subprocess
+    import sys
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "weir", "top", table.uri, "--interval", "60"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        while b"entries/s" not in seen:
+            seen += os.read(ours, 65536)
+        os.write(ours, b"q")
+        assert process.wait(30) == 0
+    os.close(ours)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_compact_on_spark(table):
+    import subprocess
+    import sys
+
+    # A process of its own: the session of the tests is not the one the command would make.
+    command = [sys.executable, "-m", "weir", "compact", table.uri, "--engine", "spark", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert weir.open(table.uri).scan(freshness="base").count() == 3
