@@ -44,7 +44,8 @@ def _bar(result: dict[str, Any]) -> tuple[str, list[tuple[str, float, str]]] | N
     if not weir:
         return None
     sides = [("floor", result["floor"], FLOOR)]
-    sides += [(s, v, PEER) for s, v in result["peers"].items() if not s.startswith("weir")]
+    peers = result["peers"].items()
+    sides += [(s, v, PEER) for s, v in peers if not s.startswith(("weir", "at "))]
     lower = result["better"] == "lower"
     made = [(s, (v / weir) if lower else (weir / v), colour) for s, v, colour in sides if v]
     return (result["workload"], made) if made else None
