@@ -5,9 +5,11 @@
 - internals/invariants.md: each rule, where it is kept and tested, found by its number
 
 A hook of mkdocs; `python tools/docs_tables.py reference/cli.md` prints one of them.
+`python tools/docs_tables.py --readme` writes the figures of README.md from docs/benchmarks.json.
 """
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -162,6 +164,36 @@ PAGES = {
 }
 
 
+HEADLINES = (
+    ("durable put, 1 row, 1 thread", "s3"),
+    ("durable put, 1 row, 16 threads", "s3"),
+    ("merged scan, 2M base rows + 4 x 50k SSTables", "local"),
+)
+"""The workloads in the README, and where they ran."""
+FIGURES = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+
+
+def figures() -> str:
+    """Three lines of docs/benchmarks.json, and the command that made them."""
+    lines = ["What `make bench` measured here ([all of it](docs/benchmarks.md)):", ""]
+    results = json.loads((ROOT / "docs/benchmarks.json").read_text(encoding="utf-8"))
+    places = {"local": "local disk", "s3": "SeaweedFS"}
+    for workload, where in HEADLINES:
+        one = next(r for r in results if (r["workload"], r["where"]) == (workload, where))
+        peers = ", ".join(f"{name} {value:,.4g}" for name, value in one["peers"].items())
+        lines.append(
+            f"- {workload}, {places[where]}: **{one['weir']:,.4g} {one['unit']}** ({peers})"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write_readme() -> None:
+    """Put the figures where README.md has room for them."""
+    path = ROOT / "README.md"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(FIGURES.sub(lambda m: m[1] + figures() + m[2], text), encoding="utf-8")
+
+
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Called by mkdocs for each page."""
     make = PAGES.get(page.file.src_uri)
@@ -169,7 +201,10 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def main() -> int:
-    """Print what belongs on the pages named."""
+    """Print what belongs on the pages named, or write the figures of the README."""
+    if sys.argv[1:] == ["--readme"]:
+        write_readme()
+        return 0
     for path in sys.argv[1:] or PAGES:
         print(PAGES[path]())
     return 0

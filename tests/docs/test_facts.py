@@ -86,6 +86,14 @@ def test_the_committed_drawing_is_what_the_tool_draws(name):
     assert (drawings.FOLDER / name).read_text() == drawings.DRAWINGS[name]()
 
 
+def test_figures_of_the_readme_are_those_of_the_last_benchmark():
+    # Otherwise: python tools/docs_tables.py --readme
+    found = docs_tables.FIGURES.search((ROOT / "README.md").read_text())
+    assert found is not None
+    shown = found[0].removeprefix(found[1]).removesuffix(found[2])
+    assert shown == "" or shown == docs_tables.figures()
+
+
 def test_links_inside_the_repository_lead_somewhere():
     for page in pages():
         for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text()):

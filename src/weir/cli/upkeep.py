@@ -142,7 +142,9 @@ def _compact_once(
             report = o.open_table(uri, option, config).compact()
         else:
             found = settings.storage_options(uri, option, config)
-            report = weir.spark.compact(_spark_session(), uri, storage_options=found)
+            report = weir.spark.compact(
+                _spark_session(), uri, engine="spark", storage_options=found
+            )
     took = time.monotonic() - began
     if json:
         screen.emit({"engine": engine, "seconds": round(took, 3), "report": report})

@@ -87,8 +87,9 @@ def _run(frame: DataFrame, order: Mapping[str, Any], *, tell: bool) -> int:
 
 
 def _compact(spark: SparkSession, order: Mapping[str, Any]) -> None:
-    report = weir.spark.compact(spark, order["uri"], storage_options=order["storage_options"])
-    rows = weir.spark.scan(spark, order["uri"], storage_options=order["storage_options"]).count()
+    storage = order["storage_options"]
+    report = weir.spark.compact(spark, order["uri"], engine="spark", storage_options=storage)
+    rows = weir.spark.scan(spark, order["uri"], storage_options=storage).count()
     _say(
         done="compact",
         report={"sstables": report.sstables, "rows_written": report.rows_written},
