@@ -32,7 +32,7 @@ def rows(ids: np.ndarray, tag: str) -> pa.Table:
 
 
 def make(place: Path, count: int, *, btree: bool) -> weir.Table:
-    table = weir.create(str(place), SCHEMA, primary_key="id")
+    weir.create(str(place), SCHEMA, primary_key="id")
     stored = lance.dataset(str(place)).schema
     for start in range(0, count, 1_000_000):
         ids = np.arange(start, min(start + 1_000_000, count))
@@ -61,7 +61,7 @@ def change(table: weir.Table, count: int, changes: int) -> tuple[pa.Table, pa.Ta
     return rows(live, "g9"), pa.table({"id": dead})
 
 
-def bare(place: Path, upserts: pa.Table, deletes: pa.Table) -> float:
+def bare(place: Path, upserts: pa.Table) -> float:
     """One merge_insert of the merged rows; deletes are left out, to its advantage."""
     dataset = lance.dataset(str(place))
     data = pa.Table.from_arrays(upserts.columns, schema=dataset.schema)
@@ -82,13 +82,13 @@ def main() -> None:
         for _ in range(given.rounds):
             folder = Path(tempfile.mkdtemp())
             table = make(folder / "t", given.rows, btree=btree)
-            upserts, deletes = change(table, given.rows, given.changes)
+            upserts, _ = change(table, given.rows, given.changes)
             shutil.copytree(folder / "t", folder / "copy")
             began = time.perf_counter()
             report = table.compact(indexes=False)
             ours.append(time.perf_counter() - began)
             assert report.rows_written == upserts.num_rows
-            theirs.append(bare(folder / "copy", upserts, deletes))
+            theirs.append(bare(folder / "copy", upserts))
             shutil.rmtree(folder)
         best, bare_best = min(ours), min(theirs)
         print(

@@ -504,9 +504,9 @@ def test_l6_a_memtable_writer_folded_under_by_force_stops_and_nothing_doubles(
     writer = table.shard(0).writer(weir.WriterConfig(max_memtable_rows=6))
     real = table.core.lake.write_sstable
 
-    def folded_meanwhile(*args: Any) -> Any:
+    def folded_meanwhile(*args: Any, **more: Any) -> Any:
         compact(other, fold_wal=True)
-        return real(*args)
+        return real(*args, **more)
 
     monkeypatch.setattr(table.core.lake, "write_sstable", folded_meanwhile)
     for number in range(3):
