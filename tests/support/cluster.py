@@ -57,11 +57,13 @@ class Cluster:
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_DAEMON_MEMORY": "256m",
         }
-        log = (self._folder / f"{kind}-{len(self._processes)}.log").open("wb")
         ui = ("--webui-port", str(free_port()))
-        self._processes.append(
-            subprocess.Popen([*command, *ui, *arguments], env=environment, stdout=log, stderr=log)
-        )
+        with (self._folder / f"{kind}-{len(self._processes)}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    [*command, *ui, *arguments], env=environment, stdout=log, stderr=log
+                )
+            )
 
     def _await_port(self, port: int) -> None:
         deadline = time.monotonic() + 60
