@@ -15,7 +15,7 @@ from tests.support.slow_tasks import await_reached, close_gate, open_gate, slow_
 from tests.support.spark import in_frame, in_weir, make_table, once, put
 from weir.spark.layout import layout_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.kill]
+pytestmark = [pytest.mark.cluster, pytest.mark.kill, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +47,12 @@ def meanwhile(job: Callable[[], Any], disturb: Callable[[], None]) -> Any:
 
     thread = threading.Thread(target=run)
     thread.start()
-    try:
-        disturb()
-    finally:
-        thread.join()
+    disturber = threading.Thread(target=disturb, daemon=True)
+    disturber.start()
+    thread.join()
     if errors:
         raise errors[0]
+    disturber.join()
     return results[0]
 
 
@@ -70,6 +70,7 @@ def test_p1_a_write_survives_kill_and_speculation(
     slow = spread.mapInArrow(slow_rows(str(tmp_path), "write"), spread.schema)
 
     def write() -> None:
+        session.createDataFrame([], "nothing int")  # the active session of this thread
         writer = slow.write.format("weir").mode("append").option("layout", how)
         writer.option("appId", "job").option("txnVersion", "1").save(table.uri)
 
@@ -143,6 +144,7 @@ def test_p2_p3_streams_survive_a_killed_executor(
     slow = feed.mapInArrow(slow_rows(str(tmp_path), "stream"), feed.schema)
 
     def run() -> None:
+        session.createDataFrame([], "nothing int")  # the active session of this thread
         query = (
             slow.writeStream.format("weir")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))

@@ -4,6 +4,7 @@ The workers listen on two loopback addresses, so that Spark takes them for two h
 places its copies.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -104,7 +105,10 @@ class Cluster:
         found = []
         for worker in self._processes[1:]:
             for child in psutil.Process(worker.pid).children(recursive=True):
-                line = " ".join(child.cmdline())
+                try:
+                    line = " ".join(child.cmdline())
+                except psutil.Error:
+                    continue  # ended, or ending
                 if "CoarseGrainedExecutorBackend" in line and wanted in line:
                     found.append(child.pid)
         return found
@@ -113,7 +117,7 @@ class Cluster:
         """End one executor as a crash would."""
         pids = self.executors(spark)
         assert pids, "no executor is running"
-        os.kill(pids[0], signal.SIGKILL)
+        os.kill(pids[-1], signal.SIGKILL)
 
     def __exit__(
         self,
@@ -123,6 +127,7 @@ class Cluster:
     ) -> None:
         for process in reversed(self._processes):
             for child in psutil.Process(process.pid).children(recursive=True):
-                child.kill()
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
             process.kill()
             process.wait()

@@ -36,7 +36,7 @@ def close_gate(folder: Path, name: str) -> None:
 
 def await_reached(folder: Path, name: str) -> None:
     """Until somebody waits at the gate."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not (folder / f"{name}.reached").exists():
         assert time.monotonic() < deadline, f"nobody reached {name}"
         time.sleep(0.05)

@@ -113,6 +113,9 @@ def write(
     Durable when it returns, all or nothing for each shard. `delete_column` names a boolean column
     that marks deletes. With `app_id` and `txn_version` the same call again changes nothing.
     """
+    # Spark looks a source's name up in the thread's active session, which a new thread has not;
+    # this call, which runs nothing, makes it so.
+    df.sparkSession.createDataFrame([], "nothing int")
     rows, how = layout(df, uri, storage_options=storage_options)
     writer = rows.write.format("weir").mode("append").options(**dict(options or {}))
     given = {"deleteColumn": delete_column, "appId": app_id, "txnVersion": txn_version}
