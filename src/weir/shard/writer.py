@@ -217,9 +217,8 @@ class ShardWriter:
     ) -> pa.RecordBatchReader:
         """This shard's rows, the newest of each key, with everything this writer has put (M-1)."""
         levels, base = self._readable("scan").levels()
-        schema, batches = merge_scan(
-            levels, base, self._schema, columns=columns, filter=filter, belongs=self._belongs
-        )
+        how = {"columns": columns, "filter": filter, "belongs": self._belongs}
+        schema, batches = merge_scan(levels, base, self._schema, env=self.site.env, **how)
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def get(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
