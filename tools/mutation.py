@@ -184,7 +184,7 @@ MUTANTS = (
         "src/weir/shard/flush.py",
         "is_published(",
         "(lambda *_: False)(",
-        soak(),
+        tests("tests/regress/test_flush_published_before_its_error.py"),
         "W-5",
     ),
     Mutant(
