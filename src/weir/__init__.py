@@ -43,6 +43,7 @@ from weir.table.shards import Shard
 from weir.table.snapshot import Snapshot
 from weir.table.table import Table
 from weir.table.writer import TableWriter
+from weir.upkeep.compact import CompactionPolicy, CompactReport
 from weir.upkeep.gc.report import GcReport
 
 __all__ = [
@@ -54,6 +55,8 @@ __all__ = [
     "Checkpoint",
     "CheckpointNotFound",
     "CommitConflict",
+    "CompactReport",
+    "CompactionPolicy",
     "CorruptEntry",
     "FencedError",
     "GcReport",
