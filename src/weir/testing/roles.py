@@ -163,8 +163,16 @@ class Session:
             got = have.get(key)
             if row[5] and got is not None and (got[1], got[2]) == (row[1], row[2]):
                 raise Violation("R", f"own scan shows the deleted key {key} (M-1)")
-            if not row[5] and got != row and (got is None or got[1] != self.number):
+            if not row[5] and got != row and not self._is_newer(got):
                 raise Violation("R", f"own scan of key {key}: put {row}, got {got} (M-1)")
+
+    def _is_newer(self, got: Row | None) -> bool:
+        """True for a later put of our own, or one of a newer owner: this writer is fenced then."""
+        if got is None or got[1] == self.number:
+            return got is not None
+        assert self.writer is not None, "opened first"
+        entry = self.run.judge.truth(SHARD).log.get(self.run.judge.seen.get((got[1], got[2]), 0))
+        return entry is not None and entry.epoch > self.writer.epoch
 
     def _failed(self, error: WeirError, put: Put | None) -> None:
         epoch = self.writer.epoch if self.writer is not None else 0
