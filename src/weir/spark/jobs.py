@@ -22,9 +22,9 @@ from weir.upkeep.tasks import LocalRunner, Progress, Runner
 Engine = Literal["auto", "local", "spark"]
 
 AUTO_BYTES: Final = 2 << 30
-"""Waiting bytes from which on executors are worth their start-up (benchmarks/spark_engine.py)."""
+"""Waiting bytes from which on executors are used. A guess: the break-even is not measured yet."""
 AUTO_DELETES: Final = 20_000
-"""The same for objects to be deleted."""
+"""The same for objects to be deleted, a guess too."""
 
 Options = Mapping[str, str] | None
 
