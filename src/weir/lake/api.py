@@ -71,7 +71,7 @@ class Base(Protocol):
         self,
         columns: Sequence[str] | None = None,
         *,
-        filter: str | None = None,
+        filter: Any = None,
         fragments: Sequence[int] | None = None,
         limit: int | None = None,
         batch_size: int | None = None,
@@ -79,7 +79,7 @@ class Base(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Live rows in storage order."""
 
-    def count(self, filter: str | None = None) -> int:
+    def count(self, filter: Any = None) -> int:
         """Number of live rows that pass the filter."""
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:

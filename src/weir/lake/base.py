@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import lance
@@ -14,6 +14,7 @@ from weir.errors import MissingEntry
 from weir.format.base_manifest import BaseManifest, MemWalDetails
 from weir.format.schema import TableSchema
 from weir.lake.announce import announced_folds
+from weir.lake.filters import filter_batches, filter_columns, is_for_lance
 from weir.lake.keysets import rows_of_keys
 from weir.lake.lance_errors import lance_errors
 from weir.lake.literals import key_filter
@@ -89,13 +90,28 @@ class LanceBase:
         self,
         columns: Sequence[str] | None = None,
         *,
-        filter: str | None = None,
+        filter: Any = None,
         fragments: Sequence[int] | None = None,
         limit: int | None = None,
         batch_size: int | None = None,
         with_row_address: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Live rows in storage order, streamed; Lance does projection, filter and limit."""
+        """Live rows in storage order, streamed; Lance does projection, filter and limit.
+
+        A pyarrow expression that Lance does not take is applied here to what it reads.
+        """
+        if not is_for_lance(filter, self.dataset.schema):
+            wanted = self.schema.plain.names if columns is None else list(columns)
+            looked_at = filter_columns(filter, self.schema.plain.names)
+            rows = self.scan(
+                list(dict.fromkeys((*wanted, *looked_at))),
+                fragments=fragments,
+                batch_size=batch_size,
+                with_row_address=with_row_address,
+            )
+            handed_out = [*wanted, *(["_rowaddr"] if with_row_address else [])]
+            yield from filter_batches(rows, filter, handed_out, limit)
+            return
         with lance_errors(f"scanning {self._where}"):
             scanner = self.dataset.scanner(
                 columns=None if columns is None else list(columns),
@@ -120,8 +136,11 @@ class LanceBase:
         """Number of live rows, from the manifest alone."""
         return self.count()
 
-    def count(self, filter: str | None = None) -> int:
+    def count(self, filter: Any = None) -> int:
         """Number of live rows that pass the filter; without one no data is read."""
+        if not is_for_lance(filter, self.dataset.schema):
+            names = filter_columns(filter, self.schema.plain.names)
+            return sum(int(batch.num_rows) for batch in self.scan(names, filter=filter))
         with lance_errors(f"counting rows of {self._where}"):
             return int(self.dataset.count_rows(filter))
 

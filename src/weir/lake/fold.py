@@ -31,6 +31,7 @@ from weir.lake.fence import check_fence, fence_base
 from weir.lake.history import find_commit
 from weir.lake.keysets import KeySet
 from weir.lake.lance_errors import lance_errors
+from weir.lake.unsliced import unsliced
 
 # Stored. Never change a value; add one.
 FOLD: Final = "weir.fold"
@@ -300,7 +301,7 @@ def _as_stored(rows: Any, schema: pa.Schema) -> Any:
     if rows.schema.names != schema.names and set(rows.schema.names) >= set(schema.names):
         rows = rows.select(schema.names)
     target = pa.schema([schema.field(name) for name in rows.schema.names])
-    return type(rows).from_arrays(rows.columns, schema=target)
+    return type(rows).from_arrays(unsliced(rows).columns, schema=target)
 
 
 def _to_text(fragment: FragmentMetadata) -> str:

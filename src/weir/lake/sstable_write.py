@@ -33,6 +33,7 @@ from weir.format.lance_manifest import (
 from weir.format.schema import FIELD_ID, TOMBSTONE_FIELD, TableSchema
 from weir.lake.api import SsTableInfo
 from weir.lake.lance_errors import lance_errors
+from weir.lake.unsliced import unsliced
 from weir.store.api import Store
 from weir.types import Version
 
@@ -172,7 +173,7 @@ def _table(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.Table:
     rows = pa.Table.from_batches(batches)
     if len(batches) > 1 and rows.nbytes <= _COMBINED_BYTES:
         rows = rows.combine_chunks()
-    return pa.Table.from_arrays(rows.columns, schema=target)
+    return pa.Table.from_arrays(unsliced(rows).columns, schema=target)
 
 
 def _field_ids(schema: TableSchema) -> Iterator[int]:

@@ -18,13 +18,12 @@ import pyarrow as pa
 from weir.format.dedupe import newest_rows
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
-from weir.lake.filters import filter_rows
+from weir.lake.filters import filter_columns, filter_rows
 from weir.lake.index_search import Candidates, TextQuery, VectorQuery
 from weir.lake.index_text import TextStats
 from weir.lake.index_vector import VectorBlock, exact_distances, rough_distances, slack
 from weir.shard.indexes import FreshIndexes
 from weir.shard.levels import level_schema, shaped
-from weir.shard.merge import filter_columns
 
 _ROW: Final = "__weir_row"
 

@@ -18,6 +18,7 @@ from weir.errors import InvalidInput
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
 from weir.lake.api import Base
 from weir.lake.base import LanceBase
+from weir.lake.filters import filter_columns
 from weir.lake.index import (
     Dataset,
     IndexInfo,
@@ -44,7 +45,7 @@ from weir.shard.indexes import FreshIndexes
 from weir.shard.indexes_fresh import MemoryRows, MemoryTexts, MemoryVectors
 from weir.shard.indexes_merge import LEVELS_AT_ONCE, Ranked, best_rows
 from weir.shard.levels import Level, MemLevel
-from weir.shard.merge import Belongs, filter_columns, output_schema
+from weir.shard.merge import Belongs, output_schema
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ Memory: the keys of the fresh levels, and a few batches. Payload is read once an
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -23,7 +22,7 @@ from weir.errors import InvalidInput
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.lake.api import Base
-from weir.lake.filters import filter_rows
+from weir.lake.filters import filter_columns, filter_rows
 from weir.shard.keyset import KeySet
 from weir.shard.levels import Level, level_schema, shaped
 
@@ -39,7 +38,6 @@ GATHER_BYTES: Final = 64 << 20
 GATHER_ROWS: Final = 1 << 20
 """What is gathered at most where one large batch costs less than many (text keys, filters)."""
 _FILTER_ROWS: Final = 200_000
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def output_schema(schema: TableSchema, columns: Sequence[str] | None) -> pa.Schema:
@@ -140,14 +138,6 @@ def merge_lookup(
         order = pc.index_in(pk_values(rows, key), value_set=asked)
         rows = rows.take(pc.sort_indices(order))
     return rows.select(target.names).replace_schema_metadata(target.metadata)
-
-
-def filter_columns(filter: Any, names: Sequence[str]) -> list[str]:
-    """The columns a filter may look at: every name its text mentions, and names too odd to tell."""
-    if filter is None:
-        return []
-    text = str(filter).lower()
-    return [n for n in names if n.lower() in text or not _PLAIN_NAME.fullmatch(n)]
 
 
 @dataclass(frozen=True)
