@@ -51,6 +51,11 @@ class Manifests:
         self.floors = Floors(site)
         self._known: ShardManifest | None = None
 
+    @property
+    def known(self) -> ShardManifest | None:
+        """The latest version this object has seen; there may be newer ones. No request."""
+        return self._known
+
     def load(self, version: Version) -> ShardManifest | None:
         """That version, or None when there is no such file. One request."""
         path = paths.manifest_path(self.site.shard, version)

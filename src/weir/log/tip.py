@@ -2,7 +2,7 @@
 
 Above R the log has no holes (G-9), so existence is monotonic: doubling finds a missing position,
 bisection the border. A few probes beyond the border catch a damaged log before anything is built on
-it (F-6). The common case, nothing new, is two round trips.
+it (F-6). The common case, nothing new, is one round trip.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weir.log.site import ShardSite
 from weir.types import Position
 
 _STEPS_PER_ROUND = 6
-_BEYOND = (2, 3, 5, 9, 17)
+_AHEAD = (1, 2, 3, 5, 9, 17)
 
 
 def find_tip(site: ShardSite, after: Position) -> Position:
@@ -25,9 +25,15 @@ def find_tip(site: ShardSite, after: Position) -> Position:
     """
     tip = int(after)
     while True:
-        tip = _border(site, tip)
-        if not any(_exists(site, [tip + offset for offset in _BEYOND])):
-            return Position(tip)
+        found = _exists(site, [tip + offset for offset in _AHEAD])
+        if all(found):
+            tip = _border(site, tip + _AHEAD[-1])
+            continue
+        missing = found.index(False)
+        border = tip + (_AHEAD[missing - 1] if missing else 0)
+        if not any(found[missing:]):
+            return Position(_bisect(site, border, tip + _AHEAD[missing]))
+        tip = border
         if not _exists(site, [tip + 1])[0]:  # else a writer went on while we looked
             floor = Floors(site).load().wal
             if floor > tip:  # flushed and collected since the caller read the manifest (G-7c)
@@ -42,9 +48,10 @@ def find_tip(site: ShardSite, after: Position) -> Position:
 
 
 def _border(site: ShardSite, low: int) -> int:
-    reach = 1
+    """The last position used of those after `low`, by doubling and bisection."""
+    reach = _AHEAD[-1]
     while True:
-        offsets = [reach << i for i in range(_STEPS_PER_ROUND if reach > 1 else 2)]
+        offsets = [reach << i for i in range(_STEPS_PER_ROUND)]
         found = _exists(site, [low + offset for offset in offsets])
         if not all(found):
             first_missing = found.index(False)

@@ -74,6 +74,12 @@ class Core:
 
     _known_schema: TableSchema | None = field(default=None, repr=False)
 
+    @property
+    def workers(self) -> int:
+        """Requests worth making at once: files answer sooner than another thread takes over."""
+        local = self.store.uri.startswith("/") and self.wal.uri.startswith("/")
+        return 1 if local else CONCURRENCY
+
     def schema(self) -> TableSchema:
         """The schema of the latest base version. One listing."""
         return self.lake.open_base().schema

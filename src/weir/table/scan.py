@@ -19,6 +19,7 @@ from weir.log.intake import key_table
 from weir.shard.levels import Level
 from weir.shard.merge import merge_count, merge_lookup, merge_scan, output_schema
 from weir.table.core import Core
+from weir.table.glance import Choice
 from weir.table.snapshot import (
     Freshness,
     Pinned,
@@ -41,14 +42,14 @@ def with_snapshot(
     pinned: Pinned | None,
     run: Callable[[SnapshotReader], T],
     *,
-    shards: Sequence[UUID] | None = None,
+    choose: Choice = list,
 ) -> T:
     """`run` on a fresh snapshot, anew when what it planned on was collected."""
     error: Exception | None = None
     for _ in range(PLAN_ATTEMPTS):
         try:
             if pinned is None:
-                snapshot = take_snapshot(core, freshness, shards=shards)
+                snapshot = take_snapshot(core, freshness, choose=choose)
             else:
                 snapshot = pinned_snapshot(core, pinned, freshness)
             return run(SnapshotReader(core, snapshot))
@@ -241,9 +242,8 @@ def get_rows(
         levels: list[Level] = reader.levels([*routed, *others])
         return merge_lookup(wanted, levels, reader.base, reader.schema, columns)
 
+    def choose(ids: list[UUID]) -> list[UUID]:
+        return [shard for shard in ids if shard in routed or shard not in routing]
+
     routing = {route.shard for route in core.record.routing}
-    shards: list[UUID] | None = None
-    if pinned is None and freshness != "base":
-        ids = core.shard_ids()
-        shards = [shard for shard in ids if shard in routed or shard not in routing]
-    return with_snapshot(core, freshness, pinned, run, shards=shards)
+    return with_snapshot(core, freshness, pinned, run, choose=choose)

@@ -27,6 +27,7 @@ from weir.log.floors import FloorValues
 from weir.log.site import ShardSite
 from weir.shard.levels import Level, MemLevel
 from weir.table.core import Core
+from weir.table.glance import Choice, glance
 from weir.table.tail_levels import HELD_ENTRIES
 from weir.table.tails import Tails, live_entries
 from weir.types import Version
@@ -153,24 +154,31 @@ def check_freshness(freshness: Any) -> Freshness:
 
 
 def take_snapshot(
-    core: Core, freshness: Freshness = "durable", *, shards: Sequence[UUID] | None = None
+    core: Core, freshness: Freshness = "durable", *, choose: Choice = list
 ) -> Snapshot:
-    """A cut of the table as it is now, of `shards` only when given.
+    """A cut of the table as it is now, of those shards only that `choose` picks of all.
 
-    Requests: one listing of the shards; for each shard, concurrently, two for the manifest and
-    eight for the tip when nothing changed since the last look; one listing for the base, and one
-    more by a handle's first read. The cut is taken anew when the base moved meanwhile.
+    A handle that looked before asks for three objects of each shard in one round, then for two
+    listings and one of each shard in a second (`weir.table.glance`). Otherwise, and when more
+    than new entries is found: one listing of the shards; for each shard, concurrently, two requests
+    for the manifest and seven for the tip; one listing for the base, and one more by the first
+    read. That cut is taken anew when the base moved meanwhile.
     """
     check_freshness(freshness)
     if freshness != "durable":
-        cuts = [] if freshness == "base" else _cuts(core, shards, tail=False)
+        cuts = [] if freshness == "base" else _cuts(core, choose(core.shard_ids()), tail=False)
         return Snapshot(core.lake.open_base().version, freshness, _ordered(cuts))
+    seen = glance(core, choose)
+    if seen is not None:
+        cuts = [_cut_of(one.manifest, one.tip) for one in seen[1]]
+        return Snapshot(seen[0], freshness, _ordered(cuts))
     before = core.tails.base_version or core.lake.open_base().version
     for _ in range(STILL_ATTEMPTS):
-        cuts = _cuts(core, shards, tail=True)
+        shards = core.shard_ids()
+        cuts = _cuts(core, choose(shards), tail=True)
         # L-1: after every manifest and tail, so that what was folded meanwhile is in it.
         version = core.lake.open_base().version
-        core.tails.base_version = version
+        core.tails.shards, core.tails.base_version = shards, version
         # Rows flushed or folded since we looked would be read in the log and in the base, beside
         # others that were written after our cut (L-5). A base that stood still holds none of them.
         if version == before:
@@ -181,9 +189,10 @@ def take_snapshot(
     )
 
 
-def _cuts(core: Core, shards: Sequence[UUID] | None, *, tail: bool) -> list[Cut]:
-    ids = core.shard_ids() if shards is None else list(shards)
-    found = core.env.threads.map(lambda shard: _cut(core, shard, tail=tail), ids, workers=16)
+def _cuts(core: Core, shards: Sequence[UUID], *, tail: bool) -> list[Cut]:
+    found = core.env.threads.map(
+        lambda shard: _cut(core, shard, tail=tail), list(shards), workers=core.workers
+    )
     return [cut for cut in found if cut is not None]
 
 

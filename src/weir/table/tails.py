@@ -14,9 +14,10 @@ from uuid import UUID
 
 from weir.env import Env
 from weir.errors import SnapshotExpired
+from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
-from weir.format.wal_entry import WalEntry
+from weir.format.wal_entry import WalEntry, decode_entry
 from weir.lake.cache import ByteCache
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
@@ -38,10 +39,13 @@ class Tails:
         self._lock = env.threads.lock()
         self._manifests: dict[UUID, Manifests] = {}
         self._tips: dict[UUID, Position] = {}
+        self._floors: dict[UUID, FloorValues] = {}
         self._entries: ByteCache[WalEntry] = ByteCache(TAIL_CACHE_BYTES, env)
         self.levels = TailLevels(env)
         self.base_version: int | None = None
         """The base as the last durable read saw it; older is as good."""
+        self.shards: list[UUID] | None = None
+        """The shards as the last durable read listed them."""
 
     def manifests(self, site: ShardSite) -> Manifests:
         """The shard's manifests, remembering the latest seen."""
@@ -53,7 +57,7 @@ class Tails:
         return self.manifests(site).latest_with_floors()
 
     def tip(self, site: ShardSite, manifest: ShardManifest, floors: FloorValues) -> Position:
-        """The last position used. Three requests when nothing was added.
+        """The last position used. Seven requests when nothing was added.
 
         Raises `SnapshotExpired` when entries after the manifest's R were collected while we looked.
         """
@@ -73,9 +77,25 @@ class Tails:
                 f"{site}: the log was collected through {floor} while a read planned on manifest "
                 f"{manifest.version} with R={manifest.replay_after}; read again"
             )
-        with self._lock:
-            self._tips[site.shard] = max(tip, self._tips.get(site.shard, tip))
+        self.saw(site.shard, floors, tip)
         return tip
+
+    def saw(self, shard: UUID, floors: FloorValues, tip: Position) -> None:
+        """Remember a look at a shard."""
+        with self._lock:
+            self._floors[shard] = floors
+            self._tips[shard] = max(tip, self._tips.get(shard, tip))
+
+    def seen(self, shard: UUID) -> tuple[FloorValues | None, Position | None]:
+        """The floors and the tip of the last look."""
+        with self._lock:
+            return self._floors.get(shard), self._tips.get(shard)
+
+    def keep(self, site: ShardSite, position: Position, data: bytes) -> None:
+        """Take an entry somebody fetched: it is not asked for again."""
+        path = paths.wal_path(site.shard, position)
+        entry = decode_entry(data, position=position, path=path)
+        self._entries.put((site.shard, int(position)), entry, entry.size + _ENTRY_OVERHEAD_BYTES)
 
     def entries(self, site: ShardSite, after: int, last: int) -> Iterator[WalEntry]:
         """Every entry in `(after, last]`; one get for each that was never read before."""
