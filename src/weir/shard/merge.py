@@ -123,10 +123,9 @@ def merge_lookup(
             break
         here = level.lookup(left, names)
         if here.num_rows:
-            left = left.filter(
-                pc.invert(pc.is_in(pk_values(left, key), value_set=pk_values(here, key)))
-            )
-            here = here.filter(pc.invert(here.column(TOMBSTONE)))
+            left = _without(left, here, key)
+            if any(chunk.true_count for chunk in here.column(TOMBSTONE).chunks):
+                here = here.filter(pc.invert(here.column(TOMBSTONE)))
             found.append(shaped(here, wanted))
     if base is not None and left.num_rows:
         opened = base() if callable(base) else base
@@ -138,6 +137,14 @@ def merge_lookup(
         order = pc.index_in(pk_values(rows, key), value_set=asked)
         rows = rows.take(pc.sort_indices(order))
     return rows.select(target.names).replace_schema_metadata(target.metadata)
+
+
+def _without(keys: pa.Table, found: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The keys that were not found."""
+    if keys.num_rows == 1:  # the usual lookup; comparing would take longer than finding
+        return keys.slice(0, 0)
+    missing = pc.invert(pc.is_in(pk_values(keys, key), value_set=pk_values(found, key)))
+    return keys.filter(missing)
 
 
 @dataclass(frozen=True)
