@@ -9,6 +9,7 @@ JAVA = JAVA_HOME="$$(cat .venv/.weir-java-home)"
 PYTEST_ARGS ?= -n 2 --dist loadgroup -m "not cluster"
 SEEDS ?= 100
 SEED ?= 1
+HISTORIES ?= 50
 
 .PHONY: help setup demo test lint bench soak sim docs mutation cluster clean
 
@@ -34,8 +35,10 @@ lint: setup ## ruff, format check, mypy, import direction
 bench: setup ## all benchmarks (BENCH_ARGS)
 	@$(JAVA) $(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-soak: setup ## simulated histories with faults (SEEDS=n)
+soak: setup ## simulated histories with faults (SEEDS=n), reads against dictionaries (HISTORIES=n)
 	@$(BIN)/python -m weir.testing.soak --seeds $(SEEDS)
+	@WEIR_READ_HISTORIES=$(HISTORIES) $(BIN)/python -m pytest -q -n 2 --timeout 0 \
+	  tests/rules/test_reads_model.py
 	@$(BIN)/python specs/run.py --soak
 
 sim: setup ## one simulated history, printed, the same every time (SEED=n)

@@ -1,4 +1,4 @@
-"""L-1, L-2, L-3, L-5, F-12: what a reader sees, against a dictionary that knows the truth."""
+"""L-1, L-2, L-3, L-5, F-12: what a reader sees. Random histories: `test_reads_model`."""
 
 import json
 import subprocess
@@ -11,8 +11,6 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import weir
 from tests.support.tables import compact_with_pylance, count_requests
@@ -315,141 +313,3 @@ def test_l1_another_process_sees_an_acknowledged_row_in_its_next_read(store_kind
     assert answer["calls"] == {"get_many": 1, "list": 1, "list_folder": 1}, answer
     # Nothing new costs the same.
     assert idle["requests"] == 5, idle
-
-
-# -- the model -------------------------------------------------------------------------------------
-
-KINDS = {
-    "int64": ([("id", pa.int64())], st.integers(-3, 8)),
-    "int16": ([("id", pa.int16())], st.integers(-3, 8)),
-    "uint64": ([("id", pa.uint64())], st.integers(2**64 - 9, 2**64 - 1)),
-    "utf8": ([("id", pa.utf8())], st.sampled_from(["", "a", "b\0", "é", "日本", "long" * 9])),
-    "large_utf8": ([("id", pa.large_utf8())], st.sampled_from(["", "a", "'quoted'", "x%_"])),
-    "composite": (
-        [("id", pa.int32()), ("t", pa.utf8())],
-        st.tuples(st.integers(0, 3), st.sampled_from(["", "a", "b"])),
-    ),
-}
-FILTERS = {
-    None: lambda r: True,
-    "x > 3": lambda r: r["x"] is not None and r["x"] > 3,
-    "x is null": lambda r: r["x"] is None,
-    "x in (1, 2, 5) and s <> 'b'": lambda r: (
-        r["x"] in (1, 2, 5) and r["s"] is not None and r["s"] != "b"
-    ),
-    "s like 'a%' or x = 0": lambda r: (r["s"] or "").startswith("a") or r["x"] == 0,
-}
-
-
-class Model:
-    """Per shard what is durable, flushed and folded, as dictionaries of rows by key."""
-
-    def __init__(self, table, key):
-        self.table, self.key = table, key
-        self.writer = None
-        self.levels = {level: {} for level in ("durable", "flushed", "base")}
-
-    def shard_of(self, row):
-        keys = pa.Table.from_pylist([row], schema=self.table.core.schema().plain)
-        [(value, _)] = self.table.core.router.values(keys)
-        return self.table.core.route(value)
-
-    def key_of(self, row):
-        return tuple(row[name] for name in self.key)
-
-    def state(self, level, shard):
-        return self.levels[level].setdefault(shard, {})
-
-    def put(self, rows):
-        self.writer = self.writer or self.table.writer()
-        self.writer.put(rows)
-        for r in rows:
-            self.state("durable", self.shard_of(r))[self.key_of(r)] = r
-
-    def delete(self, keys):
-        rows = [dict(zip(self.key, k if isinstance(k, tuple) else (k,), strict=True)) for k in keys]
-        self.writer = self.writer or self.table.writer()
-        self.writer.delete(rows)
-        for r in rows:
-            self.state("durable", self.shard_of({**r, "x": None, "s": None})).pop(
-                self.key_of(r), None
-            )
-
-    def flush(self):
-        if self.writer is not None:
-            self.writer.flush()
-            for shard in self.writer.shard_writers():
-                self.levels["flushed"][shard] = dict(self.state("durable", shard))
-
-    def close(self):
-        if self.writer is not None:
-            shards = list(self.writer.shard_writers())
-            self.writer.close()
-            self.writer = None
-            for shard in shards:
-                self.levels["flushed"][shard] = dict(self.state("durable", shard))
-
-    def crash(self):
-        self.writer = None  # never closed: the next one fences and replays it
-
-    def compact(self):
-        compact_with_pylance(self.table)
-        self.levels["base"] = {s: dict(rows) for s, rows in self.levels["flushed"].items()}
-
-    def rows(self, level):
-        return [r for rows in self.levels[level].values() for r in rows.values()]
-
-
-def same(found, wanted):
-    return sorted(map(repr, found)) == sorted(map(repr, wanted))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@settings(
-    max_examples=12,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-@given(data=st.data())
-def test_l1_l2_l3_reads_equal_a_dictionary(kind, data, tmp_path_factory):
-    key_fields, keys = KINDS[kind]
-    key = [name for name, _ in key_fields]
-    schema = pa.schema([*key_fields, ("x", pa.int64()), ("s", pa.utf8())])
-    buckets = data.draw(st.integers(1, 8))
-    sharding = weir.Bucket("id", buckets) if buckets > 1 else weir.Unsharded()
-    uri = str(tmp_path_factory.mktemp("model") / "t")
-    model = Model(weir.create(uri, schema, primary_key=key, sharding=sharding), key)
-    reader = weir.open(uri)
-    a_row = st.tuples(keys, st.none() | st.integers(0, 6), st.none() | st.sampled_from("ab"))
-    step = st.one_of(
-        st.tuples(st.just("put"), st.lists(a_row, min_size=1, max_size=5)),
-        st.tuples(st.just("put"), st.lists(a_row, min_size=1, max_size=5)),
-        st.tuples(st.just("delete"), st.lists(keys, min_size=1, max_size=3)),
-        st.tuples(st.sampled_from(["flush", "close", "crash", "compact"]), st.none()),
-    )
-    for name, argument in data.draw(st.lists(step, max_size=9)):
-        if name == "put":
-            tuples = [((k if isinstance(k, tuple) else (k,)), x, s) for k, x, s in argument]
-            model.put([{**dict(zip(key, k, strict=True)), "x": x, "s": s} for k, x, s in tuples])
-        elif name == "delete":
-            model.delete(argument)
-        else:
-            getattr(model, name)()
-    level = data.draw(st.sampled_from(["durable", "durable", "flushed", "base"]))
-    columns = data.draw(
-        st.none() | st.lists(st.sampled_from(schema.names), min_size=1, unique=True)
-    )
-    predicate = data.draw(st.sampled_from(list(FILTERS)))
-    passing = [r for r in model.rows(level) if FILTERS[predicate](r)]
-    wanted = [{c: r[c] for c in (columns or schema.names)} for r in passing]
-    scan = reader.scan(columns=columns, filter=predicate, freshness=level)
-    assert same(scan.to_table().to_pylist(), wanted)
-    assert scan.count() == len(wanted)
-    asked = data.draw(st.lists(keys, max_size=6))
-    found = reader.get(asked, freshness=level).to_pylist()
-    truth = {model.key_of(r): r for r in model.rows(level)}
-    order = dict.fromkeys(k if isinstance(k, tuple) else (k,) for k in asked)
-    assert found == [truth[k] for k in order if k in truth]
-    model.close()
-    assert same(reader.scan().to_table().to_pylist(), model.rows("durable"))
