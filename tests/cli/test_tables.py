@@ -181,7 +181,7 @@ def test_compact_again_and_again_until_interrupted(run, table, monkeypatch):
         if len(pauses) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(upkeep.time, "sleep", sleep)
+    monkeypatch.setattr(upkeep, "sleep", sleep)
     assert run("compact", table.uri, "--watch", "5m").status == 0
     assert pauses == [300.0, 300.0]
 
