@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import weir
 import weir.spark
-from tests.support.spark import SCHEMA, frame, in_weir, make_table, once
+from tests.support.spark import SCHEMA, frame, in_weir, make_table, once, put
 from weir.format.bucket import bucket
 from weir.spark.layout import SEED_ZERO, Layout, lay_out
 from weir.spark.types import spark_schema
@@ -127,6 +127,38 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     nulls = good.withColumn("id", F.when(F.col("id") != 5, F.col("id")))
     with pytest.raises(Exception, match="null"):
         nulls.write.format("weir").mode("append").save(table.uri)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_overwrite_that_is_asked_for_twice_replaces_every_row(
+    spark: SparkSession, tmp_path: Path, keyed: bool
+) -> None:
+    table = make_table(tmp_path, keyed=keyed)
+    put(table, dict.fromkeys(range(50), "base"))
+    table.compact()
+    put(table, dict.fromkeys(range(40, 70), "flushed"))
+    weir.spark.write(frame(spark, {99: "in the log only"}), table.uri)
+    before = in_weir(table)
+    rows = frame(spark, dict.fromkeys(range(60, 65), "new"))
+    writer = rows.write.format("weir").mode("overwrite").option("overwrite", "true")
+    with pytest.raises(Exception, match="no meaning"):
+        writer.option("appId", "a").save(table.uri)
+    assert in_weir(table) == before
+    rows.write.format("weir").mode("overwrite").option("overwrite", "true").save(table.uri)
+    assert in_weir(table) == in_weir(table, freshness="base")
+    assert in_weir(table) == once(dict.fromkeys(range(60, 65), "new"))
+    assert not list(table.core.store.list("_weir/staging"))
+    # The table lives on, and nothing that was replaced comes back.
+    put(table, {1: "after"})
+    table.compact()
+    assert in_weir(table) == once(dict.fromkeys(range(60, 65), "new") | {1: "after"})
+    # Of one key the last row counts; a table may be emptied.
+    twice = frame(spark, {1: "a"}, 1).union(frame(spark, {1: "b"}, 1))
+    twice.write.format("weir").mode("overwrite").option("overwrite", "true").save(table.uri)
+    assert in_weir(table) == once({1: "b"}) + (once({}) if keyed else once({1: "a"}))
+    nothing = frame(spark, {1: "x"}).filter("id > 1")
+    nothing.write.format("weir").mode("overwrite").option("overwrite", "true").save(table.uri)
+    assert in_weir(table).total() == 0
 
 
 def test_p1_a_wrong_layout_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from weir.spark.staging import STAGING
 from weir.spark.types import arrow_schema, check_written, from_spark
 from weir.table.core import Core
 from weir.upkeep.compact_plan import fragment_shares
-from weir.upkeep.exclusive import without_compaction
+from weir.upkeep.exclusive import Hold, without_compaction
 from weir.upkeep.tasks import Progress
 
 ROWS = "weir.bulk"
@@ -73,7 +73,7 @@ def bulk_load(
     marks: dict[uuid.UUID, int] = {}
     with without_compaction(core) as hold:
         if replace:
-            marks = _close_logs(table)
+            marks = close_logs(table)
         base = lake.open_base()
         old = [] if replace else [fragment for fragment, _ in base.fragments()]
         count = tasks or max(slots_of(spark), 1)
@@ -91,20 +91,9 @@ def bulk_load(
             parts += _hide(spark, place, core, base, keys, rows, progress)
         changes = fold.together(parts)
         if replace:
-            gone = tuple(fragment for fragment, _ in base.fragments())
-            changes = fold.Changes((), gone, changes.added)
-            if marks and changes.added:
-                lake.announce_fold(job, marks, changes.added[0], planned_at=base.version)
-        hold.require()
-        version = lake.commit_fold(
-            changes,
-            claim=fold.Claim(hold.record.token, base.version),
-            planned_at=base.version,
-            fold_id=job,
-            properties={ROWS: str(rows)},
-        )
-        if marks:
-            lake.mark_compacted(marks)
+            version = commit_replacing(lake, hold, base, changes.added, marks, job, rows)
+        else:
+            version = _commit(lake, hold, base, changes, job, rows)
     core.store.delete(keys)
     return BulkReport(version, rows, len(changes.added))
 
@@ -132,7 +121,43 @@ def _table(place: Place, df: DataFrame, primary_key: Any, sharding: Any) -> weir
     return table
 
 
-def _close_logs(table: weir.Table) -> dict[uuid.UUID, int]:
+def commit_replacing(
+    lake: PylanceLake,
+    hold: Hold,
+    base: LanceBase,
+    added: Sequence[str],
+    marks: Mapping[uuid.UUID, int],
+    job: str,
+    rows: int,
+) -> int:
+    """One base commit: the fragments `added` instead of everything `base` and `marks` hold.
+
+    With nothing added there is nothing to announce `marks` by: a crash right after the commit
+    leaves the rows of those generations, and the same call again removes them.
+    """
+    if marks and added:
+        lake.announce_fold(job, marks, added[0], planned_at=base.version)
+    gone = tuple(fragment for fragment, _ in base.fragments())
+    version = _commit(lake, hold, base, fold.Changes((), gone, tuple(added)), job, rows)
+    if marks:
+        lake.mark_compacted(marks)
+    return version
+
+
+def _commit(
+    lake: PylanceLake, hold: Hold, base: LanceBase, changes: fold.Changes, job: str, rows: int
+) -> int:
+    hold.require()
+    return lake.commit_fold(
+        changes,
+        claim=fold.Claim(hold.record.token, base.version),
+        planned_at=base.version,
+        fold_id=job,
+        properties={ROWS: str(rows)},
+    )
+
+
+def close_logs(table: weir.Table) -> dict[uuid.UUID, int]:
     """Everything written so far into SSTables; the generations that a replacing load ends."""
     marks = {}
     for shard in table.shards():

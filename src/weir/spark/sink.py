@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from weir.errors import InvalidInput
 from weir.spark.layout import Layout
-from weir.spark.places import Place, number
+from weir.spark.places import Place, flag, number
 from weir.spark.publish import ENTRY_BYTES, ShardSink, Token
 from weir.spark.staging import Stage, Staged, read_staged, remove_staged
 from weir.spark.types import check_written, from_spark
@@ -122,10 +122,7 @@ class Sink:
 
     def publish(self, messages: Sequence[Message | None], token: Token) -> None:
         """On the driver: write what tasks staged, shard by shard, in the order of partitions."""
-        staged: dict[Value, list[Staged]] = {}
-        for message in sorted((m for m in messages if m), key=lambda m: m.partition):
-            for part in message.staged:
-                staged.setdefault(part.value, []).append(part)
+        staged = _by_shard(messages)
         if not staged:
             return
         core = self.place.open().core
@@ -143,6 +140,42 @@ class Sink:
 
         core.env.threads.map(one, list(staged.items()), workers=WORKERS)
         remove_staged(core, [part for parts in staged.values() for part in parts])
+
+    def replace(self, messages: Sequence[Message | None]) -> None:
+        """On the driver: what tasks staged in the place of everything the table held."""
+        from weir.spark.overwrite import overwrite
+
+        staged = _by_shard(messages)
+        table = self.place.open()
+        overwrite(table, staged, self.job)
+        remove_staged(table.core, [part for parts in staged.values() for part in parts])
+
+
+def _by_shard(messages: Sequence[Message | None]) -> dict[Value, list[Staged]]:
+    """What was staged for each shard, in the order of partitions."""
+    staged: dict[Value, list[Staged]] = {}
+    for message in sorted((m for m in messages if m), key=lambda m: m.partition):
+        for part in message.staged:
+            staged.setdefault(part.value, []).append(part)
+    return staged
+
+
+class OverwriteWriter(DataSourceArrowWriter):
+    """One `df.write.format("weir").mode("overwrite")` that was asked for twice."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """In a task: stage, whatever the layout."""
+        return self._sink.write(iterator, None)
+
+    def commit(self, messages: list[Any]) -> None:
+        """On the driver, after all tasks: one base commit."""
+        self._sink.replace(messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        """Nothing to undo: what is staged is named by nobody."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -199,7 +232,8 @@ def batch_writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceArrowWriter:
     """The writer of a batch job; refuses what it cannot do before anything runs."""
-    _refuse_overwrite(overwrite)
+    if overwrite:
+        return _overwriter(options, schema)
     sink = Sink.of(options, schema)
     if (sink.app is None) != (sink.version is None):
         raise InvalidInput("appId and txnVersion go together: give both, or neither")
@@ -223,9 +257,15 @@ def stream_writer(
     return StreamWriter(sink)
 
 
-def _refuse_overwrite(overwrite: bool) -> None:  # noqa: FBT001
-    if overwrite:
+def _overwriter(options: Mapping[str, str], schema: StructType) -> OverwriteWriter:
+    if not flag(options, "overwrite"):
         raise InvalidInput(
             "mode overwrite is refused: weir does not drop rows for a write. Use mode append (an"
-            " upsert by key), or weir.spark.bulk_load(df, uri, replace=True) to replace the table"
+            " upsert by key); to replace every row of the table say so twice, with"
+            ' .mode("overwrite").option("overwrite", "true"), or use'
+            " weir.spark.bulk_load(df, uri, replace=True)"
         )
+    for name in ("deleteColumn", "appId", "txnVersion"):
+        if name.lower() in options:
+            raise InvalidInput(f"option {name} has no meaning when the whole table is replaced")
+    return OverwriteWriter(replace(Sink.of(options, schema), layout=None))
