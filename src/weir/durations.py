@@ -1,4 +1,4 @@
-"""Durations as people write them: seconds, timedelta, or text such as "15m" and "7d"."""
+"""Durations as people write them: seconds, timedelta, or text such as "90", "15m" and "7d"."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from weir.errors import InvalidInput
 
 Duration = float | int | str | timedelta
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|)\s*")
 
 
 def seconds(value: Duration, *, name: str = "duration") -> float:

@@ -15,12 +15,14 @@ def register(app: typer.Typer) -> None:
     """Add the command of this module."""
     app.command(
         epilog="Example: [bold]weir bench s3://lake/scratch --seconds 10[/bold]",
-        rich_help_panel="Trying",
+        rich_help_panel="Upkeep",
     )(bench)
 
 
 def bench(
-    uri: Annotated[str, typer.Argument(help="A folder for scratch tables, which are deleted.")],
+    uri: Annotated[
+        str, typer.Argument(help="A folder for scratch tables, which are deleted.", metavar="URI")
+    ],
     seconds: Annotated[
         float, typer.Option("--seconds", metavar="S", min=0.1, help="How long each part takes.")
     ] = 5.0,

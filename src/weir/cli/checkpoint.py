@@ -53,13 +53,15 @@ def create(
     Scope durable holds every acknowledged row and disturbs nobody. Scope all flushes first, so
     that no log is needed to read it; a writer with unflushed rows in another process is fenced.
     """
-    made = o.open_table(uri, option, config).checkpoint(scope=scope, name=name, ttl=ttl)
+    table = o.open_table(uri, option, config)
+    with screen.working("flushing" if scope == "all" else "pinning", quiet=json):
+        made = table.checkpoint(scope=scope, name=name, ttl=ttl)
     if json:
         screen.emit(about(made))
         return
     console = screen.out()
     console.print(
-        f"[green]pinned[/green] {made.id}" + (f" [bold]{made.name}[/]" if made.name else "")
+        f"[good]pinned[/good] {made.id}" + (f" [bold]{made.name}[/]" if made.name else "")
     )
     console.print(
         f"[dim]expires {screen.moment(made.expires)} UTC[/dim]"
@@ -72,18 +74,20 @@ def list_(
     uri: o.Uri, option: o.Options = None, config: o.Config = None, json: o.Json = False
 ) -> None:
     """List the checkpoints, oldest first."""
-    found = o.open_table(uri, option, config).checkpoints()
+    table = o.open_table(uri, option, config)
+    found = table.checkpoints()
     if json:
         screen.emit([about(one) for one in found])
         return
-    view = screen.grid("name", "id", "scope", "created (UTC)", "expires (UTC)", "held by")
+    now = table.core.store.now()
+    view = screen.grid("checkpoint", "scope", "created", "expires", "held by")
     for one in found:
+        left = None if one.expires is None else one.expires - now
         view.add_row(
-            one.name or "",
-            str(one.id),
+            one.name or f"[dim]{one.id}[/]",  # either names it in other commands
             one.scope,
-            screen.moment(one.created),
-            screen.moment(one.expires),
+            f"{screen.span(max(0.0, now - one.created))} ago",
+            screen.remaining(left),
             one.owner or "",
         )
     screen.out().print(view if found else "[dim]no checkpoints[/dim]")
@@ -102,7 +106,7 @@ def refresh(
     if json:
         screen.emit(about(found))
     else:
-        screen.out().print(f"[green]refreshed[/green] until {screen.moment(found.expires)}")
+        screen.out().print(f"[good]refreshed[/good] until {screen.moment(found.expires)} UTC")
 
 
 def delete(
@@ -117,7 +121,7 @@ def delete(
     if json:
         screen.emit({"deleted": checkpoint})
     else:
-        screen.out().print(f"[green]deleted[/green] {checkpoint}; weir gc frees the space")
+        screen.out().print(f"[good]deleted[/good] {checkpoint}; weir gc frees the space")
 
 
 def about(one: Any) -> dict[str, Any]:

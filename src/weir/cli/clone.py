@@ -24,37 +24,45 @@ def register(app: typer.Typer) -> None:
 
 def clone(
     uri: o.Uri,
-    destination: Annotated[str, typer.Argument(help="Where the new table goes.")],
+    destination: Annotated[
+        str, typer.Argument(help="Where the new table goes.", metavar="DESTINATION")
+    ],
     checkpoint: Annotated[
         str | None,
         typer.Option("--checkpoint", metavar="NAME", help="The moment; now, if left out."),
     ] = None,
     wal_uri: o.WalUri = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Copy the base too: depends on nothing.")
+    ] = False,
     option: o.Options = None,
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
     """Make a table of its own from a moment of this one.
 
-    The base is shared, not copied; both tables go their own way from there.
+    The base is shared, not copied, unless with --deep; both tables go their own way from there.
     """
     table = o.open_table(uri, option, config)
-    with screen.working("cloning", quiet=json):
+    with screen.working("copying" if deep else "cloning", quiet=json):
         copy = table.clone(
             destination,
             checkpoint=checkpoint,
             wal_uri=wal_uri,
+            deep=deep,
             storage_options=settings.storage_options(destination, option, config) or None,
         )
     if json:
         screen.emit({"uri": copy.uri, "from": table.uri, "shards": len(copy.shards())})
     else:
-        screen.out().print(f"[green]cloned[/green] to {copy.uri}", soft_wrap=True)
+        screen.out().print(f"[good]cloned[/good] to {copy.uri}", soft_wrap=True)
 
 
 def restore(
     uri: o.Uri,
-    checkpoint: Annotated[str, typer.Argument(help="Name or id of the checkpoint.")],
+    checkpoint: Annotated[
+        str, typer.Argument(help="Name or id of the checkpoint.", metavar="CHECKPOINT")
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     option: o.Options = None,
     config: o.Config = None,
@@ -72,4 +80,4 @@ def restore(
     if json:
         screen.emit({"uri": table.uri, "restored": checkpoint})
     else:
-        screen.out().print(f"[green]restored[/green] {table.uri} to {checkpoint}", soft_wrap=True)
+        screen.out().print(f"[good]restored[/good] {table.uri} to {checkpoint}", soft_wrap=True)

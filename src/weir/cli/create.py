@@ -107,7 +107,7 @@ def _tell(table: weir.Table, verb: str, *, json: bool) -> None:
         )
         return
     console = screen.out()
-    console.print(f"[green]{verb}[/green] {table.uri}", soft_wrap=True)
+    console.print(f"[good]{verb}[/good] {table.uri}", soft_wrap=True)
     console.print(
         screen.facts(
             {

@@ -13,7 +13,7 @@ from weir.cli import options as o
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command(epilog="Example: [bold]weir demo --store s3[/bold]", rich_help_panel="Trying")(demo)
+    app.command(epilog="Example: [bold]weir demo --store s3[/bold]", rich_help_panel="Tables")(demo)
 
 
 def demo(

@@ -40,7 +40,7 @@ class Finding:
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
     app.command(
-        epilog="Example: [bold]weir doctor s3://lake/orders[/bold]", rich_help_panel="Trying"
+        epilog="Example: [bold]weir doctor s3://lake/orders[/bold]", rich_help_panel="Upkeep"
     )(doctor)
 
 
@@ -64,7 +64,7 @@ def doctor(
     if json:
         screen.emit({"ok": not bad, "findings": found})
     else:
-        marks = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "bad": "[red]bad[/]"}
+        marks = {"ok": "[good]ok[/]", "note": "[warn]note[/]", "bad": "[bad]bad[/]"}
         view = screen.grid("", "what", "found")
         for finding in found:
             view.add_row(marks[finding.state], finding.name, finding.detail)

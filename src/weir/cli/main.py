@@ -25,6 +25,7 @@ from weir.cli import (
     top,
     upkeep,
 )
+from weir.cli.looks import HELP_OPTIONS, tidy_help
 from weir.errors import WeirError
 
 DEBUG_ENV = "WEIR_DEBUG"
@@ -38,11 +39,11 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
+    context_settings={"help_option_names": list(HELP_OPTIONS)},
     help="Durable, fenced writes and fresh reads for Lance tables on object storage.",
     epilog="Example: [bold]weir create events -C id:int64 -C v:float64 --key id[/bold]",
 )
-for group in (create, stats, top, put, read, tail, checkpoint, clone, upkeep, demo, bench, doctor):
+for group in (create, stats, top, demo, put, read, tail, checkpoint, clone, upkeep, bench, doctor):
     group.register(app)
 
 
@@ -70,21 +71,8 @@ def _main(
 def command() -> Any:
     """The command as click has it."""
     made: Any = typer.main.get_command(app)
-    shorter = {"install_completion": "Set up shell completion.", "show_completion": "Print it."}
-    for option in made.params:
-        if option.name in shorter:  # typer's own take three lines
-            option.help = shorter[option.name]
-    _plain_flags(made)
+    tidy_help(made)
     return made
-
-
-def _plain_flags(node: Any) -> None:
-    """A switch needs no `<bool>` beside it in the help."""
-    for option in node.params:
-        if getattr(option, "is_flag", False):
-            option.metavar = ""
-    for inner in getattr(node, "commands", {}).values():
-        _plain_flags(inner)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -28,7 +28,8 @@ def put(
     file: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Parquet, CSV, JSON lines, Arrow, Lance; '-' or nothing: standard input."
+            help="Parquet, CSV, JSON lines, Arrow, Lance; '-' or nothing: standard input.",
+            metavar="FILE",
         ),
     ] = None,
     format: Annotated[
@@ -56,8 +57,10 @@ def put(
         schema = pa.schema([schema.field(name) for name in table.primary_key])
     rows = puts = 0
     began = time.monotonic()
+    files = file or [sources.STDIN]
     with screen.working("rows", quiet=json) as progress, table.writer() as writer:
-        for source in file or [sources.STDIN]:
+        progress.update(progress.task_ids[0], total=sources.known_rows(files, format))
+        for source in files:
             found = settings.storage_options(source, option, config)
             for batch in _sized(sources.batches(source, schema, found, format), batch_rows):
                 if delete:
@@ -73,7 +76,7 @@ def put(
         verb = "deleted" if delete else "put"
         rate = f", {rows / took:,.0f} rows/s" if took > 0 else ""
         screen.out().print(
-            f"[green]{verb}[/green] {screen.many(rows, 'row')} in {screen.span(took)}{rate}"
+            f"[good]{verb}[/good] {screen.many(rows, 'row')} in {screen.span(took)}{rate}"
         )
 
 

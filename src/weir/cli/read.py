@@ -80,7 +80,9 @@ def scan(
 
 def get(
     uri: o.Uri,
-    key: Annotated[list[str], typer.Argument(help="Keys; of several columns as a,b.")],
+    key: Annotated[
+        list[str], typer.Argument(help="Keys; of several columns as a,b.", metavar="KEY")
+    ],
     columns: o.Columns = None,
     freshness: o.Freshness = "durable",
     checkpoint: o.Checkpoint = None,
@@ -109,8 +111,10 @@ def get(
 
 def search(
     uri: o.Uri,
-    column: Annotated[str, typer.Argument(help="The vector or text column.")],
-    query: Annotated[str, typer.Argument(help="Words, or a vector as '[0.1, 0.2]'.")],
+    column: Annotated[str, typer.Argument(help="The vector or text column.", metavar="COLUMN")],
+    query: Annotated[
+        str, typer.Argument(help="Words, or a vector as '[0.1, 0.2]'.", metavar="QUERY")
+    ],
     k: Annotated[int, typer.Option("--k", "-k", metavar="N", min=1, help="How many rows.")] = 10,
     columns: o.Columns = None,
     filter: o.Filter = None,

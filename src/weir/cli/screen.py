@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -15,25 +15,29 @@ from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
 )
 from rich.table import Table
+from rich.text import Text
+
+from weir.cli.looks import THEME
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def out() -> Console:
     """Standard output; rich itself honours NO_COLOR and TERM=dumb."""
-    return Console(highlight=False, soft_wrap=False)
+    return Console(highlight=False, soft_wrap=False, theme=THEME)
 
 
 def err() -> Console:
     """Standard error."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, theme=THEME)
 
 
 def grid(*headers: str, title: str | None = None) -> Table:
@@ -117,11 +121,27 @@ def span(seconds: float | None) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
+def remaining(seconds: float | None) -> str:
+    """How long something will still live."""
+    if seconds is None:
+        return "never"
+    return f"in {span(seconds)}" if seconds > 0 else "expired"
+
+
 def moment(seconds: float | None, *, never: str = "never") -> str:
     """A point in time as people read it, in UTC."""
     if seconds is None:
         return never
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+class _Count(ProgressColumn):
+    """`3/12`, or `3` where nobody knows of how many, or nothing before the first."""
+
+    def render(self, task: Task) -> Text:
+        """Called by rich."""
+        done = f"{task.completed:,.0f}" if task.completed else ""
+        return Text(done if task.total is None else f"{done or 0}/{task.total:,.0f}", "mark")
 
 
 @contextmanager
@@ -132,7 +152,7 @@ def working(label: str, *, quiet: bool) -> Iterator[Progress]:
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
-        MofNCompleteColumn(),
+        _Count(),
         TimeElapsedColumn(),
         console=console,
         transient=True,
@@ -141,3 +161,14 @@ def working(label: str, *, quiet: bool) -> Iterator[Progress]:
     with progress:
         progress.add_task(label, total=None)
         yield progress
+
+
+def teller(progress: Progress, label: str | None = None) -> Callable[[str, int, int], None]:
+    """What the library calls with (kind, done, total) while it works; shows `label`, or the kind
+    of thing it works on."""
+
+    def tell(kind: str, done: int, total: int) -> None:
+        text = label or kind
+        progress.update(progress.task_ids[0], description=text, completed=done, total=total)
+
+    return tell

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -62,6 +62,16 @@ def batches(
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError) as error:
             where = "standard input" if source == STDIN else source
             raise InvalidInput(f"{where} is not {kind} that fits the table: {error}") from error
+
+
+def known_rows(files: Sequence[str], format: str | None = None) -> int | None:
+    """How many rows there are, where the files say so before they are read: Parquet does."""
+    if any(_format(source, format) != "parquet" or source == STDIN for source in files):
+        return None
+    try:
+        return sum(int(pq.read_metadata(source).num_rows) for source in files)
+    except (pa.ArrowInvalid, OSError):
+        return None  # reading it will tell what is wrong, with its name
 
 
 def schema_of(source: str, storage_options: Mapping[str, str]) -> pa.Schema:

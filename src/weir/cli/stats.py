@@ -11,9 +11,9 @@ from weir.cli import screen
 from weir.table.stats import ShardStats, TableStats
 
 WAITING_GENERATIONS = 8
-"""As many SSTables waiting in one shard are shown in yellow: reads slow down, compact."""
+"""As many SSTables waiting in one shard are marked: reads slow down, compact."""
 OLD_SECONDS = 3600.0
-"""Unflushed entries older than this are shown in yellow: nobody writes, nobody flushed."""
+"""Unflushed entries older than this are marked: nobody writes, nobody flushed."""
 
 
 def register(app: typer.Typer) -> None:
@@ -91,7 +91,7 @@ def by_shard(found: TableStats) -> Table:
         "shard", ">epoch", ">tip", ">unflushed", ">bytes", ">oldest", ">SSTables", ">rows", ">pins"
     )
     for s in found.shards:
-        waiting = f"[yellow]{s.generations}[/]" if s.generations >= WAITING_GENERATIONS else None
+        waiting = f"[warn]{s.generations}[/]" if s.generations >= WAITING_GENERATIONS else None
         age = screen.span(s.oldest_unflushed_seconds)
         old = (s.oldest_unflushed_seconds or 0) > OLD_SECONDS
         view.add_row(
@@ -100,7 +100,7 @@ def by_shard(found: TableStats) -> Table:
             f"{s.wal_tip:,}",
             f"{s.lag:,}",
             screen.size(s.unflushed_bytes),
-            f"[yellow]{age}[/]" if old else age,
+            f"[warn]{age}[/]" if old else age,
             waiting or f"{s.generations}",
             f"{s.sstable_rows:,}",
             f"{s.pins}",

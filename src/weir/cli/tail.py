@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import typer
+from rich.markup import escape
 
 import weir
 from weir.cli import options as o
@@ -86,14 +87,18 @@ def _show(
         sys.stdout.write("".join(lines))
         sys.stdout.flush()
         return
-    mark, style = ("+", "green") if change.kind == "put" else ("-", "red")
+    is_put = change.kind == "put"
+    mark, style = ("+", "good") if is_put else ("-", "bad")
     value = labels.get(change.shard)
     label = str(change.shard)[:8] if value is None else str(value)
     console = screen.out()
     for row in found:
-        cells = "  ".join(f"[dim]{name}=[/dim]{rows.short(cell)}" for name, cell in row.items())
+        cells = "  ".join(
+            f"[dim]{escape(name)}=[/dim]{rows.short(cell)}" for name, cell in row.items()
+        )
         console.print(
-            f"[{style}]{mark}[/{style}] [dim]{label:>4} {change.position:>6}[/dim]  {cells}",
+            f"[{style}]{mark}[/] [dim]{label:>4} {change.position:>6}[/]  {cells}",
+            style=None if is_put else "bad",
             no_wrap=True,
             overflow="ellipsis",
             crop=True,

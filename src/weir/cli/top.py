@@ -19,6 +19,7 @@ from rich.text import Text
 import weir
 from weir.cli import options as o
 from weir.cli import screen
+from weir.cli.looks import GOOD
 from weir.cli.stats import label
 from weir.table.stats import ShardStats, TableStats
 
@@ -90,7 +91,7 @@ def picture(samples: list[Sample]) -> RenderableType:
         rate = (s.wal_tip - old.wal_tip) / took
         view.add_row(
             label(s),
-            f"[green]{rate:,.0f}[/]" if rate else "[dim]0[/]",
+            f"[good]{rate:,.0f}[/]" if rate else "[dim]0[/]",
             f"{s.lag:,}",
             screen.size(s.unflushed_bytes),
             screen.span(s.oldest_unflushed_seconds),
@@ -99,11 +100,11 @@ def picture(samples: list[Sample]) -> RenderableType:
             _owner(s, first),
         )
     head = Text.assemble(
-        ("weir top ", "bold"), (now.stats.uri, "cyan"), (time.strftime("  %H:%M:%S"), "dim")
+        ("weir top ", "bold"), (now.stats.uri, "mark"), (time.strftime("  %H:%M:%S"), "dim")
     )
     line = Text.assemble(
-        (f"{total:,.0f} entries/s ", "bold green"),
-        (spark(rates), "green"),
+        (f"{total:,.0f} entries/s ", f"bold {GOOD}"),
+        (spark(rates), "good"),
         f"  unflushed {now.stats.lag:,} entries, {screen.size(now.stats.unflushed_bytes)}",
     )
     base = Text(
@@ -127,7 +128,7 @@ def _owner(shard: ShardStats, first: ShardStats) -> str:
     if shard.is_sealed:
         return "[dim]sealed[/]"
     if shard.epoch > first.epoch:
-        return f"[yellow]{first.epoch}→{shard.epoch}[/]"
+        return f"[warn]{first.epoch}→{shard.epoch}[/]"
     return f"{shard.epoch}" if shard.epoch else "[dim]-[/]"
 
 

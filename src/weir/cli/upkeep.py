@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import time
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Annotated, Any
 
 import typer
@@ -59,7 +59,7 @@ def compact(
             _compact_once(uri, engine, option, config, json=json)
             if pause is None:
                 return
-            time.sleep(pause)
+            sleep(pause)
 
 
 def gc(
@@ -86,16 +86,12 @@ def gc(
     """
     table = o.open_table(uri, option, config)
     with screen.working("collecting", quiet=json) as progress:
-
-        def tell(name: str, done: int, total: int) -> None:
-            progress.update(progress.task_ids[0], description=name, completed=done, total=total)
-
         report = table.gc(
             min_age=min_age,
             fence_retention=fence_retention,
             dry_run=dry_run,
             kinds=kind or None,
-            progress=tell,
+            progress=screen.teller(progress),
         )
     if json:
         screen.emit(report)
@@ -130,26 +126,27 @@ def reshard(
     if json:
         screen.emit({"uri": table.uri, "sharding": str(chosen), "shards": shards})
     else:
-        screen.out().print(f"[green]resharded[/green] by {chosen}: {shards} shards")
+        screen.out().print(f"[good]resharded[/good] by {chosen}: {shards} shards")
 
 
 def _compact_once(
     uri: str, engine: str, option: list[str] | None, config: Path | None, *, json: bool
 ) -> None:
-    began = time.monotonic()
-    with screen.working("compacting", quiet=json):
+    began = monotonic()
+    with screen.working("compacting", quiet=json) as progress:
+        tell = screen.teller(progress, "compacting")
         if engine == "local":
-            report = o.open_table(uri, option, config).compact()
+            report = o.open_table(uri, option, config).compact(progress=tell)
         else:
             found = settings.storage_options(uri, option, config)
             report = weir.spark.compact(
-                _spark_session(), uri, engine="spark", storage_options=found
+                _spark_session(), uri, engine="spark", storage_options=found, progress=tell
             )
-    took = time.monotonic() - began
+    took = monotonic() - began
     if json:
         screen.emit({"engine": engine, "seconds": round(took, 3), "report": report})
         return
-    screen.out().print(f"[green]compacted[/green] in {screen.span(took)}")
+    screen.out().print(f"[good]compacted[/good] in {screen.span(took)}")
     if report is not None:
         told = {k: v for k, v in screen.plain(report).items() if not isinstance(v, dict | list)}
         screen.out().print(screen.facts(told))
@@ -177,9 +174,9 @@ def _show_gc(report: Any) -> None:
     if report.kinds:
         console.print(view)
     for line in report.skipped:
-        console.print(f"[yellow]skipped[/yellow] {line}")
+        console.print(f"[warn]skipped[/warn] {line}")
     verb = "would delete" if report.dry_run else "deleted"
     console.print(
-        f"[green]{verb}[/green] {report.deleted:,} objects,"
+        f"[good]{verb}[/good] {report.deleted:,} objects,"
         f" {screen.size(report.deleted_bytes)}, in {screen.span(report.seconds)}"
     )

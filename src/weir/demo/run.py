@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 import weir
+from weir.cli.looks import THEME
 from weir.demo.engines import Engine, InProcess, why_no_spark
 from weir.demo.place import Place, place
 from weir.demo.processes import Victim
@@ -69,7 +70,7 @@ def run(
     as_json: bool = False,
 ) -> bool:
     """Run the demo; True when everything that was checked was so."""
-    console = Console(stderr=as_json, highlight=False, quiet=as_json)
+    console = Console(stderr=as_json, highlight=False, quiet=as_json, theme=THEME)
     show = Show(console)
     where = "local disk" if store == "local" else "S3 (a SeaweedFS of its own)"
     console.print(f"[bold]weir demo[/]  {rows:,} events of a shop, {SHARDS} shards, {where}\n")
@@ -93,7 +94,7 @@ def run(
 def _engine(console: Console, *, use_spark: bool, scratch: Path) -> Engine:
     missing = why_no_spark() if use_spark else "--no-spark was given"
     if missing is not None:
-        console.print(f"[yellow]without Spark:[/] {missing}; the same work runs in this process\n")
+        console.print(f"[warn]without Spark:[/] {missing}; the same work runs in this process\n")
         return InProcess()
     from weir.demo.spark_engine import SparkEngine
 

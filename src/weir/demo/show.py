@@ -83,13 +83,13 @@ class Show:
         self._print(step)
 
     def _print(self, step: Step) -> None:
-        mark = "[green]✓[/]" if step.passed else "[red]✗[/]"
+        mark = "[good]✓[/]" if step.passed else "[bad]✗[/]"
         self.console.print(f"{mark} [bold]{step.title}[/] [dim]{step.seconds:.1f} s[/]")
         for fact in step.facts:
             self.console.print(Padding(fact, (0, 0, 0, 4)), style="dim")
         for claim, held in step.checks:
             if not held:
-                self.console.print(f"    [red]not so:[/] {claim}")
+                self.console.print(f"    [bad]not so:[/] {claim}")
 
     def summary(self, title: str, lines: dict[str, str], hints: dict[str, str]) -> None:
         """The end: figures, checks, where to look next."""
@@ -100,7 +100,7 @@ class Show:
         table.add_column()
         for name, text in lines.items():
             table.add_row(name, text)
-        colour = "green" if held == len(checks) else "red"
+        colour = "good" if held == len(checks) else "bad"
         table.add_row("checks", f"[{colour}]{held} of {len(checks)} held[/]")
         seconds = sum(step.seconds for step in self.steps)
         table.add_row("time", f"{seconds:.0f} s")

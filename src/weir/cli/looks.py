@@ -1,0 +1,89 @@
+"""How the command looks: its colours, and help that is calm and fits a screen."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import typer
+from rich.theme import Theme
+
+# Fixed colours of the 256 and not the terminal's own sixteen: those are made for one background,
+# and its owner's yellow on white cannot be read. Each of these has a contrast of 4 to black and
+# to white.
+GOOD: Final = "color(28)"
+WARN: Final = "color(130)"
+BAD: Final = "color(161)"
+MARK: Final = "color(30)"
+GREY: Final = "color(243)"
+
+THEME: Final = Theme(
+    {
+        "good": GOOD,
+        "warn": WARN,
+        "bad": BAD,
+        "mark": MARK,
+        "bar.back": GREY,
+        "bar.complete": MARK,
+        "bar.finished": GOOD,
+        "bar.pulse": MARK,
+        "progress.spinner": MARK,
+        "progress.percentage": MARK,
+        "progress.elapsed": GREY,
+    }
+)
+HELP_STYLES: Final = {
+    "STYLE_OPTION": f"bold {MARK}",
+    "STYLE_SWITCH": f"bold {MARK}",
+    "STYLE_NEGATIVE_OPTION": f"bold {MARK}",
+    "STYLE_NEGATIVE_SWITCH": f"bold {MARK}",
+    "STYLE_COMMANDS_TABLE_FIRST_COLUMN": f"bold {MARK}",
+    "STYLE_TYPES": GREY,
+    "STYLE_USAGE": GREY,
+    "STYLE_REQUIRED_SHORT": BAD,
+    "STYLE_REQUIRED_LONG": GREY,
+    "STYLE_OPTION_DEFAULT": GREY,
+    "STYLE_HELPTEXT": "",
+    "STYLE_OPTIONS_PANEL_BORDER": GREY,
+    "STYLE_COMMANDS_PANEL_BORDER": GREY,
+    "RANGE_STRING": "",  # the parser says it when it matters
+    "REQUIRED_LONG_STRING": "",  # the star says it
+}
+"""Names of `typer.rich_utils`, which has no other way in."""
+SHORTER: Final = {"install_completion": "Set up shell completion."}
+HIDDEN: Final = frozenset({"show_completion"})
+HELP_OPTIONS: Final = ("--help", "-h")
+
+
+def tidy_help(command: Any) -> None:
+    """Take out of the help of a command, and of all below it, what says nothing."""
+    from typer import rich_utils
+
+    for name, style in HELP_STYLES.items():
+        setattr(rich_utils, name, style)
+    _tidy(command)
+
+
+def _tidy(node: Any) -> None:
+    context = typer.Context(node, help_option_names=list(HELP_OPTIONS))
+    shown = node.get_help_option(context)
+    if shown is not None:
+        shown.metavar = ""
+        shown.help = "Show this."
+    for option in node.params:
+        option.help = SHORTER.get(option.name, option.help)
+        option.hidden = getattr(option, "hidden", False) or option.name in HIDDEN
+        if getattr(option, "is_flag", False):
+            option.metavar = ""  # a switch needs no `<bool>` beside it
+        if option.param_type_name == "argument":
+            _plain_argument(option)
+    for inner in getattr(node, "commands", {}).values():
+        _tidy(inner)
+
+
+def _plain_argument(argument: Any) -> None:
+    """`URI`, and not `{URI}` and `URI <str>`."""
+    many = "..." if argument.nargs != 1 else ""
+    name = argument.display_name_raw
+    words = f"{name}{many}" if argument.required else f"[{name}]{many}"
+    argument.get_usage_pieces = lambda _context: [words]
+    argument.display_type_rich = lambda ctx: None  # noqa: ARG005

@@ -1,0 +1,166 @@
+"""What people see: colours that can be read, tables that fit, progress, completion."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.color import Color
+from rich.console import Console
+
+import weir
+from weir.cli import looks, screen, sources
+
+SOURCE = Path(weir.__file__).parent
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def luminance(color: tuple[int, int, int]) -> float:
+    def linear(part: float) -> float:
+        return part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4
+
+    red, green, blue = (linear(part / 255) for part in color)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("color", [looks.GOOD, looks.WARN, looks.BAD, looks.MARK, looks.GREY])
+def test_a_colour_can_be_read_on_black_and_on_white(color):
+    own = luminance(tuple(Color.parse(color).get_truecolor()))
+    assert (1.0 + 0.05) / (own + 0.05) >= 4
+    assert (own + 0.05) / 0.05 >= 4
+
+
+def test_no_other_colour_is_used():
+    # The terminal's own yellow on white, or blue on black, cannot be read.
+    named = re.compile(r"[\[\"](?:bold |dim )?(?:red|green|yellow|blue|cyan|magenta)[\]\"]")
+    for path in [*(SOURCE / "cli").glob("*.py"), *(SOURCE / "demo").glob("*.py")]:
+        assert named.findall(path.read_text()) == [], path.name
+
+
+def test_help_shows_no_types_of_switches_and_no_ranges(run):
+    for command in ("scan", "top", "get"):
+        shown = run(command, "--help").out
+        assert "<" not in shown
+        assert "x>=" not in shown
+        assert "{URI}" not in shown
+
+
+def in_a_terminal(arguments, columns, **environment):
+    """What a terminal of that width gets, colours included."""
+    settings = {"COLUMNS": str(columns), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    inherited = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    done = subprocess.run(
+        [sys.executable, "-m", "weir", *map(str, arguments)],
+        env={**inherited, **settings, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_colour_is_there_in_a_terminal_and_gone_with_no_color(table):
+    assert "\x1b[38;5;28m" in in_a_terminal(["tail", table.uri, "--no-follow"], 80)
+    plain = in_a_terminal(["tail", table.uri, "--no-follow"], 80, NO_COLOR="1")
+    assert "38;5;" not in plain
+
+
+def test_the_line_of_a_delete_is_in_its_own_colour(table):
+    with table.writer() as writer:
+        writer.delete([2])
+    lines = in_a_terminal(["tail", table.uri, "--no-follow"], 80).splitlines()
+    put, delete = (next(x for x in lines if ANSI.sub("", x).startswith(m)) for m in "+-")
+    assert put.count("38;5;161") == 0
+    assert delete.count("38;5;161") >= 2  # the sign and the values
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_tables_fit_and_nothing_is_cut(run, table, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table.checkpoint(scope="durable", name="nightly", ttl="7d")
+    nameless = table.checkpoint(scope="durable")
+    shown = {
+        command: run(*command.split(), table.uri).out
+        for command in ("stats", "shards", "checkpoint list", "top --once --interval 0.1")
+    }
+    for command, text in shown.items():
+        assert max(map(len, text.splitlines())) <= columns, command
+        assert "…" not in text, command
+    assert str(nameless.id) in shown["checkpoint list"]  # the only name it has
+    assert "in 7 d" in shown["checkpoint list"]
+    assert str(table.shards()[0].id) in shown["shards"]
+
+
+def test_remaining_time():
+    assert screen.remaining(None) == "never"
+    assert screen.remaining(90) == "in 90 s"
+    assert screen.remaining(-1) == "expired"
+
+
+def test_progress_counts_what_is_known_and_only_that(monkeypatch):
+    told = io.StringIO()
+    console = Console(file=told, force_terminal=True, width=80, theme=looks.THEME)
+    monkeypatch.setattr(screen, "err", lambda: console)
+    for total, count in ((None, "1,234"), (2000, "1,234/2,000")):
+        with screen.working("rows", quiet=False) as progress:
+            screen.teller(progress)("rows", 1234, total)
+            progress.refresh()
+        assert count in ANSI.sub("", told.getvalue())
+        told.truncate(0)
+
+
+def test_the_rows_of_parquet_files_are_known_before(tmp_path):
+    file = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": [1, 2, 3]}), file)
+    other = tmp_path / "a.csv"
+    other.write_text("id\n1\n")
+    assert sources.known_rows([file, file]) == 6
+    assert sources.known_rows([file, str(other)]) is None
+    assert sources.known_rows(["-"]) is None
+
+
+def test_compaction_and_collection_tell_how_far_they_are(run, table, monkeypatch):
+    told = []
+    monkeypatch.setattr(screen, "teller", lambda *_: lambda *what: told.append(what))
+    assert run("compact", table.uri).status == 0
+    compacted = len(told)
+    assert compacted > 0
+    assert run("gc", table.uri, "--min-age", "0", "--fence-retention", "2m").status == 0
+    assert {"wal", "manifests", "sstables"} & {kind for kind, _, _ in told[compacted:]}
+    assert all(0 <= done <= total for _, done, total in told)
+
+
+def test_a_shell_completes_commands(tmp_path):
+    environment = {
+        **os.environ,
+        "_WEIR_COMPLETE": "complete_bash",
+        "COMP_WORDS": "weir che",
+        "COMP_CWORD": "1",
+    }
+    program = Path(sys.executable).parent / "weir"
+    done = subprocess.run(
+        [program], env=environment, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.stdout.split() == ["checkpoint"]
+
+
+def test_clone_deep_depends_on_nothing(run, table, tmp_path):
+    import shutil
+
+    run("compact", table.uri)
+    copy = tmp_path / "copy"
+    assert run("clone", table.uri, copy, "--deep").status == 0
+    shutil.rmtree(table.uri)
+    assert weir.open(str(copy)).scan().count() == 3
+
+
+def test_a_duration_may_be_a_plain_number_of_seconds(run, table):
+    assert run("gc", table.uri, "--min-age", "0", "--dry-run").status == 0
+    bad = run("gc", table.uri, "--min-age", "soon")
+    assert bad.status == 1
+    assert "'15m'" in bad.err
