@@ -1,5 +1,6 @@
 """P-5: upkeep on Spark's executors gives the same table as upkeep in process."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,25 @@ def test_p5_the_whole_way_on_an_object_store(spark: SparkSession, store_kind) ->
     )
     assert report.rows_written == 99
     assert in_weir(table, freshness="base") == once({k: v for k, v in rows.items() if k != 1})
+
+
+def test_every_job_shows_its_progress_and_its_name(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = make_table(tmp_path, buckets=2)
+    uri = table.uri
+    tracker = spark.sparkContext.statusTracker()
+    weir.spark.write(frame(spark, {1: "a", 2: "b"}), uri, progress=True)
+    weir.spark.bulk_load(frame(spark, {3: "c"}), uri, progress=True)
+    weir.spark.compact(spark, uri, engine="spark", fold_wal=True, progress=True)
+    weir.spark.gc(spark, uri, engine="spark", min_age=0, fence_retention="2m", progress=True)
+    shown = capsys.readouterr().err
+    name = uri.rpartition("/")[2]
+    for words in ("writing", "loading", "folding", "deleting"):
+        assert re.search(rf"{name}: {words} .*(\d+)/\1 tasks", shown), shown
+    for group in ("weir-write", "weir-bulk", "weir-compact", "weir-gc"):
+        assert tracker.getJobIdsForGroup(f"{group} {uri}"), group
+    # No terminal, no bar; and a job of nobody's afterwards carries no name of ours.
+    weir.spark.write(frame(spark, {1: "c"}), uri)
+    assert capsys.readouterr().err == ""
+    assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") is None

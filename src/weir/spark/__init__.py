@@ -14,12 +14,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.spark.bulk import BulkReport, bulk_load
+from weir.spark.console import Show, shown
 from weir.spark.consumers import Consumer
 from weir.spark.feed_offsets import starting_positions
 from weir.spark.jobs import compact, gc, reshard
 from weir.spark.layout import OPTION, lay_out, layout_of
 from weir.spark.places import STORAGE, Place
-from weir.spark.runner import run_each
+from weir.spark.runner import run_each, watched
 from weir.spark.source import SPLIT_ROWS, plan, read_part
 from weir.spark.types import arrow_schema, spark_schema, to_spark
 
@@ -107,15 +108,18 @@ def write(
     txn_version: int | None = None,
     storage_options: Options = None,
     options: Options = None,
+    progress: Show = None,
 ) -> None:
     """Upsert (append, without a key) the rows of `df`, laid out by shard: a task owns its shard.
 
     Durable when it returns, all or nothing for each shard. `delete_column` names a boolean column
     that marks deletes. With `app_id` and `txn_version` the same call again changes nothing.
+    `progress` as in `compact`.
     """
     # Spark looks a source's name up in the thread's active session, which a new thread has not;
     # this call, which runs nothing, makes it so.
-    df.sparkSession.createDataFrame([], "nothing int")
+    spark = df.sparkSession
+    spark.createDataFrame([], "nothing int")
     rows, how = layout(df, uri, storage_options=storage_options)
     writer = rows.write.format("weir").mode("append").options(**dict(options or {}))
     given = {"deleteColumn": delete_column, "appId": app_id, "txnVersion": txn_version}
@@ -126,7 +130,12 @@ def write(
         writer = writer.option(f"{STORAGE}{name}", text)
     if how:
         writer = writer.option(OPTION, how)
-    writer.save(uri)
+    tasks = int(how.partition(":")[0]) if how else 1
+    with (
+        shown(progress, uri, spark) as tell,
+        watched(spark, f"weir-write {uri}", "write", tasks, tell),
+    ):
+        writer.save(uri)
 
 
 def changes(

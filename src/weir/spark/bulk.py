@@ -22,6 +22,7 @@ from weir.errors import InvalidInput, NotAWeirTable
 from weir.lake import fold
 from weir.lake.base import LanceBase
 from weir.lake.pylance_lake import PylanceLake
+from weir.spark.console import Show, shown
 from weir.spark.places import Place
 from weir.spark.runner import SparkRunner, slots_of, watched
 from weir.spark.staging import STAGING
@@ -54,7 +55,7 @@ def bulk_load(
     replace: bool = False,
     tasks: int | None = None,
     storage_options: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: Show = None,
 ) -> BulkReport:
     """Write `df` into the base of the table at `uri`, made with that key when there is none.
 
@@ -71,7 +72,7 @@ def bulk_load(
     job = uuid.uuid4().hex
     spark = df.sparkSession
     marks: dict[uuid.UUID, int] = {}
-    with without_compaction(core) as hold:
+    with shown(progress, uri, spark) as tell, without_compaction(core) as hold:
         if replace:
             marks = close_logs(table)
         base = lake.open_base()
@@ -82,13 +83,13 @@ def bulk_load(
             _write_function(place, base.version, job, stage_keys=bool(old and table.primary_key)),
             "result string",
         )
-        with watched(spark, f"weir-bulk {uri}", "bulk_load", count, progress):
+        with watched(spark, f"weir-bulk {uri}", "bulk_load", count, tell):
             results = [json.loads(row["result"]) for row in written.collect()]
         parts = [fold.Changes.from_json(result["changes"]) for result in results]
         rows = sum(result["rows"] for result in results)
         keys = [path for result in results for path in result["keys"]]
         if keys:
-            parts += _hide(spark, place, core, base, keys, rows, progress)
+            parts += _hide(spark, place, core, base, keys, rows, tell)
         changes = fold.together(parts)
         if replace:
             version = commit_replacing(lake, hold, base, changes.added, marks, job, rows)

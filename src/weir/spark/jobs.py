@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from pyspark.sql import SparkSession
 
 from weir.errors import InvalidInput
+from weir.spark.console import Show, shown
 from weir.spark.places import Place
 from weir.spark.runner import SparkRunner
 from weir.table.sharding import Sharding
@@ -17,7 +18,7 @@ from weir.upkeep import compact as compaction
 from weir.upkeep import reshard as resharding
 from weir.upkeep.compact_plan import find_waiting
 from weir.upkeep.gc.report import GcReport
-from weir.upkeep.tasks import LocalRunner, Progress, Runner
+from weir.upkeep.tasks import LocalRunner, Runner
 
 Engine = Literal["auto", "local", "spark"]
 
@@ -35,19 +36,24 @@ def compact(
     *,
     engine: Engine = "auto",
     storage_options: Options = None,
-    progress: Progress | None = None,
+    progress: Show = None,
     **options: Any,
 ) -> compaction.CompactReport:
     """Fold what waits into the base table, on executors when there is enough of it.
 
     `engine`: "auto" chooses by bytes. `options` are those of `Table.compact`. The commit is made
-    here, on the driver, and only here.
+    here, on the driver, and only here. `progress(kind, done, total)` is called as tasks finish;
+    True draws a bar, False none, None one where it disturbs nothing.
     """
     place = Place(uri, dict(storage_options or {}))
     table = place.open()
-    return compaction.compact(
-        table, engine=_runner(spark, place, table, engine), progress=progress, **options
-    )
+    runner = _runner(spark, place, table, engine)
+    with shown(progress, uri, _at_work(spark, runner)) as tell:
+        return compaction.compact(table, engine=runner, progress=tell, **options)
+
+
+def _at_work(spark: SparkSession, runner: Runner) -> SparkSession | None:
+    return spark if isinstance(runner, SparkRunner) else None
 
 
 def _runner(spark: SparkSession, place: Place, table: Table, engine: Engine) -> Runner:
@@ -66,7 +72,7 @@ def gc(
     *,
     engine: Engine = "auto",
     storage_options: Options = None,
-    progress: Progress | None = None,
+    progress: Show = None,
     **options: Any,
 ) -> GcReport:
     """Collect garbage: listed, aged and decided here, deleted on executors.
@@ -80,7 +86,9 @@ def gc(
     tasks = [{"run": "collect_tasks.delete", **batch.to_dict()} for batch in batches]
     local = engine == "local" or (engine == "auto" and total < AUTO_DELETES)
     runner: Runner = LocalRunner(8) if local else SparkRunner(spark, place, group="weir-gc")
-    for batch, result in zip(batches, runner.run(table.core, tasks, progress), strict=True):
+    with shown(progress, uri, _at_work(spark, runner)) as tell:
+        results = runner.run(table.core, tasks, tell)
+    for batch, result in zip(batches, results, strict=True):
         if result["error"]:
             report.errors.append(result["error"])
             continue
@@ -97,7 +105,7 @@ def reshard(
     *,
     engine: Engine = "auto",
     storage_options: Options = None,
-    progress: Progress | None = None,
+    progress: Show = None,
     **options: Any,
 ) -> tuple[resharding.ReshardReport, compaction.CompactReport]:
     """Change how rows find their shard; the old shards are then folded on executors."""

@@ -87,27 +87,36 @@ def _task_function(
 def watched(
     spark: SparkSession, group: str, kind: str, total: int, progress: Progress | None
 ) -> Iterator[None]:
-    """Name the job in Spark's own listeners and pages, and tell `progress` as tasks finish."""
+    """Name the job in Spark's own listeners and pages, and tell `progress` as tasks finish.
+
+    `total` tasks at least; stages that Spark adds are counted as they come.
+    """
     try:
         context = spark.sparkContext
     except Exception:  # noqa: BLE001  Spark Connect
-        with _tagged(spark, kind):
+        with _tagged(spark, kind, progress):
             yield
         return
     context.setJobGroup(group, f"{kind}: {total} tasks", interruptOnCancel=True)
     done = threading.Event()
     tracker = context.statusTracker()
+    # Jobs of earlier calls carry the same group.
+    before = frozenset(tracker.getJobIdsForGroup(group))
+    most = total
 
     def watch() -> None:
+        nonlocal most
         while not done.wait(_WATCH_SECONDS):
-            finished = 0
-            for job in tracker.getJobIdsForGroup(group):
+            finished = tasks = 0
+            for job in set(tracker.getJobIdsForGroup(group)) - before:
                 info = tracker.getJobInfo(job)
                 for stage in () if info is None else info.stageIds:
                     told = tracker.getStageInfo(stage)
                     finished += 0 if told is None else told.numCompletedTasks
+                    tasks += 0 if told is None else told.numTasks
+            most = max(most, tasks)
             if progress is not None:
-                progress(kind, min(finished, total), total)
+                progress(kind, min(finished, most), most)
 
     watcher = threading.Thread(target=watch, name="weir-spark-progress", daemon=True)
     watcher.start()
@@ -118,15 +127,24 @@ def watched(
         watcher.join()
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
         context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
-        if progress is not None:
-            progress(kind, total, total)
+    if progress is not None:
+        progress(kind, most, most)
 
 
 @contextlib.contextmanager
-def _tagged(spark: SparkSession, kind: str) -> Iterator[None]:
+def _tagged(spark: SparkSession, kind: str, progress: Progress | None) -> Iterator[None]:
+    """The same on Spark Connect, whose client tells of tasks itself."""
     tag = f"weir-{kind}"
+
+    def heard(stages: Any, *_: Any, **__: Any) -> None:
+        if progress is not None and stages:
+            done = sum(int(stage.num_completed_tasks) for stage in stages)
+            progress(kind, done, sum(int(stage.num_tasks) for stage in stages))
+
     spark.addTag(tag)
+    spark.registerProgressHandler(heard)  # type: ignore[arg-type]
     try:
         yield
     finally:
+        spark.removeProgressHandler(heard)  # type: ignore[arg-type]
         spark.removeTag(tag)
