@@ -16,13 +16,15 @@ _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|)\s*")
 def seconds(value: Duration, *, name: str = "duration") -> float:
     """The duration in seconds; `InvalidInput` names the argument when it is negative or not
     understood."""
-    if isinstance(value, timedelta):
+    if isinstance(value, float):
+        result = value
+    elif isinstance(value, timedelta):
         result = value.total_seconds()
     elif isinstance(value, bool):
         raise InvalidInput(
             f"{name}: expected seconds, a timedelta or text such as '15m', got {value!r}"
         )
-    elif isinstance(value, int | float):
+    elif isinstance(value, int):
         result = float(value)
     else:
         match = _TEXT.fullmatch(str(value))

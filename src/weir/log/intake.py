@@ -20,7 +20,8 @@ from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 Column = Callable[[pa.RecordBatch], pa.Array]
 Owns = Callable[[pa.RecordBatch], pa.Array]
 
-_FALSE = pa.array([False])
+_FALSE = pa.repeat(False, 1 << 16)
+"""Sliced for batches without deletes: making such a column costs more than checking all others."""
 
 
 class Intake:
@@ -179,12 +180,16 @@ class Intake:
 
     def _absent(self, target: pa.Field) -> Column:
         if target.name == TOMBSTONE:
-            return lambda batch: _FALSE if batch.num_rows == 1 else pa.repeat(False, batch.num_rows)
+            return lambda batch: _no_tombstones(batch.num_rows)
         if target.name in self._schema.primary_key:
             raise InvalidInput(f"key column {target.name!r} is missing from the data")
         if not self._schema.arrow.field(target.name).nullable:
             raise SchemaMismatch(f"column {target.name!r} is declared not null and is missing")
         return lambda batch: pa.nulls(batch.num_rows, target.type)
+
+
+def _no_tombstones(rows: int) -> pa.BooleanArray:
+    return _FALSE[:rows] if rows <= len(_FALSE) else pa.repeat(False, rows)
 
 
 def key_table(keys: Any, schema: TableSchema) -> pa.Table:

@@ -1,9 +1,11 @@
 """Objects as files of a local folder; a hard link is the put-if-absent, so each appears whole.
 
 Written against the system calls because the hot path asks for it: a put-if-absent of 1.5 kB takes
-about 40 us here and 65 us through obstore, a get 8 us against 45 us (ext4, two cores). The layout
-is obstore's, temporary names included, so that pylance works in the same folders and neither lists
-the other's half-written files.
+about 40 us here and 65 us through obstore, a get 8 us against 45 us (ext4, two cores). A file
+without a name (`O_TMPFILE`) that is linked once it is whole takes 36 us where a temporary name,
+linked and removed, takes 48; the latter serves file systems that have none. The layout is
+obstore's, temporary names included, so that pylance works in the same folders and neither lists the
+other's half-written files.
 
 With `fsync` an object, and the folders that lead to it, have reached the disk before a write
 returns; expect milliseconds per write instead of tens of microseconds. Without it a write survives
@@ -11,7 +13,7 @@ the death of the process, not the loss of power.
 """
 
 # Paths stay text: pathlib would cost more than the system calls themselves.
-# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH116, PTH120
+# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH110, PTH116, PTH120
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ from weir.store.paths import TEMPORARY, check, check_folder
 
 Names = list[str]
 
+_UNNAMED = os.O_WRONLY | getattr(os, "O_TMPFILE", 0) | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_CLOEXEC
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_NOT_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS, errno.EXDEV)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FOLDER_RACES = 8
 """Times a put makes its folder again after a concurrent delete has removed it as empty."""
@@ -47,6 +51,7 @@ class LocalStore:
         self._root = root.rstrip("/") or "/"
         self._base = self._root.rstrip("/") + "/"
         self._fsync = fsync
+        self._has_unnamed = hasattr(os, "O_TMPFILE")
         # Different stores, processes and hosts start elsewhere; O_EXCL settles what is left.
         self._numbers = itertools.count(env.random.getrandbits(48))
 
@@ -59,15 +64,61 @@ class LocalStore:
         return self._root
 
     def put_if_absent(self, path: str, data: Bytes) -> None:
-        """Write a temporary file beside the target, then link it there: the atomic step."""
+        """Write a file without a name, or a temporary one, then link it there: the atomic step."""
         target = self._base + check(path)
+        if not (self._has_unnamed and self._link_unnamed(target, path, data)):
+            self._link_temporary(target, path, data)
+        if self._fsync:
+            self._sync_folders(target, path)
+
+    def _link_unnamed(self, target: str, path: str, data: Bytes) -> bool:
+        """True when `target` is there; False when this file system has no files without a name."""
+        file = self._open_unnamed(target)
+        if file is None:
+            return False
+        try:
+            _write(file, data)
+            if self._fsync:
+                os.fsync(file)
+            # With a directory descriptor Python follows the link in /proc to the file itself.
+            os.link(f"/proc/self/fd/{file}", target, src_dir_fd=file, follow_symlinks=True)
+        except FileExistsError:
+            raise self._exists(target, path) from None
+        except OSError as error:
+            if error.errno not in (*_NOT_UNNAMED, errno.ENOENT, errno.EPERM):
+                raise self._failed(error, path) from error
+            # No /proc, say, or a folder removed as empty meanwhile: a temporary name does it.
+            self._has_unnamed = error.errno == errno.ENOENT and os.path.exists("/proc/self/fd")
+            return False
+        finally:
+            os.close(file)
+        return True
+
+    def _open_unnamed(self, target: str) -> int | None:
+        folder = target.rpartition("/")[0]
+        for _ in range(_FOLDER_RACES):
+            try:
+                return os.open(folder, _UNNAMED, 0o666)
+            except FileNotFoundError:
+                self._make_folder(folder, target)
+            except OSError as error:
+                if error.errno not in _NOT_UNNAMED:
+                    raise self._failed(error, target) from error
+                self._has_unnamed = False
+                return None
+        return None
+
+    def _exists(self, target: str, path: str) -> ObjectExists:
+        if self._fsync:  # an earlier attempt of ours may have linked it and failed to sync
+            self._sync_folders(target, path)
+        return ObjectExists(path)
+
+    def _link_temporary(self, target: str, path: str, data: Bytes) -> None:
         temporary = self._write_temporary(target, data)
         try:
             os.link(temporary, target)
         except FileExistsError:
-            if self._fsync:  # an earlier attempt of ours may have linked it and failed to sync
-                self._sync_folders(target, path)
-            raise ObjectExists(path) from None
+            raise self._exists(target, path) from None
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK, errno.ENOSYS):
                 raise StoreUnsuitable(
@@ -78,8 +129,6 @@ class LocalStore:
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        if self._fsync:
-            self._sync_folders(target, path)
 
     def put(self, path: str, data: Bytes) -> None:
         """Write a temporary file beside the target and rename it over it."""

@@ -14,12 +14,25 @@ _BAD = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\\]|#\d+(/|$)")
 
 def check(path: str) -> str:
     """The path itself, or `InvalidInput` for an empty part, `..` or a temporary name."""
-    if _BAD.search(path):
+    if _looks_odd(path) and _BAD.search(path):
         raise InvalidInput(
             f"{path!r} is no object path: parts must not be empty, '.' or '..', hold control "
             "characters or backslashes, or end in '#' and digits"
         )
     return path
+
+
+def _looks_odd(path: str) -> bool:
+    """False for a path that is fine at a glance: a tenth of the time of the whole pattern."""
+    return (
+        not path.isprintable()
+        or "//" in path
+        or "/." in path
+        or "#" in path
+        or "\\" in path
+        or path[:1] in ("", ".", "/")
+        or path[-1] == "/"
+    )
 
 
 def check_folder(prefix: str) -> str:

@@ -2,6 +2,7 @@
 
 import fcntl
 import multiprocessing
+import errno
 import os
 import tempfile
 from contextlib import contextmanager
@@ -128,13 +129,45 @@ def test_full_disk_leaves_nothing(store, monkeypatch):
 
 
 def test_file_system_without_hard_links_is_refused(store, monkeypatch):
-    def no_links(source, target):
+    def no_links(source, target, **_):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(os, "link", no_links)
     with pytest.raises(StoreUnsuitable, match="hard links"):
         store.put_if_absent("a", b"1")
     assert files(store) == []
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR])
+def test_file_system_without_unnamed_files_gets_temporary_names(store, monkeypatch, number):
+    opened = os.open
+
+    def no_unnamed(path, flags, *mode):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(number, "no such thing here")
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", no_unnamed)
+    store.put_if_absent("d/a", b"1")
+    with pytest.raises(ObjectExists):
+        store.put_if_absent("d/a", b"2")
+    assert store.get("d/a").data == b"1"
+    assert files(store) == ["d", "d/a"]
+
+
+def test_machine_without_proc_gets_temporary_names(store, monkeypatch):
+    link, exists = os.link, os.path.exists
+
+    def no_proc(source, target, **how):
+        if source.startswith("/proc"):
+            raise FileNotFoundError(errno.ENOENT, "no /proc")
+        link(source, target, **how)
+
+    monkeypatch.setattr(os, "link", no_proc)
+    monkeypatch.setattr(os.path, "exists", lambda p: not p.startswith("/proc") and exists(p))
+    store.put_if_absent("a", b"1")
+    store.put_if_absent("b", b"2")
+    assert files(store) == ["a", "b"]
 
 
 @contextmanager
