@@ -164,3 +164,40 @@ def test_a_duration_may_be_a_plain_number_of_seconds(run, table):
     bad = run("gc", table.uri, "--min-age", "soon")
     assert bad.status == 1
     assert "'15m'" in bad.err
+
+
+def test_square_brackets_are_shown_and_are_no_markup(run, table, tmp_path, monkeypatch):
+    from weir.cli import doctor
+
+    made = run("create", tmp_path / "t", "-C", "id:int64!", "-C", "at:timestamp[us]").out
+    assert "timestamp[us]" in made
+    monkeypatch.setattr(doctor.importlib.metadata, "version", _no_pyspark)
+    assert "lance-weir[spark]" in run("doctor").out
+    run("checkpoint", "create", table.uri, "--name", "a[b]")
+    assert "a[b]" in run("checkpoint", "list", table.uri).out
+
+
+def _no_pyspark(name):
+    import importlib.metadata
+
+    if name == "pyspark":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return "1.0"
+
+
+def test_compact_says_what_it_did_or_that_there_was_nothing(run, table):
+    assert "3 written" in run("compact", table.uri).out
+    assert "nothing to do" in run("compact", table.uri).out
+
+
+def test_compact_on_spark_without_spark_says_what_to_install(run, table, monkeypatch):
+    for name in [n for n in sys.modules if n.partition(".")[0] == "pyspark"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [n for n in sys.modules if n.startswith("weir.spark")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(vars(weir), "spark", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # as if it were not installed
+    ran = run("compact", table.uri, "--engine", "spark")
+    assert ran.status == 1
+    assert "lance-weir[spark]" in ran.err
+    assert ran.err.count("\n") == 1

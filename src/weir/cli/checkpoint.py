@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from weir.cli import options as o
 from weir.cli import screen
@@ -61,7 +62,7 @@ def create(
         return
     console = screen.out()
     console.print(
-        f"[good]pinned[/good] {made.id}" + (f" [bold]{made.name}[/]" if made.name else "")
+        f"[good]pinned[/good] {made.id}" + (f" [bold]{escape(made.name)}[/]" if made.name else "")
     )
     console.print(
         f"[dim]expires {screen.moment(made.expires)} UTC[/dim]"
@@ -84,11 +85,12 @@ def list_(
     for one in found:
         left = None if one.expires is None else one.expires - now
         view.add_row(
-            one.name or f"[dim]{one.id}[/]",  # either names it in other commands
+            # Either names it in other commands.
+            escape(one.name) if one.name else f"[dim]{one.id}[/]",
             one.scope,
             f"{screen.span(max(0.0, now - one.created))} ago",
             screen.remaining(left),
-            one.owner or "",
+            escape(one.owner or ""),
         )
     screen.out().print(view if found else "[dim]no checkpoints[/dim]")
 
@@ -121,7 +123,7 @@ def delete(
     if json:
         screen.emit({"deleted": checkpoint})
     else:
-        screen.out().print(f"[good]deleted[/good] {checkpoint}; weir gc frees the space")
+        screen.out().print(f"[good]deleted[/good] {escape(checkpoint)}; weir gc frees the space")
 
 
 def about(one: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from weir.cli import options as o
 from weir.cli import screen, settings
@@ -55,7 +56,7 @@ def clone(
     if json:
         screen.emit({"uri": copy.uri, "from": table.uri, "shards": len(copy.shards())})
     else:
-        screen.out().print(f"[good]cloned[/good] to {copy.uri}", soft_wrap=True)
+        screen.out().print(f"[good]cloned[/good] to {escape(copy.uri)}", soft_wrap=True)
 
 
 def restore(
@@ -80,4 +81,6 @@ def restore(
     if json:
         screen.emit({"uri": table.uri, "restored": checkpoint})
     else:
-        screen.out().print(f"[good]restored[/good] {table.uri} to {checkpoint}", soft_wrap=True)
+        screen.out().print(
+            f"[good]restored[/good] {escape(table.uri)} to {escape(checkpoint)}", soft_wrap=True
+        )

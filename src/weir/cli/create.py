@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 import weir
 from weir.cli import options as o
@@ -107,7 +108,7 @@ def _tell(table: weir.Table, verb: str, *, json: bool) -> None:
         )
         return
     console = screen.out()
-    console.print(f"[good]{verb}[/good] {table.uri}", soft_wrap=True)
+    console.print(f"[good]{verb}[/good] {escape(table.uri)}", soft_wrap=True)
     console.print(
         screen.facts(
             {

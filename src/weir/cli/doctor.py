@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 import weir
 from weir.cli import options as o
@@ -67,10 +68,10 @@ def doctor(
         marks = {"ok": "[good]ok[/]", "note": "[warn]note[/]", "bad": "[bad]bad[/]"}
         view = screen.grid("", "what", "found")
         for finding in found:
-            view.add_row(marks[finding.state], finding.name, finding.detail)
+            view.add_row(marks[finding.state], finding.name, escape(finding.detail))
         screen.out().print(view)
     if bad:
-        screen.err().print(f"weir: {bad[0].name}: {bad[0].detail}", soft_wrap=True)
+        screen.complain(f"{bad[0].name}: {bad[0].detail}")
         raise typer.Exit(1)
 
 

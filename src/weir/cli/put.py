@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from typing import Annotated
@@ -58,6 +59,8 @@ def put(
     rows = puts = 0
     began = time.monotonic()
     files = file or [sources.STDIN]
+    if sources.STDIN in files and sys.stdin.isatty():
+        screen.err().print("[dim]rows from the keyboard, as CSV or JSON lines; Ctrl-D ends[/]")
     with screen.working("rows", quiet=json) as progress, table.writer() as writer:
         progress.update(progress.task_ids[0], total=sources.known_rows(files, format))
         for source in files:

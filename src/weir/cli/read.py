@@ -105,7 +105,7 @@ def get(
     )
     rows.write(found.to_reader(), kind)
     if found.num_rows < len(set(key)):
-        screen.err().print(f"weir: {len(set(key)) - found.num_rows} of the keys are not there")
+        screen.complain(f"{len(set(key)) - found.num_rows} of the keys are not there")
         raise typer.Exit(1)
 
 

@@ -52,8 +52,9 @@ def grid(*headers: str, title: str | None = None) -> Table:
     )
     for header in headers:
         numbers = header.startswith(">")
+        # As Text: a column may be called anything, also "[bold]".
         table.add_column(
-            header.removeprefix(">"), justify="right" if numbers else "left", no_wrap=numbers
+            Text(header.removeprefix(">")), justify="right" if numbers else "left", no_wrap=numbers
         )
     return table
 
@@ -64,8 +65,13 @@ def facts(pairs: Mapping[str, Any]) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in pairs.items():
-        table.add_row(name, str(value))
+        table.add_row(name, Text(str(value)))  # a type may be called timestamp[us]
     return table
+
+
+def complain(message: str) -> None:
+    """One line on standard error, as it is: no markup, no wrapping."""
+    sys.stderr.write(f"weir: {' '.join(message.split())}\n")
 
 
 def emit(value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 
 from weir.cli import options as o
@@ -112,7 +113,7 @@ def by_shard(found: TableStats) -> Table:
 def label(shard: ShardStats) -> str:
     """A shard in few letters: its value, or the head of its id."""
     if shard.value is not None:
-        return str(shard.value)
+        return escape(str(shard.value))
     return str(shard.shard)[:8]
 
 

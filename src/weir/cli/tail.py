@@ -90,7 +90,7 @@ def _show(
     is_put = change.kind == "put"
     mark, style = ("+", "good") if is_put else ("-", "bad")
     value = labels.get(change.shard)
-    label = str(change.shard)[:8] if value is None else str(value)
+    label = escape(str(change.shard)[:8] if value is None else str(value))
     console = screen.out()
     for row in found:
         cells = "  ".join(

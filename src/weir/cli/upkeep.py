@@ -9,6 +9,7 @@ from time import monotonic, sleep
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 import weir
 from weir.cli import options as o
@@ -99,7 +100,7 @@ def gc(
         _show_gc(report)
     if not report.ok:
         for problem in report.errors:
-            screen.err().print(f"weir: {problem}; run weir gc again", soft_wrap=True)
+            screen.complain(f"{problem}; run weir gc again")
         raise typer.Exit(1)
 
 
@@ -126,7 +127,7 @@ def reshard(
     if json:
         screen.emit({"uri": table.uri, "sharding": str(chosen), "shards": shards})
     else:
-        screen.out().print(f"[good]resharded[/good] by {chosen}: {shards} shards")
+        screen.out().print(f"[good]resharded[/good] by {escape(str(chosen))}: {shards} shards")
 
 
 def _compact_once(
@@ -138,18 +139,16 @@ def _compact_once(
         if engine == "local":
             report = o.open_table(uri, option, config).compact(progress=tell)
         else:
+            spark = _spark_session()  # says what to install, before `weir.spark` is looked at
             found = settings.storage_options(uri, option, config)
             report = weir.spark.compact(
-                _spark_session(), uri, engine="spark", storage_options=found, progress=tell
+                spark, uri, engine="spark", storage_options=found, progress=tell
             )
     took = monotonic() - began
     if json:
         screen.emit({"engine": engine, "seconds": round(took, 3), "report": report})
         return
-    screen.out().print(f"[good]compacted[/good] in {screen.span(took)}")
-    if report is not None:
-        told = {k: v for k, v in screen.plain(report).items() if not isinstance(v, dict | list)}
-        screen.out().print(screen.facts(told))
+    _show_compact(report, took)
 
 
 def _spark_session() -> Any:
@@ -163,6 +162,26 @@ def _spark_session() -> Any:
         ) from error
 
 
+def _show_compact(report: Any, took: float) -> None:
+    console = screen.out()
+    if report.job is None:
+        why = report.skipped or "nothing waits"
+        console.print(f"[good]nothing to do[/good] in {screen.span(took)}: {escape(why)}")
+        return
+    console.print(f"[good]compacted[/good] in {screen.span(took)}")
+    console.print(
+        screen.facts(
+            {
+                "folded": f"{screen.many(report.sstables, 'SSTable')}"
+                f", {report.wal_entries:,} log entries",
+                "rows": f"{report.rows_written:,} written, {report.rows_deleted:,} deleted",
+                "base": f"version {report.base_version}",
+                **({"notes": "; ".join(report.notes)} if report.notes else {}),
+            }
+        )
+    )
+
+
 def _show_gc(report: Any) -> None:
     console = screen.out()
     view = screen.grid("kind", ">seen", ">deleted", ">bytes", "kept, and why")
@@ -174,7 +193,7 @@ def _show_gc(report: Any) -> None:
     if report.kinds:
         console.print(view)
     for line in report.skipped:
-        console.print(f"[warn]skipped[/warn] {line}")
+        console.print(f"[warn]skipped[/warn] {escape(line)}")
     verb = "would delete" if report.dry_run else "deleted"
     console.print(
         f"[good]{verb}[/good] {report.deleted:,} objects,"

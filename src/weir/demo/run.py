@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
+from rich.markup import escape
 
 import weir
 from weir.cli.looks import THEME
@@ -22,8 +23,8 @@ from weir.demo.show import Show, Step
 from weir.demo.stream import SCHEMA, Orders
 
 SHARDS = 4
-FILE_ROWS = 1000
-STREAM_FILES = 16
+FILES = 60
+STREAM_FILES = 12
 PAUSE_S = 0.02
 READ_EVERY_S = 1.0
 CHECKED = ["id", "status", "cents", "revision"]
@@ -42,8 +43,9 @@ class Demo:
     files: int = 0
     figures: dict[str, Any] = field(default_factory=dict)
 
-    def write_files(self, count: int, rows: int = FILE_ROWS) -> list[tuple[Path, pa.Table]]:
+    def write_files(self, count: int, rows: int | None = None) -> list[tuple[Path, pa.Table]]:
         """`count` files with the next events, each with what the table must hold after it."""
+        rows = self.rows // FILES if rows is None else rows
         made = []
         for _ in range(count):
             path = self.place.scratch / f"events-{self.files:05d}.parquet"
@@ -94,7 +96,9 @@ def run(
 def _engine(console: Console, *, use_spark: bool, scratch: Path) -> Engine:
     missing = why_no_spark() if use_spark else "--no-spark was given"
     if missing is not None:
-        console.print(f"[warn]without Spark:[/] {missing}; the same work runs in this process\n")
+        console.print(
+            f"[warn]without Spark:[/] {escape(missing)}; the same work runs in this process\n"
+        )
         return InProcess()
     from weir.demo.spark_engine import SparkEngine
 
@@ -116,7 +120,7 @@ def _create(here: Place, show: Show, engine: Engine, rows: int, seed: int) -> De
 
 def _stream(demo: Demo) -> None:
     """Most of the events through the engine, with reads beside it."""
-    count = min(STREAM_FILES, max(3, demo.rows * 2 // 3 // FILE_ROWS))
+    count = min(STREAM_FILES, max(3, demo.rows // 1500))  # each is a micro-batch of Spark
     size = demo.rows * 2 // 3 // count
     with demo.show.step(f"Stream orders in, {demo.engine.name}") as step:
         files = demo.write_files(count, size)
@@ -147,7 +151,9 @@ def _stream(demo: Demo) -> None:
             f" {demo.orders.deletes:,} deletes",
             events=count * size,
         )
-        step.say(f"{reads} fresh counts by another reader meanwhile, nobody was asked", reads=reads)
+        if reads:
+            words = f"{reads} fresh counts by another reader meanwhile, nobody was asked"
+            step.say(words, reads=reads)
         for note in notes:
             step.say(note)
         _compare(step, demo.table, files[-1][1], "after the stream")
@@ -155,7 +161,7 @@ def _stream(demo: Demo) -> None:
 
 def _kill(demo: Demo) -> None:
     """A writer process dies in the middle; everything it was told is durable is there."""
-    count = max(4, demo.rows // 6 // FILE_ROWS)
+    count = FILES // 6
     with demo.show.step("Kill a writer") as step:
         files = demo.write_files(count)
         paths = [path for path, _ in files]
@@ -187,7 +193,7 @@ def _kill(demo: Demo) -> None:
 
 def _freeze(demo: Demo) -> None:
     """A writer sleeps through a takeover; when it wakes up it can acknowledge nothing."""
-    count = max(4, demo.rows // 12 // FILE_ROWS)
+    count = FILES // 12
     with demo.show.step("Freeze a writer, take over, wake it up") as step:
         files = demo.write_files(count)
         paths = [path for path, _ in files]
@@ -225,7 +231,7 @@ def _freeze_a_moment(demo: Demo) -> None:
     with demo.show.step("Checkpoint, then clone it") as step:
         demo.table.checkpoint(scope="durable", name="demo", ttl="1h")
         moment = demo.orders.expected()
-        later = demo.write_files(max(2, demo.rows // 12 // FILE_ROWS))
+        later = demo.write_files(FILES // 12)
         demo.put_all([path for path, _ in later])
         copy = demo.table.clone(demo.place.uri("orders-copy"), checkpoint="demo")
         _compare(step, copy, moment, "the clone holds the moment of the checkpoint")
