@@ -8,7 +8,7 @@ states per shard, and the table itself says which.
 import datetime as dt
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 import weir
 from weir.errors import WeirError
 from weir.format.bucket import bucket
+from weir.table.snapshot import Freshness
 from weir.testing.fault_store import FaultStore
 
-LEVELS = ("base", "flushed", "durable")
+LEVELS: tuple[Freshness, ...] = ("base", "flushed", "durable")
 Row = dict[str, Any]
 
 WORDS = ["", "a", "b\0", "é", "日本", "it's", "x%_", "long" * 9]
@@ -62,73 +63,68 @@ SWITCH = 0.35
 
 @dataclass(frozen=True)
 class Predicate:
-    """One filter three ways; `holds` answers True, False or None as SQL does."""
+    """One filter three ways. A comparison with null does not hold, as at the top of a filter."""
 
     sql: str
     expression: Any
-    holds: Callable[[Row], bool | None]
+    holds: Callable[[Row], bool]
 
-
-def _leaves() -> Iterator[Predicate]:
-    f = pc.field
-    for n in range(7):
-        yield Predicate(f"x > {n}", f("x") > n, lambda r, n=n: r["x"] is not None and r["x"] > n)
-    yield Predicate("x is null", f("x").is_null(), lambda r: r["x"] is None)
-    yield Predicate(
-        "x in (1, 2, 5)",
-        f("x").isin([1, 2, 5]),
-        lambda r: r["x"] is not None and r["x"] in (1, 2, 5),
-    )
-    for word in ("ab", "b", "x%_"):
-        yield Predicate(
-            f"s = '{word}'",
-            f("s") == word,
-            lambda r, word=word: r["s"] is not None and r["s"] == word,
+    def __and__(self, other: "Predicate") -> "Predicate":
+        return Predicate(
+            f"({self.sql}) and ({other.sql})",
+            self.expression & other.expression,
+            lambda row: self.holds(row) and other.holds(row),
         )
-    yield Predicate(
+
+    def __or__(self, other: "Predicate") -> "Predicate":
+        return Predicate(
+            f"({self.sql}) or ({other.sql})",
+            self.expression | other.expression,
+            lambda row: self.holds(row) or other.holds(row),
+        )
+
+
+def _above(n: int) -> Predicate:
+    return Predicate(
+        f"x > {n}", pc.field("x") > n, lambda row: row["x"] is not None and row["x"] > n
+    )
+
+
+def _text(word: str) -> Predicate:
+    return Predicate(f"s = '{word}'", pc.field("s") == word, lambda row: bool(row["s"] == word))
+
+
+LEAVES = [
+    *map(_above, range(7)),
+    *map(_text, ("ab", "b", "x%_")),
+    Predicate("x is null", pc.field("x").is_null(), lambda row: row["x"] is None),
+    Predicate("x in (1, 2, 5)", pc.field("x").isin([1, 2, 5]), lambda row: row["x"] in (1, 2, 5)),
+    Predicate(
         "s like 'a%'",
-        pc.match_like(f("s"), "a%"),
-        lambda r: r["s"] is not None and r["s"].startswith("a"),
-    )
-    yield Predicate(
+        pc.match_like(pc.field("s"), "a%"),
+        lambda row: (row["s"] or "").startswith("a"),
+    ),
+    Predicate(
         "t >= timestamp '2026-01-02 00:00:00'",
-        f("t") >= pa.scalar(_STAMPS[1], pa.timestamp("us")),
-        lambda r: r["t"] is not None and r["t"] >= _STAMPS[1],
-    )
-    yield Predicate(
+        pc.field("t") >= pa.scalar(_STAMPS[1], pa.timestamp("us")),
+        lambda row: row["t"] is not None and row["t"] >= _STAMPS[1],
+    ),
+    Predicate(
         "p.a < 2",
-        f("p", "a") < 2,
-        lambda r: bool(r["p"]) and r["p"]["a"] is not None and r["p"]["a"] < 2,
-    )
-
-
-LEAVES = list(_leaves())
+        pc.field("p", "a") < 2,
+        lambda row: bool(row["p"]) and row["p"]["a"] is not None and row["p"]["a"] < 2,
+    ),
+]
 
 
 def draw_predicate(rng: random.Random) -> Predicate | None:
-    """None, one comparison, or several put together.
-
-    A leaf answers False for a null, which is exact below AND and OR at the top of a filter; NOT is
-    put over `is null` alone.
-    """
+    """None, one comparison, or several put together."""
     if rng.random() < 0.2:
         return None
     found = rng.choice(LEAVES)
     for _ in range(rng.choice((0, 0, 1, 2))):
         other = rng.choice(LEAVES)
-        left, right = found, other
-        if rng.random() < 0.5:
-            found = Predicate(
-                f"({left.sql}) and ({right.sql})",
-                left.expression & right.expression,
-                lambda r, a=left, b=right: a.holds(r) and b.holds(r),
-            )
-        else:
-            found = Predicate(
-                f"({left.sql}) or ({right.sql})",
-                left.expression | right.expression,
-                lambda r, a=left, b=right: a.holds(r) or b.holds(r),
-            )
+        found = found & other if rng.random() < 0.5 else found | other
     return found
 
 
@@ -179,10 +175,16 @@ class History:
 
     def step(self) -> None:
         """One operation, which the writer may not survive, and what follows from it."""
-        weights = {self.put: 6, self.flush: 3, self.compact: 2, self.crash: 1, self.close: 1}
+        weights: dict[Callable[[], None], float] = {
+            self.put: 6,
+            self.flush: 3,
+            self.compact: 2,
+            self.crash: 1,
+            self.close: 1,
+            self.look_anew: 0.5,
+        }
         if self.key:
             weights[self.delete] = 3
-        weights[self.look_anew] = 0.5
         [operation] = self.rng.choices(list(weights), list(weights.values()))
         self.told.append(operation.__name__)
         operation()
@@ -266,11 +268,11 @@ class History:
             assert _same(found, self.rows(level)), (level, self.told)
             self.examples[level] += 1
 
-    def rows(self, level: str) -> list[Row]:
+    def rows(self, level: Freshness) -> list[Row]:
         """What a read at that level must give."""
         return [row for rows in self.levels[level].values() for row in rows.values()]
 
-    def _check_get(self, level: str, rows: list[Row]) -> None:
+    def _check_get(self, level: Freshness, rows: list[Row]) -> None:
         asked = [self._key() for _ in range(self.rng.randint(1, 5))]
         columns = self.rng.choice((None, self._columns()))
         found = self.reader.get(asked, columns=columns, freshness=level).to_pylist()
@@ -303,7 +305,7 @@ class History:
     def _key_of(self, row: Row) -> tuple[Any, ...]:
         return tuple(row[name] for name in self.key)
 
-    def _of(self, level: str, shard: UUID) -> dict[Any, Row]:
+    def _of(self, level: Freshness, shard: UUID) -> dict[Any, Row]:
         return self.levels[level].setdefault(shard, {})
 
     def _shard_of(self, row: Row) -> UUID:
@@ -350,7 +352,7 @@ class History:
         self._may_die(lambda: (writer.delete if dead else writer.put)(rows), "durable", after)
 
     def _may_die(
-        self, act: Callable[[], object], level: str, after: dict[UUID, dict[Any, Row]]
+        self, act: Callable[[], object], level: Freshness, after: dict[UUID, dict[Any, Row]]
     ) -> None:
         faults = self.faults
         assert faults is not None, "opened"
@@ -360,7 +362,9 @@ class History:
         if self._decide(level, after, faults):
             self.crash()
 
-    def _decide(self, level: str, after: dict[UUID, dict[Any, Row]], faults: FaultStore) -> bool:
+    def _decide(
+        self, level: Freshness, after: dict[UUID, dict[Any, Row]], faults: FaultStore
+    ) -> bool:
         """Take over what was done; True when the process died of it."""
         dead = bool(faults.plan)
         if not dead:

@@ -1,7 +1,10 @@
 """A table's schema in the shapes weir needs, and old rows brought into today's shape.
 
-Columns are known by Lance's field id, which survives a rename and is never given to another column;
-the name counts only where data carries no id.
+Columns are known by Lance's field id, which survives a rename; the name counts only where data
+carries no id. Lance gives the id of a dropped column to a new one when no data file of the base
+holds it any more, while the log and SSTables may. So each column carries a mark besides, in its
+metadata: the base version at which weir first saw it. Rows bear the mark of the column they were
+written to, and are never read as another one's.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from weir.errors import InvalidInput, SchemaMismatch
 
 # Stored. Never change a value; add one.
 FIELD_ID: Final = b"lance:field_id"
+COLUMN_MARK: Final = b"weir:column"
 TOMBSTONE: Final = "_tombstone"
 
 TOMBSTONE_FIELD: Final = pa.field(TOMBSTONE, pa.bool_(), nullable=False)
@@ -56,6 +60,11 @@ class TableSchema:
     def field_ids(self) -> dict[str, int]:
         """The id of each top-level column."""
         return {f.name: int(f.metadata[FIELD_ID]) for f in self.arrow}
+
+    @cached_property
+    def unmarked(self) -> list[str]:
+        """Columns without a mark: made by another program, and not yet written to by weir."""
+        return [f.name for f in self.arrow if not (f.metadata and COLUMN_MARK in f.metadata)]
 
     @cached_property
     def tombstone_id(self) -> int:
@@ -100,6 +109,15 @@ def field_id(field: pa.Field) -> int | None:
     """The Lance field id a field carries, or None."""
     raw = field.metadata.get(FIELD_ID) if field.metadata else None
     return int(raw) if raw is not None and raw.isdigit() else None
+
+
+def is_same_column(written: pa.Field, column: pa.Field) -> bool:
+    """Whether rows of `written` may be read as `column`, which has the same field id.
+
+    Rows without a mark are older than it, or another program's: the id is all there is.
+    """
+    mark = (written.metadata or {}).get(COLUMN_MARK)
+    return mark is None or mark == (column.metadata or {}).get(COLUMN_MARK)
 
 
 def _ids(field: pa.Field) -> Iterable[int]:
@@ -176,6 +194,8 @@ def _pair(source: Sequence[pa.Field], target: Sequence[pa.Field]) -> list[int | 
             # A name is no proof when both carry ids: the column was dropped and made anew.
             if found is not None and number is not None and field_id(source[found]) is not None:
                 found = None
+        elif not is_same_column(source[found], field):
+            found = None
         pairs.append(found)
     return pairs
 

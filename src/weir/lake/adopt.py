@@ -9,6 +9,7 @@ import lance
 import pyarrow as pa
 
 from weir.errors import InvalidInput, NotAWeirTable
+from weir.format.schema import COLUMN_MARK
 from weir.lake.lance_errors import lance_errors
 from weir.lake.schemas import KEY_MARK, KEY_POSITION, marked_key
 
@@ -74,3 +75,15 @@ def initialize_mem_wal(dataset: lance.LanceDataset, settings: Mapping[str, Any])
     """Attach the MemWAL index, so that native readers and writers know the table's sharding."""
     with lance_errors(f"attaching the MemWAL index to {dataset.uri}"):
         dataset.initialize_mem_wal(**settings)
+
+
+def mark_columns(dataset: lance.LanceDataset) -> None:
+    """Mark the columns that have no mark yet (`weir.format.schema`).
+
+    `CommitConflict` when somebody else changed the columns since the dataset's version, so that no
+    mark is ever replaced: read the table again.
+    """
+    mark = {COLUMN_MARK.decode(): str(dataset.version)}
+    unmarked = [f.name for f in dataset.schema if COLUMN_MARK not in (f.metadata or {})]
+    with lance_errors(f"marking the columns {unmarked} of {dataset.uri}"):
+        dataset.update_field_metadata({name: dict(mark) for name in unmarked})

@@ -23,7 +23,12 @@ from weir.errors import (
 
 _DENIED = ("access denied", "unauthenticated", "permission denied", "invalidaccesskeyid", " 403")
 _MISSING = ("not found", "no such file", "object at location")
-_CONFLICT = ("commit conflict", "too many concurrent writers", "stale sstable compaction")
+_CONFLICT = (
+    "commit conflict",
+    "incompatible transaction",
+    "too many concurrent writers",
+    "stale sstable compaction",
+)
 
 
 @contextmanager

@@ -11,12 +11,12 @@ import lance
 import pyarrow as pa
 
 from weir.env import SYSTEM, Env
-from weir.errors import MissingEntry
+from weir.errors import CommitConflict, MissingEntry
 from weir.format import paths
 from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
-from weir.lake import announce, fence, fold, history, mem_wal, versions
+from weir.lake import adopt, announce, fence, fold, history, mem_wal, versions
 from weir.lake.api import SsTableInfo
 from weir.lake.base import LanceBase
 from weir.lake.cache import ByteCache
@@ -31,6 +31,7 @@ _BASES_LIMIT: Final = 16
 """Versions of the base kept open at once."""
 _SSTABLES_LIMIT: Final = 256
 """SSTables kept open at once; a handle is a manifest, its caches are bounded apart."""
+_MARK_ATTEMPTS: Final = 16
 
 
 class PylanceLake:
@@ -106,6 +107,22 @@ class PylanceLake:
             data_storage_version=self._storage_version(),
             after_write=after_write,
         )
+
+    def schema_for_writing(self) -> TableSchema:
+        """The latest schema, every column marked: in one commit if one was added since.
+
+        One listing, as `open_base`, when there is nothing to mark.
+        """
+        for _ in range(_MARK_ATTEMPTS):
+            base = self.open_base()
+            if not base.schema.unmarked:
+                return base.schema
+            try:
+                # A handle of its own: the commit moves it.
+                adopt.mark_columns(self.datasets.open(self.uri, base.version))
+            except CommitConflict:
+                continue  # somebody else marked them, or changed the columns
+        raise CommitConflict(f"{self.uri}: its columns keep changing; open the writer again")
 
     def _storage_version(self) -> str:
         # Fixed when the base was made; any version of it tells.

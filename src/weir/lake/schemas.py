@@ -9,7 +9,7 @@ import lance
 import pyarrow as pa
 
 from weir.errors import InvalidInput
-from weir.format.schema import FIELD_ID, TOMBSTONE, TableSchema, table_schema
+from weir.format.schema import COLUMN_MARK, FIELD_ID, TOMBSTONE, TableSchema, table_schema
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField  # declared in stubs only
@@ -68,7 +68,10 @@ def _typed(dtype: pa.DataType, children: Sequence[LanceField]) -> pa.DataType:
 
 
 def marked_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
-    """`schema` as Lance wants it with that key: key columns not null, marked and numbered."""
+    """`schema` as Lance wants it with that key: key columns not null, marked and numbered.
+
+    Each column is marked as one of the base's first version.
+    """
     for name in primary_key:
         if schema.get_field_index(name) < 0:
             raise InvalidInput(f"primary key column {name!r} is not a column of the table")
@@ -79,10 +82,11 @@ def marked_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
             for k, v in (field.metadata or {}).items()
             if k not in (KEY_MARK, KEY_POSITION, FIELD_ID)
         }
+        metadata[COLUMN_MARK] = b"1"
         nullable = field.nullable
         if field.name in primary_key:
             nullable = False
             metadata[KEY_MARK] = b"true"
             metadata[KEY_POSITION] = str(list(primary_key).index(field.name) + 1).encode()
-        fields.append(pa.field(field.name, field.type, nullable, metadata or None))
+        fields.append(pa.field(field.name, field.type, nullable, metadata))
     return pa.schema(fields, metadata=schema.metadata)

@@ -20,7 +20,14 @@ from lance.fragment import FragmentSession
 from weir.env import Env
 from weir.format import bloom, paths
 from weir.format.keys import pk_values
-from weir.format.schema import FIELD_ID, TOMBSTONE, TOMBSTONE_FIELD, TableSchema, align_batch
+from weir.format.schema import (
+    FIELD_ID,
+    TOMBSTONE,
+    TOMBSTONE_FIELD,
+    TableSchema,
+    align_batch,
+    is_same_column,
+)
 from weir.lake.base import SCAN_BATCH_ROWS
 from weir.lake.cache import ByteCache
 from weir.lake.filters import filter_rows
@@ -236,7 +243,9 @@ class LanceSsTable:
         source = [
             by_id[field.metadata[FIELD_ID]]
             for field in with_ids
-            if field.name != TOMBSTONE and field.metadata[FIELD_ID] in by_id
+            if field.name != TOMBSTONE
+            and field.metadata[FIELD_ID] in by_id
+            and is_same_column(by_id[field.metadata[FIELD_ID]], field)
         ]
         if TOMBSTONE in self._source.names and TOMBSTONE in wanted:
             source.append(self._source.field(TOMBSTONE))

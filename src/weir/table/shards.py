@@ -8,6 +8,7 @@ from weir.config import WriterConfig
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
+from weir.lake.pylance_lake import PylanceLake
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.shard.handover import open_writer
@@ -73,13 +74,18 @@ class Shard:
             core.wal_stores,
             self.id,
             core.wanted_wal,
-            schema=self.table_schema,
+            schema=self._schema_for_writing(),
             lake=core.lake,
             config=config or core.record.writer_defaults,
             belongs=belongs,
         )
         core.live[self.id] = opened
         return opened
+
+    def _schema_for_writing(self) -> TableSchema:
+        lake = self._core.lake
+        # A model of a lake has columns that never change.
+        return lake.schema_for_writing() if isinstance(lake, PylanceLake) else self.table_schema
 
     def tailer(self, start: int | None = None, *, fences: bool = False) -> WalTailer:
         """A reader of the shard's log; see `WalTailer`."""
