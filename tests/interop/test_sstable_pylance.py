@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from lance.mem_wal import LsmPointLookupPlanner, LsmScanner, ShardSnapshot
 
+import weir
 from weir.format.schema import TableSchema
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.open import lance_options, open_store
@@ -258,3 +259,13 @@ def test_on_s3(s3: Any) -> None:
     ours = lake.open_sstable(SHARD, "0000000a_gen_1", schema)
     assert ours.lookup(pa.table({"id": [1]})).column("v").to_pylist() == ["c"]
     assert lake.open_base().compacted == {}
+
+
+def test_a_dataset_in_lances_memory_is_seen_by_its_own_handle_only():
+    """Why a table cannot be at memory://; when this fails, it can."""
+    made = lance.write_dataset(pa.table({"a": [1]}), "memory://shared/t")
+    assert made.count_rows() == 1
+    with pytest.raises(ValueError, match="not found"):
+        lance.dataset("memory://shared/t", session=made.session())
+    with pytest.raises(weir.InvalidInput, match="memory://"):
+        weir.create("memory://shared/t", pa.schema([("a", pa.int64())]))
