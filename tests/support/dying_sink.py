@@ -2,7 +2,7 @@
 
     python -m tests.support.dying_sink TABLE INPUT CHECKPOINT MOMENT
 
-MOMENT: 'never', 'half' (some shards of batch 1 are in), 'whole' (all are, and Spark has not yet
+MOMENT: 'half' (some shards of batch 1 are in), 'whole' (all are, and Spark has not yet
 recorded it).
 """
 
@@ -40,7 +40,7 @@ class DyingWriter(StreamWriter):
         self._jvm = jvm
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        if batchId != 1 or self._moment == "never":
+        if batchId != 1:
             super().commit(messages, batchId)
             return
         if self._moment == "half":

@@ -1,0 +1,54 @@
+"""weir on a Spark Connect server of its own, then in a declarative pipeline on the same server.
+
+    python -m tests.support.connect_job FOLDER SPEC
+
+Run as a program by tests/spark: a process has either a classic session or a Connect one.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.pipelines import cli
+from pyspark.sql import SparkSession
+
+import weir
+import weir.spark
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
+
+
+def main() -> None:
+    folder, spec = sys.argv[1:]
+    spark = (
+        SparkSession.builder.remote("local[2]")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    uri = f"{folder}/t"
+    weir.create(uri, SCHEMA, primary_key="id", sharding=weir.Bucket("id", 2))
+    told: list[int] = []
+    rows = spark.range(100).selectExpr("id", "'a' AS v")
+    weir.spark.write(rows, uri, progress=lambda _kind, done, _total: told.append(done))
+    spark.range(90, 110).selectExpr("id", "'b' AS v").write.format("weir").mode("append").save(uri)
+    found = {
+        "session": type(spark).__module__,
+        "source": _count(spark.read.format("weir").load(uri)),
+        "scan": _count(weir.spark.scan(spark, uri, filter="id >= 50")),
+        "engine": weir.spark.compact(spark, uri, engine="spark", fold_wal=True).engine,
+        "base": _count(spark.read.format("weir").option("freshness", "base").load(uri)),
+        "told": max(told, default=0),
+    }
+    print("FOUND", json.dumps(found))
+    cli.run(Path(spec), [], False, [], False)
+
+
+def _count(df) -> dict[str, int]:
+    return {row["v"]: row["count"] for row in df.groupBy("v").count().collect()}
+
+
+if __name__ == "__main__":
+    main()
