@@ -84,6 +84,16 @@ class Threads(Protocol):
         """Apply `run` to each item, `workers` at a time; results in order, first error raised."""
 
 
+class Places(Protocol):
+    """Where stores and tables are, when a URI alone does not say: a simulated world."""
+
+    def store(self, uri: str) -> Any:
+        """The `weir.store.api.Store` at that URI."""
+
+    def lake(self, uri: str) -> Any:
+        """The `weir.lake.api.Lake` of the table at that URI."""
+
+
 class SystemClock:
     """The machine's clocks."""
 
@@ -170,11 +180,13 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class Env:
-    """What a process brings along: its clock, its randomness, its threads."""
+    """What a process brings along: its clock, its randomness, its threads, its world."""
 
     clock: Clock = field(default_factory=SystemClock)
     threads: Threads = field(default_factory=SystemThreads)
     random: random.Random = field(default_factory=random.Random)
+    places: Places | None = None
+    """None: a URI says where its store is."""
 
     def new_id(self) -> uuid.UUID:
         """A random UUID out of this environment's randomness."""

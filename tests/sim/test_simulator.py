@@ -7,10 +7,14 @@ import sys
 
 import pytest
 
-from weir.testing.simulate import SCENARIOS, draw_plan, simulate
+from weir.testing.simulate import SCENARIOS, STORIES, draw_plan, simulate
 from weir.testing.soak import run_chunk
 
 SEEDS_PER_TEST = 40
+KNOWN = {
+    "moves": (0, 28, 84, 1184, 2140, 2182, 2240, 2283, 3362),
+}
+"""Seeds that broke a promise once. What they found has a test of its own in tests/regress."""
 
 
 @pytest.fixture(autouse=True)
@@ -56,5 +60,11 @@ def test_seeds_hold_every_promise(start):
     assert part["counts"]["views"] > SEEDS_PER_TEST
 
 
+@pytest.mark.parametrize("story", sorted(KNOWN))
+def test_seeds_that_failed_once(story):
+    failures = {seed: simulate(draw_plan(seed, story)).failure for seed in KNOWN[story]}
+    assert not {seed: failure for seed, failure in failures.items() if failure is not None}
+
+
 def test_every_scenario_is_drawn():
-    assert {draw_plan(seed).scenario for seed in range(100)} == set(SCENARIOS)
+    assert {draw_plan(seed).scenario for seed in range(100)} == set(SCENARIOS | STORIES)

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weir.errors import CommitConflict, FencedError, UnknownOutcome
+from weir.errors import CommitConflict, FencedError, SnapshotExpired, UnknownOutcome
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import encode_fence
@@ -26,7 +26,7 @@ from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.tip import find_tip
-from weir.log.wal_store import settle
+from weir.log.wal_store import WalMoved, settle
 from weir.store.api import LostAnswer, ObjectExists
 from weir.types import Epoch, Position
 
@@ -93,7 +93,10 @@ def _next_position(
         manifest.last_seen if manifest else 0,
         manifest.replay_after if manifest else 0,
     )
-    return Position(find_tip(site, Position(known)) + 1)
+    try:
+        return Position(find_tip(site, Position(known)) + 1)
+    except SnapshotExpired as moved:
+        raise WalMoved(str(moved)) from moved
 
 
 def _fence(
@@ -105,6 +108,10 @@ def _fence(
     pause: Callable[[str], None],
 ) -> Claim:
     epoch = Epoch(claimed.writer_epoch)
+    # Before the fence: one in a store that the log has left would be taken for its tip by whoever
+    # has not heard of the move yet, and the position be marked as used (S-3, F-6).
+    settle(site, epoch, floors)
+    pause("settled")
     if claimed.replay_after >= position:  # the old writer flushed between our probe and our claim
         position = _next_position(site, claimed, floors)
     for _ in range(FENCE_ATTEMPTS):
@@ -127,7 +134,6 @@ def _fence(
     began = site.env.clock.boottime()
     current, floors = manifests.latest_with_floors()
     _validate(site, manifests, current or claimed, floors, epoch, position)
-    settle(site, epoch, floors)
     if site.wal is not site.store:
         # Told to the table's own store: a wiped log must not look like one without a gap (S-2).
         manifests.floors.raise_to("used", position)

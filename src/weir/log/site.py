@@ -20,6 +20,8 @@ class ShardSite:
     env: Env
     wal_id: str | None = None
     """The id `wal` is recorded under; None: the log is beside the data (S-1)."""
+    wal_after: int = 0
+    """Entries at or below this position are in the store the log was in before (S-3)."""
 
     def __str__(self) -> str:
         return f"shard {self.shard} of {self.store.uri}"

@@ -7,10 +7,11 @@ it (F-6). The common case, nothing new, is one round trip.
 
 from __future__ import annotations
 
-from weir.errors import MissingEntry
+from weir.errors import MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.log.floors import Floors
 from weir.log.site import ShardSite
+from weir.log.wal_store import latest_record
 from weir.types import Position
 
 _STEPS_PER_ROUND = 6
@@ -20,10 +21,12 @@ _AHEAD = (1, 2, 3, 5, 9, 17)
 def find_tip(site: ShardSite, after: Position) -> Position:
     """The highest position used, given that everything up to `after` is.
 
-    Raises `MissingEntry` when entries are seen beyond a missing one. O(log n) requests in O(log n /
+    Raises `MissingEntry` when entries are seen beyond a missing one, `SnapshotExpired` when the log
+    was moved away and back meanwhile. O(log n) requests in O(log n /
     6) round trips.
     """
-    tip = int(after)
+    # Whoever planned on a manifest of before a move of the log asks for less than is there (S-3).
+    tip = max(int(after), site.wal_after)
     while True:
         found = _exists(site, [tip + offset for offset in _AHEAD])
         if all(found):
@@ -32,13 +35,22 @@ def find_tip(site: ShardSite, after: Position) -> Position:
         missing = found.index(False)
         border = tip + (_AHEAD[missing - 1] if missing else 0)
         if not any(found[missing:]):
-            return Position(_bisect(site, border, tip + _AHEAD[missing]))
+            if tip + _AHEAD[missing] - border == 1:
+                return Position(border)
+            # Looked at from far away: what lies right beyond it was not (F-6).
+            tip = _bisect(site, border, tip + _AHEAD[missing])
+            continue
         tip = border
         if not _exists(site, [tip + 1])[0]:  # else a writer went on while we looked
             floor = Floors(site).load().wal
             if floor > tip:  # flushed and collected since the caller read the manifest (G-7c)
                 tip = floor
                 continue
+            if latest_record(site.store, site.shard).after > tip:
+                raise SnapshotExpired(
+                    f"{site}: its log was moved to another store while its end was looked for; try"
+                    " again"
+                )
             raise MissingEntry(
                 f"{site}: the log has a hole at position {tip + 1}, "
                 f"{paths.wal_path(site.shard, Position(tip + 1))} does not exist although later "

@@ -111,7 +111,7 @@ class WalStores:
         self._open_wal = open_wal
         self._lock = env.threads.lock()
         self._opened: dict[str, Store] = {}
-        self._places: dict[UUID, tuple[int, Store | None, str | None]] = {}
+        self._places: dict[UUID, tuple[WalRecord, Store | None]] = {}
         self.alias: str | None = None
         """A URI under which the recorded store may be reached as well (another mount point)."""
 
@@ -141,23 +141,22 @@ class WalStores:
         `WalStoreMismatch`.
         """
         known = self._places.get(shard)
-        if floors is not None and (known is None or known[0] < floors.store):
+        if floors is not None and (known is None or known[0].seq < floors.store):
             if floors.store == 0:
-                return self._remember(shard, 0, None, None)
+                return self._remember(shard, WalRecord(), None)
         elif known is not None:
-            return self._site(shard, known[1], known[2])
+            return self._site(shard, *known)
         return self.resolve(shard)
 
     def resolve(self, shard: UUID, record: WalRecord | None = None) -> ShardSite:
         """Like `site`, from the chain itself: one list, and two gets when there is a record."""
         record = record or latest_record(self.store, shard)
-        wal, store_id = self._checked(shard, record)
-        return self._remember(shard, record.seq, wal, store_id)
+        return self._remember(shard, record, self._checked(shard, record))
 
-    def _checked(self, shard: UUID, record: WalRecord) -> tuple[Store | None, str | None]:
-        """The store of a record, its identity checked (S-1)."""
+    def _checked(self, shard: UUID, record: WalRecord) -> Store | None:
+        """The store of a record, its identity checked (S-1); None: beside the data."""
         if record.store_id is None:
-            return None, None
+            return None
         wal = self.at(record.uri)
         if self.alias is not None and self.alias != record.uri:
             other = self.at(self.alias)
@@ -167,17 +166,22 @@ class WalStores:
             raise lost_store(wal, shard, record)
         if found != record.store_id:
             raise foreign_store(wal, shard, found)
-        return wal, record.store_id
+        return wal
 
-    def _remember(
-        self, shard: UUID, seq: int, wal: Store | None, store_id: str | None
-    ) -> ShardSite:
+    def _remember(self, shard: UUID, record: WalRecord, wal: Store | None) -> ShardSite:
         with self._lock:
-            self._places[shard] = (seq, wal, store_id)
-        return self._site(shard, wal, store_id)
+            self._places[shard] = (record, wal)
+        return self._site(shard, record, wal)
 
-    def _site(self, shard: UUID, wal: Store | None, store_id: str | None) -> ShardSite:
-        return ShardSite(self.store, wal or self.store, shard, self._env, store_id)
+    def _site(self, shard: UUID, record: WalRecord, wal: Store | None) -> ShardSite:
+        return ShardSite(
+            self.store, wal or self.store, shard, self._env, record.store_id, record.after
+        )
+
+    def site_at(self, shard: UUID, position: int) -> ShardSite:
+        """Like `site_of`, and nothing is asked unless the log was moved after that position."""
+        site = self.site(shard)
+        return site if position > site.wal_after else self.site_of(shard, position)
 
     def site_of(self, shard: UUID, position: int) -> ShardSite:
         """The shard with the store that took the entry at `position`, before moves or after them.
@@ -190,8 +194,7 @@ class WalStores:
             record = _decode(found.seq, records.loads(found.data, path), path)
             if record.prepared_by is None and record.after < position:
                 chosen = record
-        wal, store_id = self._checked(shard, chosen)
-        return self._site(shard, wal, store_id)
+        return self._site(shard, chosen, self._checked(shard, chosen))
 
     def forget(self, shard: UUID) -> None:
         """Let the next `site` look at the chain."""

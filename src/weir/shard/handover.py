@@ -34,6 +34,7 @@ from weir.log.wal_store import (
     read_store_id,
     stamp_store_id,
 )
+from weir.shard.replay import Overtaken
 from weir.shard.writer import Belongs, ShardWriter
 from weir.store.api import ObjectExists
 from weir.store.chain import Chain
@@ -69,12 +70,13 @@ def open_writer(
         try:
             site = _site(stores, shard, wanted, schema=schema, lake=lake, pause=pause)
             return ShardWriter.open(site, schema=schema, lake=lake, config=config, belongs=belongs)
-        except WalMoved as moved:
-            log.info("wal.moved shard=%s reason=%s", shard, moved)
+        except (WalMoved, Overtaken) as moved:
+            log.info("shard.open.again shard=%s reason=%s", shard, moved)
             stores.forget(shard)
     raise CommitConflict(
-        f"shard {shard} of {stores.store.uri}: its log was moved {OPEN_ATTEMPTS} times while it was"
-        " being opened; several processes open it with different wal_uri, stop all but one"
+        f"shard {shard} of {stores.store.uri}: its log was moved or folded {OPEN_ATTEMPTS} times"
+        " while it was being opened; several processes open it with different wal_uri, or compact"
+        " it in a loop: stop all but one"
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from weir.errors import CorruptEntry, FencedError, MissingEntry, SnapshotExpired
+from weir.errors import CommitConflict, CorruptEntry, FencedError, MissingEntry, SnapshotExpired
 from weir.format.wal_entry import WalEntry
 from weir.log.fence import Claim
 from weir.log.manifests import Manifests
@@ -27,6 +27,10 @@ log = logging.getLogger("weir.shard")
 
 PROGRESS_ENTRIES = 1000
 Progress = Callable[[int, int], None]
+
+
+class Overtaken(CommitConflict):
+    """A compaction of logs passed the entries that were being replayed (L-6); open again."""
 
 
 class _Place:
@@ -83,7 +87,13 @@ def _read(site: ShardSite, manifests: Manifests, claim: Claim) -> Iterator[WalEn
     try:
         yield from tailer.read_range(claim.manifest.replay_after, claim.fence)
     except (MissingEntry, SnapshotExpired) as missing:
-        manifests.require_owner(manifests.require(), claim.epoch)
+        latest = manifests.require()
+        manifests.require_owner(latest, claim.epoch)
+        if latest.replay_after > claim.manifest.replay_after:
+            raise Overtaken(
+                f"{site}: a compaction folded its log through {latest.replay_after} while it was"
+                " replayed, and collection took the entries; nothing is lost, open the shard again"
+            ) from missing
         if isinstance(missing, SnapshotExpired):
             raise MissingEntry(
                 f"{site}: entries after R={claim.manifest.replay_after} were collected although no "

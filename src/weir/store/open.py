@@ -84,6 +84,9 @@ def open_store(
     environment (AWS_*, GOOGLE_*, AZURE_*). Raises `InvalidInput` naming an unknown
     option or scheme.
     """
+    if env.places is not None:
+        found: Store = env.places.store(normalize(uri))
+        return found
     return RetryingStore(open_bare(uri, storage_options, env=env), env)
 
 

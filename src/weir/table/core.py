@@ -37,6 +37,9 @@ from weir.table.sharding import (
 from weir.table.tails import Tails
 from weir.types import Epoch, Generation, Position, Version
 
+_ROUTES_LIMIT: Final = 4096
+"""Shards whose ids are remembered; an identity column may have many values."""
+
 CONCURRENCY: Final = 16
 """Shards looked at or written to at once by one call."""
 
@@ -73,6 +76,9 @@ class Core:
         self.wal_stores.alias = None if self.wal_uri == self.uri else self.wal_uri
 
     _known_schema: TableSchema | None = field(default=None, repr=False)
+    _routes: tuple[TableRecord | None, dict[tuple[type, Value], UUID]] = field(
+        default=(None, {}), repr=False
+    )
 
     @property
     def workers(self) -> int:
@@ -99,6 +105,10 @@ class Core:
         Raises `WalStoreMismatch` when the store of the log is not the one recorded (S-1, S-5).
         """
         return self.wal_stores.site(shard, floors)
+
+    def site_at(self, shard: UUID, position: int) -> ShardSite:
+        """Where that entry is: a checkpoint may hold the log as it was before a move (S-3)."""
+        return self.wal_stores.site_at(shard, position)
 
     def beside(self, shard: UUID) -> ShardSite:
         """The shard for whoever never reads its log: manifests, floors, SSTables (S-5)."""
@@ -142,7 +152,16 @@ class Core:
 
     def route(self, value: Value) -> UUID:
         """The shard that takes the rows of `value`."""
-        return shard_id(self.record.sharding, value, self.record.routing_version)
+        # The record never changes; a new one has a memory of its own. An id takes 20 us to compute.
+        record, known = self._routes
+        if record is not self.record:
+            record, known = self._routes = self.record, {}
+        key = (type(value), value)
+        if key not in known:
+            if len(known) >= _ROUTES_LIMIT:
+                known.clear()
+            known[key] = shard_id(record.sharding, value, record.routing_version)
+        return known[key]
 
     def ensure_shard(self, value: Value, record: TableRecord | None = None) -> UUID:
         """The shard of `value`, made if it does not exist. Creators at the same time agree.

@@ -17,6 +17,7 @@ from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
 from weir.format.keys import check_key_type
 from weir.format.schema import TOMBSTONE
 from weir.lake import adopt
+from weir.lake.api import Lake
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.lineage import require_ready
 from weir.log.manifests import Manifests
@@ -185,15 +186,20 @@ class _Place:
             passed[store.uri] = [check.name for check in report.checks if check.passed]
         return {"passed": passed, "at": self.env.clock.wall()}
 
+    def lake(self) -> Lake:
+        if self.env.places is not None:
+            found: Lake = self.env.places.lake(self.uri)
+            return found
+        return PylanceLake(self.uri, self.lance, self.store, env=self.env)
+
     def table(self, record: TableRecord) -> Table:
-        lake = PylanceLake(self.uri, self.lance, self.store, env=self.env)
         return Table(
             Core(
                 uri=self.uri,
                 storage_options=self.options,
                 store=self.store,
                 wal=self.wal,
-                lake=lake,
+                lake=self.lake(),
                 env=self.env,
                 record=record,
                 tails=Tails(self.env),

@@ -197,7 +197,8 @@ def _cuts(core: Core, shards: Sequence[UUID], *, tail: bool) -> list[Cut]:
 
 
 def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable") -> Snapshot:
-    """The cut a checkpoint pins. One get for each shard's manifest."""
+    """The cut a checkpoint pins. One get for each shard's manifest; a listing where it needs the
+    log."""
     check_freshness(freshness)
 
     def load(pin: ShardPin) -> Cut:
@@ -209,6 +210,9 @@ def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable"
                 " checkpoint expired or was deleted"
             )
         through = pin.wal_through if freshness == "durable" else manifest.replay_after
+        if through > manifest.replay_after:
+            # The log may have been moved since this handle last looked (S-3).
+            core.site(pin.shard, core.tails.manifests(site).floors.load())
         return _cut_of(manifest, max(through, manifest.replay_after))
 
     pins = [] if freshness == "base" else list(pinned.shards)
@@ -287,7 +291,7 @@ class SnapshotReader:
     def _tail(self, cut: Cut) -> Iterator[Level]:
         if cut.through == cut.after:
             return
-        site = self.core.site(cut.shard)
+        site = self.core.site_at(cut.shard, cut.through)
         held = self._held_tail(site, cut)
         if held is not None:
             if held.rows:

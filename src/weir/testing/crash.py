@@ -17,7 +17,6 @@ from typing import Any
 from weir.testing.roles import Session, final
 from weir.testing.scenarios import Outcome, Plan, Role, Run
 from weir.testing.scheduler import Actor
-from weir.testing.sim_env import make_actor
 from weir.testing.sim_world import Faults
 from weir.testing.truth import Violation
 
@@ -86,7 +85,7 @@ def _run(*, keyed: bool, seed: int) -> Run:
 
 def _live_as(run: Run, name: str, script: Script) -> None:
     """Run one process to its end, on its own."""
-    actor = make_actor(run.scheduler, name, f"{name}/{run.plan.seed}")
+    actor = run.actor(name, f"{name}/{run.plan.seed}")
 
     def body() -> None:
         try:

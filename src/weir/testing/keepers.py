@@ -13,15 +13,16 @@ from weir.config import WriterConfig
 from weir.errors import CommitConflict, StoreError, WeirError
 from weir.lake.fold import Changes
 from weir.table.core import Core
+from weir.table.making import open as open_table
 from weir.table.scan import Scan
 from weir.table.snapshot import Snapshot, SnapshotReader
 from weir.testing.model_lake import ModelLake
 from weir.testing.roles import core_of, table_rows
-from weir.testing.scenarios import SHARD, Role, Run
+from weir.testing.scenarios import SHARD, TABLE, Role, Run
 from weir.testing.scheduler import Actor
 from weir.testing.truth import Violation
 from weir.upkeep.checkpoint import Checkpoint, create, delete
-from weir.upkeep.collect import Target, collect
+from weir.upkeep.collect import Target, collect, target_of
 from weir.upkeep.compact import compact
 from weir.upkeep.compact_jobs import keep_base_from
 from weir.upkeep.compact_tasks import winners
@@ -37,16 +38,8 @@ def collector(run: Run, actor: Actor, role: Role) -> None:
     rng = random.Random(f"collector/{run.plan.seed}/{actor.name}")
     ttl = run.plan.fence_ttl
     for _ in range(role.ops):
-        site = run.site(actor)
-        target = Target(
-            site.store,
-            actor.env,
-            [site],
-            lake=run.lake(actor),
-            fence_ttl=ttl,
-            base_keep_from=lambda store=site.store: keep_base_from(store),  # type: ignore[misc]
-        )
         try:
+            target = _target(run, actor)
             report = collect(
                 target,
                 min_age=rng.choice((0.0, 0.0, 0.05)) if ttl else 0.0,
@@ -62,6 +55,21 @@ def collector(run: Run, actor: Actor, role: Role) -> None:
             if any(name in text for name in ("RuleBroken", "CorruptEntry", "MissingEntry")):
                 raise Violation("T", f"collection of a healthy table: {text}")
         actor.env.clock.sleep(0.1)
+
+
+def _target(run: Run, actor: Actor) -> Target:
+    """What is collected: the one shard, or in a story whatever the table says it has."""
+    if run.plan.is_story:
+        return target_of(open_table(TABLE, env=actor.env))
+    site = run.site(actor)
+    return Target(
+        site.store,
+        actor.env,
+        [site],
+        lake=run.lake(actor),
+        fence_ttl=run.plan.fence_ttl,
+        base_keep_from=lambda: keep_base_from(site.store),
+    )
 
 
 def collect_once(run: Run, actor: Actor) -> None:
@@ -161,6 +169,8 @@ def checkpointer(run: Run, actor: Actor, role: Role) -> None:
 
 def _read_pinned(run: Run, actor: Actor, core: Core, checkpoint: Checkpoint) -> None:
     through = next(p.wal_through for p in checkpoint.shards if p.shard == SHARD)
+    if run.plan.is_story and run.scheduler.step % 2:
+        core = core_of(run, actor)  # one that remembers nothing
     try:
         rows = table_rows(Scan(core, pinned=checkpoint).to_table())
     except StoreError as error:

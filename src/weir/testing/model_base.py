@@ -10,7 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.errors import MissingEntry
-from weir.format.base_manifest import MemWalDetails
+from weir.format.base_manifest import MemWalDetails, ShardingSpec
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.lake.base import LanceBase
@@ -136,7 +136,8 @@ class ModelBase(LanceBase):
     def mem_wal(self) -> MemWalDetails | None:
         """The marks as the MemWAL index would tell them."""
         marks = {shard: Generation(n) for shard, n in self.marked.items()}
-        return MemWalDetails(1, (), (), False, marks, {}, {})
+        specs = tuple(ShardingSpec(number, ()) for number in self.header.get("specs", ()))
+        return MemWalDetails(1, specs, (), False, marks, {}, {})
 
     def names_file(self, path: str) -> bool:
         """True when a fold added that file."""

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from weir.errors import CommitConflict, MissingEntry, SnapshotExpired, StoreError
 from weir.format import paths
+from weir.format.base_manifest import MemWalDetails
 from weir.format.dedupe import newest_rows
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
@@ -41,10 +42,16 @@ _ATTEMPTS: Final = 20
 class ModelLake:
     """The Lance side of one table, as a model. Safe to share between threads of one actor."""
 
-    def __init__(self, store: Store, schema: TableSchema) -> None:
+    def __init__(
+        self,
+        store: Store,
+        schema: TableSchema,
+        open_store: Callable[[str], Store] | None = None,
+    ) -> None:
         self.uri = store.uri
         self.store = store
         self._schema = schema
+        self._open_store = open_store
 
     # -- SSTables --------------------------------------------------------------------------------
 
@@ -90,8 +97,59 @@ class ModelLake:
                     continue  # cleaned up since it was listed, so there is a newer one
                 break
             header, rows = decode(data)
-            return ModelBase(header, rows, self._schema)
+            return ModelBase(header, self._borrowed(header, rows), self._schema)
         raise MissingEntry(f"{self.uri}: base version {version} is gone")
+
+    def _borrowed(self, header: Mapping[str, Any], rows: pa.Table) -> pa.Table:
+        """The rows of a version that is another table's: read there, gone when it is gone there."""
+        tie = header.get("borrowed")
+        if tie is None:
+            return rows
+        assert self._open_store is not None, "a clone of a table nobody can reach"
+        path = f"_versions/{tie['version']:020d}.model"
+        try:
+            return decode(self._open_store(tie["uri"]).get(path).data)[1]
+        except ObjectMissing:
+            raise MissingEntry(f"{self.uri} shares {tie['uri']}/{path}, which is gone") from None
+
+    def shallow_clone(self, destination: Store, version: int) -> int:
+        """A version there that names this one's rows. Idempotent."""
+        header, rows = decode(self.store.get(self._path(version)).data)
+        tie = header.get("borrowed") or {"uri": self.uri, "version": version}
+        body = encode({**header, "borrowed": tie}, rows.slice(0, 0))
+        try:
+            destination.put_if_absent(self._path(version), body)
+        except ObjectExists:
+            if destination.get(self._path(version)).data != body:
+                raise CommitConflict(f"{destination.uri}: another base is there") from None
+        return version
+
+    def restore(self, version: int) -> int:
+        """That version's content as the latest."""
+        old = self.open_base(version)
+
+        def commit(base: ModelBase) -> int:
+            header = {**old.header, "version": base.version}
+            borrowed = header.get("borrowed") is not None
+            kept = ModelBase(header, old.table.slice(0, 0) if borrowed else old.table, self._schema)
+            return self._commit(kept, {"kind": "restore"})
+
+        return self._rebased(commit)
+
+    def replace_mem_wal(
+        self, details: MemWalDetails, *, planned_at: int, properties: Mapping[str, str]
+    ) -> int:
+        """Another sharding in the MemWAL entry; over another change of that entry never."""
+        target = self.open_base(planned_at)
+        specs = [spec.spec_id for spec in details.sharding_specs]
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._commit(target, {**properties, "kind": "config"}, specs=specs)
+            except ObjectExists:
+                target = self.open_base(target.version + 1)
+                if target.properties["kind"] not in {"fold", "fence"}:
+                    break
+        raise CommitConflict(f"{self.uri}: its MemWAL entry was changed since {planned_at}")
 
     def check_version(self, version: int) -> None:
         """Raise `MissingEntry` when that version is gone."""
@@ -192,7 +250,7 @@ class ModelLake:
                 return done
             try:
                 named = [*target.header["files"], *files]
-                return self._commit(target, told, rows=rows, files=named)
+                return self._commit(target, told, rows=rows, files=named, borrowed=None)
             except ObjectExists:
                 target = self.open_base(target.version + 1)
                 if target.properties["kind"] not in {"mark", "config"}:
@@ -275,6 +333,9 @@ class ModelLake:
         """The version after `base`, with what is changed, or `ObjectExists`."""
         version = base.version + 1
         header = {**base.header, **change, "version": version, "properties": properties}
-        body = encode(header, base.table if rows is None else rows)
+        if rows is None:
+            shared = header.get("borrowed") is not None
+            rows = base.table.slice(0, 0) if shared else base.table
+        body = encode(header, rows)
         self.store.put_if_absent(self._path(version), body)
         return version

@@ -33,24 +33,43 @@ from weir.errors import (
     UnknownOutcome,
     WeirError,
 )
-from weir.format import paths
-from weir.format.manifest import ShardManifest, decode_manifest
+from weir.format import paths, records
+from weir.format.manifest import ShardManifest, Status, decode_manifest
 from weir.log.rules import RuleBroken
+from weir.table.record import TableRecord, decode_record
+from weir.testing.deletions import check_delete, split_uri
 from weir.testing.scheduler import Actor, Scheduler
 from weir.testing.sim_world import Shelf
-from weir.testing.truth import BatchId, Entry, Put, Row, ShardTruth, Violation, read_entry
+from weir.testing.truth import (
+    BatchId,
+    Entry,
+    Put,
+    Rollback,
+    Row,
+    ShardTruth,
+    State,
+    Violation,
+    fold_rows,
+    index_rows,
+    read_entry,
+)
 
 
 class Judge:
     """Watches one run."""
 
-    def __init__(self, scheduler: Scheduler, shelf: Shelf, *, keyed: bool) -> None:
+    def __init__(
+        self, scheduler: Scheduler, shelf: Shelf, log_store: str | None = None, *, keyed: bool
+    ) -> None:
         self.scheduler = scheduler
         self.shelf = shelf
+        self.log_store = log_store or shelf.uri
         self.keyed = keyed
         self.shards: dict[UUID, ShardTruth] = {}
         self.puts: dict[BatchId, Put] = {}
         self.seen: dict[BatchId, int] = {}
+        self.where: dict[BatchId, UUID] = {}
+        """The shard whose log holds it."""
         self.claims: dict[tuple[str, UUID], int] = {}
         """The epoch each actor claimed last."""
         self.pins: dict[UUID, tuple[UUID, int, int]] = {}
@@ -58,34 +77,72 @@ class Judge:
         self.counts: Counter[str] = Counter()
         self.fault_free = True
         self.marks: dict[UUID, int] = {}
+        self.routings: list[TableRecord] = []
+        """Every way rows were sent to shards, oldest first."""
+        self.rollback: dict[str, Rollback] = {}
+        """Restores under way, by the process that runs them."""
         shelf.world.on_write.append(self.on_write)
-        shelf.world.before_delete.append(self.on_delete)
+        shelf.world.before_delete.append(lambda actor, uri: check_delete(self, actor, uri))
 
     def truth(self, shard: UUID) -> ShardTruth:
         """The truth about one shard."""
         found = self.shards.get(shard)
         if found is None:
-            found = self.shards[shard] = ShardTruth(shard)
+            found = self.shards[shard] = ShardTruth(shard, places=[(0, self.log_store)])
         return found
 
     # -- the store's side ------------------------------------------------------------------------
 
     def on_write(self, actor: Actor, op: str, uri: str, data: Any) -> None:
         """An applied write: judge what it means."""
-        path = uri.partition("://")[2].partition("/")[2]
+        root, path = split_uri(uri)
         parts = path.split("/")
+        is_table = root == self.shelf.uri
         if len(parts) == 4 and parts[0] == paths.SHARDS:
             if parts[2] == "wal":
                 position = paths.parse_wal_name(parts[3])
                 if position is not None:
-                    self._on_entry(actor, UUID(parts[1]), position, data)
-            elif parts[2] == "manifest":
+                    self._on_entry(actor, UUID(parts[1]), position, data, root)
+            elif parts[2] == "manifest" and is_table:
                 version = paths.parse_manifest_name(parts[3])
                 if version is not None:
                     self._on_manifest(actor, UUID(parts[1]), version, data, path)
+        elif is_table and path.startswith(paths.table_chain() + "/"):
+            self._on_record(decode_record(data, path))
+        elif is_table and path.startswith("_weir/") and parts[-2] == "wal_store":
+            self._on_move(UUID(parts[2]), data, path)
 
-    def _on_entry(self, actor: Actor, shard: UUID, position: int, data: bytes) -> None:
+    def _on_record(self, record: TableRecord) -> None:
+        if not self.routings or record.routing_version > self.routings[-1].routing_version:
+            self.routings.append(record)
+
+    def _on_move(self, shard: UUID, data: bytes, path: str) -> None:
+        raw = records.loads(data, path)
         truth = self.truth(shard)
+        target = raw["uri"] or self.shelf.uri
+        if raw["prepared"] or target == truth.places[-1][1]:
+            return
+        after = int(raw["after"])
+        left = [p for p, entry in truth.log.items() if p > after and entry.rows]
+        latest = truth.manifests[truth.last_version]
+        if left or latest.replay_after < truth.acked:
+            raise Violation("D", f"the log moves after {after}, and rows are left behind (S-3)")
+        self.counts["moves of the log"] += 1
+        self.scheduler.note("judge", f"the log is in {target} after {after}")
+        # Fences alone may be left in a store that was lost (S-2); the log goes on without them.
+        for position in [p for p in truth.log if p > after]:
+            del truth.log[position]
+        del truth.folded[after:]
+        truth.tip = after
+        truth.places.append((after, target))
+
+    def _on_entry(self, actor: Actor, shard: UUID, position: int, data: bytes, root: str) -> None:
+        truth = self.truth(shard)
+        if root != truth.places[-1][1]:
+            if any(store == root for _, store in truth.places):
+                self.counts["entry of a zombie in a store the log has left"] += 1
+                self.scheduler.note("judge", f"{position} in {root}, which the log has left")
+            return  # or in a clone
         if position in truth.log:
             # Collected, then written again by a zombie: counts for nothing, and is no success.
             self.counts["position written again after collection"] += 1
@@ -99,19 +156,15 @@ class Judge:
             raise Violation(
                 "L", f"position {position} has epoch {entry.epoch} after {before.epoch} (F-7)"
             )
-        self._check_batches(entry)
+        if truth.sealed:
+            raise Violation("S", f"a sealed shard took an entry at {position} (C-11)")
+        self._check_batches(entry, shard)
         truth.log[position] = entry
         truth.tip = max(truth.tip, position)
-        state = dict(truth.folded[-1]) if truth.folded else {}
-        if self.keyed:
-            for row in entry.rows:
-                if row[5]:
-                    state.pop(row[0], None)
-                else:
-                    state[row[0]] = row
-        truth.folded.append(state)
+        last = truth.folded[-1] if truth.folded else {}
+        truth.folded.append(fold_rows(last, entry.rows, keyed=self.keyed))
 
-    def _check_batches(self, entry: Entry) -> None:
+    def _check_batches(self, entry: Entry, shard: UUID) -> None:
         index = 0
         while index < len(entry.rows):
             row = entry.rows[index]
@@ -129,6 +182,7 @@ class Judge:
             if put.refused:
                 raise Violation("A", f"batch {batch} was refused, and is in the log all the same")
             self.seen[batch] = entry.position
+            self.where[batch] = shard
             index += len(put.rows)
 
     def _on_manifest(self, actor: Actor, shard: UUID, version: int, data: bytes, path: str) -> None:
@@ -139,6 +193,7 @@ class Judge:
             return
         before = truth.manifests.get(version - 1)
         truth.manifests[version] = manifest
+        truth.sealed = truth.sealed or manifest.status is Status.SEALED
         truth.last_version = max(truth.last_version, version)
         if before is None:
             if version != 1:
@@ -149,7 +204,19 @@ class Judge:
             raise Violation("S", f"manifest {version} lowers the epoch to {manifest.writer_epoch}")
         if manifest.writer_epoch > before.writer_epoch:
             self.claims[actor.name, shard] = manifest.writer_epoch
+        elif manifest.replay_after > before.replay_after:
+            self._on_rollback(actor, truth, manifest)
         self._check_move(actor, truth, manifest, before)
+
+    def _on_rollback(self, actor: Actor, truth: ShardTruth, manifest: ShardManifest) -> None:
+        """A restore's one manifest: from its position on the log begins at the checkpoint."""
+        held = self.rollback.get(actor.name)
+        if held is None or held.done or held.shard != truth.shard:
+            return
+        held.done = True
+        del truth.folded[manifest.replay_after - 1 :]
+        truth.folded.append(held.state)
+        self.scheduler.note("judge", f"rolled back at {manifest.replay_after}")
 
     def _check_move(
         self, actor: Actor, truth: ShardTruth, manifest: ShardManifest, before: ShardManifest
@@ -172,65 +239,6 @@ class Judge:
                 folder = paths.sstable_dir(truth.shard, table.path)
                 if f"{folder}/data.arrow" not in self.shelf.blobs:
                     raise Violation("C", f"{table.path} is published, and not there (M-4)")
-
-    def on_delete(self, actor: Actor, uri: str) -> None:
-        """Called before an object goes: is it reachable?"""
-        path = uri.partition("://")[2].partition("/")[2]
-        parts = path.split("/")
-        if len(parts) < 4 or parts[0] != paths.SHARDS:
-            return
-        truth = self.truth(UUID(parts[1]))
-        latest = truth.manifests.get(truth.last_version)
-        if latest is None:
-            return
-        if parts[2] == "wal" and len(parts) == 4:
-            self._delete_entry(truth, latest, parts[3])
-        elif parts[2] == "manifest" and len(parts) == 4:
-            self._delete_manifest(truth, parts[3])
-        else:
-            self._delete_sstable(truth, latest, parts[2], actor)
-
-    def _delete_entry(self, truth: ShardTruth, latest: ShardManifest, name: str) -> None:
-        position = paths.parse_wal_name(name)
-        if position is None:
-            return
-        if position >= latest.replay_after:
-            raise Violation("C", f"entry {position} deleted, R is {latest.replay_after} (G-1, G-9)")
-        if position > self._floor(truth, "wal"):
-            raise Violation("C", f"entry {position} deleted above the floor (G-7c)")
-        for shard, version, through in self.pins.values():
-            pinned = truth.manifests.get(version)
-            if shard == truth.shard and pinned and pinned.replay_after < position <= through:
-                raise Violation("C", f"entry {position} deleted although a checkpoint holds it")
-
-    def _delete_manifest(self, truth: ShardTruth, name: str) -> None:
-        version = paths.parse_manifest_name(name)
-        if version is None:
-            return
-        if version == truth.last_version:
-            raise Violation("C", f"the latest manifest {version} deleted (G-9)")
-        if version > self._floor(truth, "manifest"):
-            raise Violation("C", f"manifest {version} deleted above the floor (G-6)")
-        if any(s == truth.shard and v == version for s, v, _ in self.pins.values()):
-            raise Violation("C", f"manifest {version} deleted although a checkpoint holds it")
-
-    def _delete_sstable(
-        self, truth: ShardTruth, latest: ShardManifest, name: str, actor: Actor
-    ) -> None:
-        holders = [
-            latest,
-            *(truth.manifests[v] for s, v, _ in self.pins.values() if s == truth.shard),
-        ]
-        if any(name == table.path for manifest in holders for table in manifest.sstables):
-            raise Violation("C", f"SSTable {name} deleted while a manifest names it (G-1)")
-        parsed = paths.parse_sstable_name(name)
-        if parsed and parsed[1] >= latest.current_generation:
-            raise Violation("C", f"{actor.name} deleted {name}, which may yet be published (G-4)")
-
-    def _floor(self, truth: ShardTruth, kind: str) -> int:
-        folder = f"{paths.floors_dir(truth.shard)}/{kind}"
-        numbers = [paths.parse_marker_name(n.rpartition("/")[2]) for n in self.shelf.names(folder)]
-        return max((n for n in numbers if n is not None), default=0)
 
     # -- the clients' side -----------------------------------------------------------------------
 
@@ -296,38 +304,13 @@ class Judge:
         """
         self.counts["views"] += 1
         truth = self.truth(shard)
-        if not self.keyed:
-            return self._viewed_appends(truth, rows, low, high)
-        found = {row[0]: row for row in rows}
-        if len(found) != len(rows):
-            raise Violation("O", "a key is in the view twice")
+        found = index_rows(rows, keyed=self.keyed)
         fits = [p for p in range(low, high + 1) if truth.state(p) == found]
         if not fits:
             raise Violation("R", self._explain(truth, found, low, high))
         return fits[0], fits[-1]
 
-    def _viewed_appends(
-        self, truth: ShardTruth, rows: list[Row], low: int, high: int
-    ) -> tuple[int, int]:
-        left = Counter(rows)
-        if max(left.values(), default=0) > 1:
-            raise Violation("O", f"rows in the view twice: {left.most_common(2)}")
-        position = lowest = 0
-        while position < high:
-            following = truth.log[position + 1].rows
-            if any(row not in left for row in following):
-                break
-            for row in following:
-                del left[row]
-            position += 1
-            lowest = position if following else lowest
-        if left:
-            raise Violation("R", f"rows beyond the prefix through {position}: {list(left)[:3]}")
-        if position < low:
-            raise Violation("R", f"the view ends at {position}, and {low} was acknowledged before")
-        return max(lowest, low), position
-
-    def _explain(self, truth: ShardTruth, found: dict[int, Row], low: int, high: int) -> str:
+    def _explain(self, truth: ShardTruth, found: State, low: int, high: int) -> str:
         want = truth.state(low)
         lines = [f"no prefix of the log in [{low}, {high}] gives this view; compared with {low}:"]
         lines += [

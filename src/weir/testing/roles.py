@@ -13,11 +13,13 @@ from weir.log.manifests import Manifests
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
 from weir.table.core import Core
+from weir.table.making import open as open_table
 from weir.table.record import Route, TableRecord, TableRecords
 from weir.table.scan import Scan
 from weir.table.sharding import Unsharded
+from weir.table.shards import Shard
 from weir.table.tails import Tails
-from weir.testing.scenarios import COLUMNS, SHARD, Role, Run
+from weir.testing.scenarios import COLUMNS, SHARD, TABLE, WAL, Role, Run
 from weir.testing.scheduler import Actor
 from weir.testing.truth import Put, Row, Violation
 
@@ -66,9 +68,7 @@ class Session:
         config = WriterConfig(**{**self.role.config, **changes})
         run.note(self.actor, f"open session {self.number}")
         try:
-            self.writer = ShardWriter.open(
-                run.site(self.actor), schema=run.schema, lake=run.lake(self.actor), config=config
-            )
+            self.writer = open_shard(run, self.actor, config, self._wanted_store())
         except WeirError as error:
             run.note(self.actor, f"open failed: {type(error).__name__}")
             judge.failed(SHARD, error, None, 0)
@@ -76,6 +76,12 @@ class Session:
         judge.opened(SHARD, self.writer.epoch)
         run.note(self.actor, f"opened epoch {self.writer.epoch}")
         return True
+
+    def _wanted_store(self) -> str | None:
+        """Where this session wants the log; None: where it is."""
+        if not self.run.plan.moves:
+            return None
+        return self.rng.choice((None, TABLE, WAL, f"{WAL}-2"))
 
     def _work(self) -> None:
         for _ in range(self.role.ops):
@@ -230,6 +236,20 @@ class Session:
         return put, to_batch(rows)
 
 
+def open_shard(
+    run: Run, actor: Actor, config: WriterConfig, wal_uri: str | None = None
+) -> ShardWriter:
+    """A writer of the shard; where logs move, opened as users do, with a place for the log."""
+    if not run.plan.moves:
+        return ShardWriter.open(
+            run.site(actor), schema=run.schema, lake=run.lake(actor), config=config
+        )
+    if wal_uri is not None:
+        run.note(actor, f"wants the log in {wal_uri}")
+    table = open_table(TABLE, wal_uri=wal_uri, env=actor.env)
+    return Shard(table.core, SHARD, None).writer(config)
+
+
 def to_batch(rows: list[Row]) -> pa.RecordBatch:
     """Rows as a client hands them over; deletes marked, so that they too tell where they came
     from."""
@@ -319,7 +339,8 @@ def final(run: Run, actor: Actor) -> None:
     role = Role("final", sessions=1, ops=0)
     session = Session(run, actor, role, run.next_session())
     site = run.site(actor)
-    opened = ShardWriter.open(site, schema=run.schema, lake=run.lake(actor))
+    config = WriterConfig(fence_ttl=run.plan.fence_ttl) if run.plan.is_story else WriterConfig()
+    opened = open_shard(run, actor, config)
     run.judge.opened(SHARD, opened.epoch)
     put, data = session.make()
     ack = opened.put(data)

@@ -8,25 +8,27 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pyarrow as pa
 
 from weir.format.schema import FIELD_ID, TableSchema, table_schema
 from weir.log.site import ShardSite
-from weir.store.retry import RetryingStore, RetryPolicy
+from weir.store.open import open_store
+from weir.store.retry import RetryingStore
 from weir.testing.model_lake import ModelLake
 from weir.testing.oracles import Judge
 from weir.testing.scheduler import POLICIES, Actor, Scheduler, Settings, Stuck
 from weir.testing.sim_env import make_actor
-from weir.testing.sim_store import SimStore
-from weir.testing.sim_world import Faults, Shelf, World
+from weir.testing.sim_places import SimPlaces
+from weir.testing.sim_world import Faults, World
 from weir.testing.truth import Violation
 
 SHARD = UUID(int=0x5EED, version=4)
 COLUMNS = ("k", "w", "c", "i", "n")
-RETRY = RetryPolicy(attempts=4, first_delay=0.05, longest_delay=0.5, deadline=30.0)
+TABLE = "s3://main"
+WAL = "s3://wal"
 FINAL_CALLS_MAX = 400
 """Store calls that recovery and one put may take on a healthy store, besides one for each entry
 (P)."""
@@ -63,6 +65,10 @@ class Plan:
     wal_only: bool
     """No writer has a MemTable, and compaction folds the log."""
     roles: list[Role]
+    moves: bool = False
+    """Writers open with a place for the log of their own; it moves from store to store."""
+    is_story: bool = False
+    """Where or what the table is changes; everybody opens it as users do."""
 
     def to_record(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -132,9 +138,9 @@ class Run:
             Faults(**plan.faults),
             paging=plan.paging,
         )
-        self.shelf = Shelf(self.world, "sim://main")
-        self.wal_shelf = Shelf(self.world, "sim://wal") if plan.wal_apart else self.shelf
-        self.judge = Judge(self.scheduler, self.shelf, keyed=plan.keyed)
+        self.shelf = self.world.shelf(TABLE)
+        self.wal_shelf = self.world.shelf(WAL) if plan.wal_apart else self.shelf
+        self.judge = Judge(self.scheduler, self.shelf, self.wal_shelf.uri, keyed=plan.keyed)
         self.sessions = 0
         self.stream_offset = 0
         """The last batch of the stream whose success its driver has heard of."""
@@ -145,21 +151,29 @@ class Run:
 
     # -- what roles use --------------------------------------------------------------------------
 
+    def actor(self, name: str, seed: str, **offsets: float) -> Actor:
+        """A process of this world."""
+        places = SimPlaces(self.world, self.schema)
+        places.actor = make_actor(self.scheduler, name, seed, places=places, **offsets)
+        return places.actor
+
     def store(self, actor: Actor) -> RetryingStore:
         """The table's store as that process sees it, retries included."""
-        return RetryingStore(SimStore(self.shelf, actor), actor.env, RETRY)
+        return cast("RetryingStore", open_store(TABLE, env=actor.env))
 
     def site(self, actor: Actor, shard: UUID = SHARD) -> ShardSite:
         """The shard as that process sees it."""
         store = self.store(actor)
         wal = store
         if self.wal_shelf is not self.shelf:
-            wal = RetryingStore(SimStore(self.wal_shelf, actor), actor.env, RETRY)
+            wal = cast("RetryingStore", open_store(WAL, env=actor.env))
         return ShardSite(store, wal, shard, actor.env)
 
     def lake(self, actor: Actor) -> ModelLake:
         """The Lance side as that process sees it."""
-        return ModelLake(self.store(actor), self.schema)
+        assert actor.env.places is not None, "a process of this world"
+        lake: ModelLake = actor.env.places.lake(TABLE)
+        return lake
 
     def next_session(self) -> int:
         """A number for a writer's session."""
@@ -210,7 +224,7 @@ class Run:
 
     def _prepare(self) -> None:
         self.world.healthy = True
-        maker = make_actor(self.scheduler, "setup", "setup")
+        maker = self.actor("setup", "setup")
         self.lake(maker).create_base()
         self._setup(self, maker)
         self.world.healthy = False
@@ -219,8 +233,7 @@ class Run:
         self._starts += 1
         number = self.plan.roles.index(role)
         name = f"{role.kind}{number}" + "'" * incarnation
-        actor = make_actor(
-            self.scheduler,
+        actor = self.actor(
             name,
             f"actor/{self.plan.seed}/{number}/{incarnation}",
             boot_offset=role.boot_offset * (incarnation + 1),
@@ -250,7 +263,7 @@ class Run:
                     self._start(role, actor.name.count("'") + 1)
 
     def _final(self, final: Callable[[Run, Actor], None]) -> None:
-        actor = make_actor(self.scheduler, "final", f"final/{self.plan.seed}")
+        actor = self.actor("final", f"final/{self.plan.seed}")
         before = sum(self.world.calls.values())
         entries = sum(len(truth.log) for truth in self.judge.shards.values())
         self.scheduler.spawn(actor, lambda: final(self, actor), name="final")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 
-from weir.env import Condition, Env, Lock, Thread
+from weir.env import Condition, Env, Lock, Places, Thread
 from weir.testing.scheduler import Actor, Killed, Scheduler, Task
 
 T = TypeVar("T")
@@ -200,9 +200,11 @@ def make_actor(
     *,
     boot_offset: float = 0.0,
     wall_offset: float = 0.0,
+    places: Places | None = None,
 ) -> Actor:
     """An actor with an environment of its own, seeded by `seed`."""
     clock, threads = SimClock(scheduler), SimThreads(scheduler)
-    actor = Actor(name, Env(clock, threads, random.Random(seed)), boot_offset, wall_offset)
+    env = Env(clock, threads, random.Random(seed), places)
+    actor = Actor(name, env, boot_offset, wall_offset)
     clock.actor = threads.actor = actor
     return actor

@@ -73,6 +73,14 @@ class World:
     """Writes begun, by actor: the crash points of a script."""
     crash_at: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Actor to (n, "before" or "after"): it dies at its n-th write."""
+    shelves: dict[str, Shelf] = field(default_factory=dict)
+    """Every store of the run, by URI."""
+
+    def shelf(self, uri: str) -> Shelf:
+        """The store at that URI, empty when it is met for the first time."""
+        if uri not in self.shelves:
+            self.shelves[uri] = Shelf(self, uri)
+        return self.shelves[uri]
 
     def deliver(self, *, everything: bool = False) -> None:
         """Apply the late requests that are due."""

@@ -25,14 +25,22 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "fencing": ("writer", "fencer", "fencer", "reader"),
     "collection": ("writer", "writer", "fencer", "collector", "collector", "reader"),
 }
+STORIES: dict[str, tuple[str, ...]] = {
+    "moves": ("writer", "fencer", "writer", "checkpointer", "compactor", "collector", "reader"),
+}
+"""Scenarios that change where or what the table is; one seed in three tells one of them."""
+STORY_CHANCE = 1 / 3
 
 
 def draw_plan(seed: int, scenario: str | None = None) -> Plan:
     """The plan of a seed; every choice has its own child of the seed."""
     rng = random.Random(f"plan/{seed}")
+    story = random.Random(f"story/{seed}")
     name = rng.choice(sorted(SCENARIOS))
+    if story.random() < STORY_CHANCE:
+        name = story.choice(sorted(STORIES))
     name = scenario or name
-    kinds = SCENARIOS[name]
+    kinds = (SCENARIOS | STORIES)[name]
     roles = [draw_role(random.Random(f"role/{seed}/{i}"), kind) for i, kind in enumerate(kinds)]
     kept = [role for role in roles if rng.random() < 0.8] or roles[:1]
     return Plan(
@@ -44,8 +52,10 @@ def draw_plan(seed: int, scenario: str | None = None) -> Plan:
         faults=draw_faults(random.Random(f"fault rates/{seed}")),
         paging=rng.choice((0.0, 0.0, 0.3)),
         fence_ttl=rng.choice((0.0, 0.0, 0.1, 1.0, 60.0)),
-        wal_only=name in {"checkpoints", "compaction", "stream"} and rng.random() < 0.3,
+        wal_only=name in {"checkpoints", "compaction", "stream", "moves"} and rng.random() < 0.3,
         roles=kept,
+        moves=name == "moves",
+        is_story=name in STORIES,
     )
 
 

@@ -12,6 +12,8 @@ from weir.format.manifest import ShardManifest
 Row = tuple[int, int, int, int, int, bool]
 """Key, session, batch, index in the batch, size of the batch, is a delete."""
 BatchId = tuple[int, int]
+Ident = tuple[int, ...]
+State = dict[Ident, Row]
 
 
 class Violation(BaseException):
@@ -46,6 +48,15 @@ class Put:
 
 
 @dataclass
+class Rollback:
+    """A restore under way: what the shard will hold from its manifest on."""
+
+    shard: UUID
+    state: State
+    done: bool = False
+
+
+@dataclass
 class ShardTruth:
     """What the judge knows of one shard."""
 
@@ -58,12 +69,43 @@ class ShardTruth:
     """Highest position acknowledged to a client."""
     opened_epoch: int = 0
     """Highest epoch whose `open` has returned."""
-    folded: list[dict[int, Row]] = field(default_factory=list)
-    """Per position the newest row of each key, deletes left out."""
+    folded: list[State] = field(default_factory=list)
+    """Per position the rows a reader sees, deletes left out."""
+    places: list[tuple[int, str]] = field(default_factory=list)
+    """Where the log is: (after, store), the last one now; it moved there after that position."""
+    sealed: bool = False
 
-    def state(self, position: int) -> dict[int, Row]:
-        """What a reader sees who sees the log through `position`; keyed tables."""
+    def state(self, position: int) -> State:
+        """What a reader sees who sees the log through `position`."""
         return self.folded[position - 1] if position else {}
+
+    def place_of(self, position: int) -> str:
+        """The store that holds the entry at `position`."""
+        return next(store for after, store in reversed(self.places) if after < position)
+
+
+def identity(row: Row, *, keyed: bool) -> Ident:
+    """What makes a row one row: its key, or where it came from."""
+    return (row[0],) if keyed else row[1:4]
+
+
+def fold_rows(state: State, rows: list[Row], *, keyed: bool) -> State:
+    """The state after those rows."""
+    following = dict(state)
+    for row in rows:
+        if row[5]:
+            following.pop(identity(row, keyed=keyed), None)
+        else:
+            following[identity(row, keyed=keyed)] = row
+    return following
+
+
+def index_rows(rows: list[Row], *, keyed: bool) -> State:
+    """A view as a state; a row that is there twice is a broken promise."""
+    found = {identity(row, keyed=keyed): row for row in rows}
+    if len(found) != len(rows):
+        raise Violation("O", "a key or a row is in the view twice")
+    return found
 
 
 def read_entry(data: bytes, position: int, actor: str) -> Entry:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID, uuid5
 
+from weir.env import Env
 from weir.errors import CheckpointNotFound, InvalidInput, WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
@@ -101,7 +102,7 @@ def clone(
     if begun is not None:
         _require_same(begun, table, source, uri)
     if begun is not None and begun.state == "ready":
-        _require_pins(begun, options)
+        _require_pins(begun, options, env)
         return open_table(uri, storage_options=options, env=env)
     wal_place = None if wal_uri is None else normalize(wal_uri)
     job = _Job(
@@ -156,9 +157,9 @@ def _require_same(begun: Lineage, table: Table, source: Checkpoint, uri: str) ->
         )
 
 
-def _require_pins(begun: Lineage, options: Options) -> None:
+def _require_pins(begun: Lineage, options: Options, env: Env) -> None:
     for pin in begun.pins:
-        if Checkpoints(open_store(pin.uri, options)).load(pin.checkpoint) is None:
+        if Checkpoints(open_store(pin.uri, options, env=env)).load(pin.checkpoint) is None:
             raise CheckpointNotFound(
                 f"the clone's pin {pin.checkpoint} in {pin.uri} is gone: files it shares may be"
                 " deleted. Make a new clone from a new checkpoint"
@@ -291,7 +292,9 @@ def _copy_log(job: _Job, pin: ShardPin) -> tuple[Position, int]:
         # Before the first entry: the store of another table must not take any.
         stamp_store_id(job.wal, pin.shard, _store_id(job, pin), job.uri)
     try:
-        site = job.table.core.site(pin.shard)
+        core = job.table.core
+        core.site(pin.shard, core.tails.manifests(core.beside(pin.shard)).floors.load())
+        site = core.site_at(pin.shard, pin.wal_through)
     except WalStoreMismatch as lost:
         if job.source.scope != "all" and not job.accept_loss:
             raise lost_prefix(pin, pin.wal_through, "its WAL store") from lost

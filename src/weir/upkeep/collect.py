@@ -139,7 +139,9 @@ def target_of(table: CollectableTable) -> Target:
     sites, notes = [], []
     for shard in core.shard_ids():
         try:
-            sites.append(core.site(shard))
+            # The floors tell of a move of the log since this handle last looked (S-3).
+            floors = core.tails.manifests(core.beside(shard)).floors.load()
+            sites.append(core.site(shard, floors))
         except (WalStoreMismatch, StoreError) as error:
             # S-6: what lies beside the data can be collected all the same.
             notes.append(f"the log of shard {shard} was left alone (S-6): {error}")

@@ -26,10 +26,11 @@ from weir.lake.index import released_generation
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
+from weir.log.site import ShardSite
 from weir.table.core import CONCURRENCY, Core
 from weir.table.table import Table
 from weir.upkeep.compact_jobs import PROGRESS, Job, JobRecord, Jobs
-from weir.upkeep.compact_plan import Waiting, find_waiting, make_job, make_tasks, tip_of
+from weir.upkeep.compact_plan import Waiting, find_waiting, log_of, make_job, make_tasks
 from weir.upkeep.compact_wal import pass_folded, publish_closed
 from weir.upkeep.pinning import base_floor
 from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
@@ -247,7 +248,8 @@ class _Run:
                 self.report.wal_entries += fold.through - fold.after
             else:
                 self.report.notes.append(
-                    f"shard {shard}: a writer claimed it meanwhile; its log is folded next time"
+                    f"shard {shard}: a writer claimed or flushed it meanwhile; its log is folded"
+                    " next time"
                 )
         self.pause("passed")
         self.core.env.threads.map(self._prune, list(job.marks), workers=CONCURRENCY)
@@ -275,7 +277,7 @@ class _Run:
             return
         self.report.notes.append(f"shard {shard}: its manifest is busy; gc prunes it later")
 
-    def _open_logs(self) -> list[tuple[ShardManifest, int]]:
+    def _open_logs(self) -> list[tuple[ShardSite, ShardManifest, int]]:
         """Append-only shards whose log may be turned into SSTables, and the end of each log."""
         if self.core.record.primary_key:
             return []
@@ -285,15 +287,15 @@ class _Run:
             if manifest is None:
                 continue
             if self.fold_wal or manifest.status is Status.SEALED:
-                through = tip_of(self.core, manifest)
+                site, through = log_of(self.core, manifest)
                 if through > manifest.replay_after:
-                    found.append((manifest, through))
+                    found.append((site, manifest, through))
         return found
 
     def _publish_logs(self) -> None:
-        for manifest, through in self._open_logs():
+        for site, manifest, through in self._open_logs():
             try:
-                made = publish_closed(self.core, manifest, through)
+                made = publish_closed(self.core, site, manifest, through)
             except CommitConflict as lost:
                 self.report.notes.append(str(lost))
                 continue

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from weir.format.manifest import ShardManifest, Status
 from weir.lake.base import LanceBase
+from weir.log.site import ShardSite
 from weir.table.core import CONCURRENCY, Core
 from weir.table.snapshot import Cut, Snapshot
 from weir.upkeep.compact_jobs import Job, WalFold
@@ -86,18 +87,22 @@ def _is_sealed(manifest: ShardManifest) -> bool:
 
 
 def _log_of(core: Core, manifest: ShardManifest) -> WalFold | None:
-    site = core.site(manifest.shard_id)
-    through = tip_of(core, manifest)
+    site, through = log_of(core, manifest)
     if through <= manifest.replay_after:
         return None
     generation = last_generation(site, manifest, through)
     return WalFold(manifest.writer_epoch, manifest.replay_after, through, generation)
 
 
-def tip_of(core: Core, manifest: ShardManifest) -> int:
-    """The last position used in that shard's log."""
-    site = core.site(manifest.shard_id)
-    return core.tails.tip(site, manifest, core.tails.manifests(site).floors.load())
+def log_of(core: Core, manifest: ShardManifest) -> tuple[ShardSite, int]:
+    """Where that shard's log is now, and the last position used in it.
+
+    The floors tell of a move: a handle that is kept for days must not fold what a fenced writer
+    left in the store the log was in before (S-3).
+    """
+    floors = core.tails.manifests(core.beside(manifest.shard_id)).floors.load()
+    site = core.site(manifest.shard_id, floors)
+    return site, core.tails.tip(site, manifest, floors)
 
 
 def _waiting(manifest: ShardManifest, wal: WalFold | None, folded: int) -> Waiting:

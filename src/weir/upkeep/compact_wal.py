@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
-from weir.errors import CommitConflict, FencedError
+from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.format.schema import align_batch
@@ -30,6 +30,7 @@ from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.shard.replay import replay_entries
 from weir.shard.tokens import Tokens, tokens_in_log
+from weir.store.api import ObjectMissing
 from weir.table.core import Core
 from weir.types import Epoch, Generation, Position
 from weir.upkeep.compact_jobs import WalFold
@@ -42,7 +43,14 @@ def last_generation(site: ShardSite, manifest: ShardManifest, through: int) -> G
     current = Generation(manifest.current_generation)
     for position in range(through, manifest.replay_after, -1):
         path = paths.wal_path(site.shard, Position(position))
-        entry = decode_entry(site.wal.get(path).data, position=Position(position), path=path)
+        try:
+            data = site.wal.get(path).data
+        except ObjectMissing:
+            raise SnapshotExpired(
+                f"{site}: entry {position} was flushed and collected while its log was being"
+                " planned for compaction; compact again"
+            ) from None
+        entry = decode_entry(data, position=Position(position), path=path)
         if not entry.is_fence and entry.batches:
             return Generation(max(current, entry.generation or current))
     return current
@@ -56,14 +64,21 @@ def record_tokens(site: ShardSite, after: int, through: int) -> None:
 
 
 def pass_folded(site: ShardSite, fold: WalFold) -> bool:
-    """Move R over entries that are in the base now; False when a newer writer owns the shard.
+    """Move R over entries that are in the base now; False when somebody else took them on.
 
-    Then R stays, the new owner replays the entries, and they are folded again: the same rows.
+    Then R stays, whoever owns the shard replays or flushes the entries, and they are folded again:
+    the same rows.
     """
     record_tokens(site, fold.after, fold.through)
+    taken_on = False
 
     def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-        if current.replay_after >= fold.through:
+        nonlocal taken_on
+        # A flush in the same epoch (a hand-over, a seal, a checkpoint of scope "all") published
+        # some of the entries as an SSTable, which readers take for newer than the base. The entries
+        # after it must stay readable above it (L-2).
+        taken_on = fold.after < current.replay_after < fold.through
+        if taken_on or current.replay_after >= fold.through:
             return None
         generation = Generation(max(current.current_generation, fold.generation))
         following = replace(
@@ -79,30 +94,27 @@ def pass_folded(site: ShardSite, fold: WalFold) -> bool:
     except FencedError as fenced:
         log.info("compact.wal.given_up shard=%s reason=%s", site.shard, fenced)
         return False
-    return True
+    return not taken_on
 
 
-def publish_closed(core: Core, manifest: ShardManifest, through: int) -> int:
+def publish_closed(core: Core, site: ShardSite, manifest: ShardManifest, through: int) -> int:
     """Turn closed generations of an append-only shard's log into SSTables; how many.
 
     One commit, in the epoch of `manifest`; `CommitConflict` when a newer writer owns the shard (the
     SSTables written are orphans then).
     """
-    site = core.site(manifest.shard_id)
     manifests = Manifests(site)
-    claim = Claim(manifest, Position(through), 0.0)
-    covered = Position(manifest.replay_after)
-    made: list[SsTable] = []
-    sealed = manifest.status is Status.SEALED
-    waiting: tuple[Generation, list[WalEntry]] | None = None
-    for generation, entries in _by_generation(site, manifests, claim):
-        if waiting is not None:
-            made.append(_write(core, site, *waiting))
-            covered = Position(entries[0].position - 1)
-        waiting = (generation, entries)
-    if waiting is not None and sealed:
-        made.append(_write(core, site, *waiting))
-        covered = Position(through)
+    try:
+        made, covered = _write_closed(core, site, manifest, through)
+    except (MissingEntry, FencedError) as gone:
+        latest = manifests.require()
+        planned = (manifest.writer_epoch, manifest.replay_after)
+        if (latest.writer_epoch, latest.replay_after) == planned:
+            raise
+        raise CommitConflict(
+            f"{site}: its log was flushed, and collected or moved, while it was turned into"
+            " SSTables; compact again"
+        ) from gone
     if not made:
         return 0
     record_tokens(site, manifest.replay_after, covered)
@@ -130,6 +142,25 @@ def publish_closed(core: Core, manifest: ShardManifest, through: int) -> int:
             " written is an orphan"
         ) from fenced
     return len(made)
+
+
+def _write_closed(
+    core: Core, site: ShardSite, manifest: ShardManifest, through: int
+) -> tuple[list[SsTable], Position]:
+    """The closed generations as SSTables nobody names yet, and the last position they cover."""
+    claim = Claim(manifest, Position(through), 0.0)
+    covered = Position(manifest.replay_after)
+    made: list[SsTable] = []
+    waiting: tuple[Generation, list[WalEntry]] | None = None
+    for generation, entries in _by_generation(site, Manifests(site), claim):
+        if waiting is not None:
+            made.append(_write(core, site, *waiting))
+            covered = Position(entries[0].position - 1)
+        waiting = (generation, entries)
+    if waiting is not None and manifest.status is Status.SEALED:
+        made.append(_write(core, site, *waiting))
+        covered = Position(through)
+    return made, covered
 
 
 def _by_generation(

@@ -25,6 +25,7 @@ from weir.errors import (
     CommitConflict,
     FencedError,
     MissingEntry,
+    SnapshotExpired,
     WalOnlyMode,
 )
 from weir.format import paths
@@ -195,7 +196,10 @@ def _durable_pin(core: Core, shard: UUID) -> ShardPin | None:
         if manifest is None:
             return None
         if acknowledged is None:
-            tip = find_tip(core.site(shard, floors), Position(_known(manifest, floors)))
+            try:
+                tip = find_tip(core.site(shard, floors), Position(_known(manifest, floors)))
+            except SnapshotExpired:
+                continue  # the log moved while we looked (S-3)
         else:
             tip = Position(acknowledged)
         if manifests.require().writer_epoch != manifest.writer_epoch:
@@ -245,7 +249,10 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
         if manifest is None:
             return None
         site = core.site(shard, floors)
-        tip = find_tip(site, Position(_known(manifest, floors)))
+        try:
+            tip = find_tip(site, Position(_known(manifest, floors)))
+        except SnapshotExpired:
+            continue  # the log moved while we looked (S-3)
         if tip <= manifest.replay_after:
             return manifest
         if _holds_rows(site, manifest, tip):

@@ -31,7 +31,6 @@ from weir.log.fence import claim_shard
 from weir.log.lineage import Lineage, append_lineage, read_lineage
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
-from weir.log.site import ShardSite
 from weir.table.core import Core
 from weir.table.table import Table
 from weir.table.tails import live_entries
@@ -128,12 +127,12 @@ def _restore_shard(
     if current is None:
         return None
     if current.status is Status.SEALED:
-        site, epoch, through = core.beside(shard), current.writer_epoch, current.last_seen
+        epoch, through = current.writer_epoch, current.last_seen
     else:
-        site = core.site(shard)
-        claim = claim_shard(site, manifests)
+        core.wal_stores.forget(shard)
+        claim = claim_shard(core.site(shard), manifests)
         epoch, through = claim.epoch, claim.fence
-    rows = None if pin is None or pin.closed else _log_rows(core, site, pin, schema)
+    rows = None if pin is None or pin.closed else _log_rows(core, pin, schema)
     kept = [] if pin is None else [t for t in pin.sstables if t.generation > folded]
 
     def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
@@ -157,8 +156,9 @@ def _restore_shard(
     return int(after), int(committed.replay_after)
 
 
-def _log_rows(core: Core, site: ShardSite, pin: ShardPin, schema: TableSchema) -> SsTable | None:
+def _log_rows(core: Core, pin: ShardPin, schema: TableSchema) -> SsTable | None:
     """The rows of the entries `(R, T]` as an SSTable of their own; W-4: they are in the log."""
+    site = core.site_at(pin.shard, pin.wal_through)
     try:
         entries = list(
             live_entries(

@@ -1,0 +1,32 @@
+"""The stores and tables of a simulated world, as the product reaches for them by URI."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from weir.format.schema import TableSchema
+from weir.store.retry import RetryingStore, RetryPolicy
+from weir.testing.model_lake import ModelLake
+from weir.testing.scheduler import Actor
+from weir.testing.sim_store import SimStore
+from weir.testing.sim_world import World
+
+RETRY: Final = RetryPolicy(attempts=4, first_delay=0.05, longest_delay=0.5, deadline=30.0)
+
+
+class SimPlaces:
+    """`weir.env.Places` of one actor."""
+
+    actor: Actor
+
+    def __init__(self, world: World, schema: TableSchema) -> None:
+        self._world = world
+        self._schema = schema
+
+    def store(self, uri: str) -> RetryingStore:
+        """That store as the actor sees it, retries included."""
+        return RetryingStore(SimStore(self._world.shelf(uri), self.actor), self.actor.env, RETRY)
+
+    def lake(self, uri: str) -> ModelLake:
+        """The Lance side of the table there."""
+        return ModelLake(self.store(uri), self._schema, self.store)

@@ -1,0 +1,62 @@
+"""A log was folded into the base while a flush in the same epoch published a part of it.
+
+Compaction of a WAL-only table then moved R over the rest, and the SSTable of the part, older than
+what the base held, was read as newer: rows went back to what they had been (L-2). A hand-over, a
+seal and a checkpoint of scope "all" flush such tables. Found by the simulator's moves (seed 1184).
+"""
+
+from dataclasses import replace
+
+from tests.support.moments import again, expect, make, put, rows
+from weir.config import WriterConfig
+from weir.format.manifest import SsTable
+from weir.log.manifests import Manifests
+from weir.log.rules import Evidence
+from weir.types import Generation, Position
+
+A, B = range(10), range(5)
+
+
+def test_l2_a_fold_does_not_pass_entries_above_one_that_was_flushed_meanwhile(tmp_path):
+    config = WriterConfig(enable_memtable=False, max_memtable_rows=1)
+    table = make(tmp_path / "t", 1, writer_defaults=config)
+    shard = table.shards()[0]
+    writer = shard.writer()
+    put(writer, A, "a")
+    put(writer, B, "b")
+    first = shard.manifest().last_seen + 2  # after the fence
+
+    def publish_first(step):
+        if step != "committed":
+            return
+        core = again(table).core
+        schema = core.schema()
+        site = core.site(shard.id)
+        entry = next(iter(core.tails.entries(site, first - 1, first)))
+        assert entry.batches, "the entry that holds A"
+        info = core.lake.write_sstable(shard.id, "0123abcd_gen_1", entry.batches, schema)
+
+        def change(current):
+            made = SsTable(
+                generation=current.current_generation,
+                path="0123abcd_gen_1",
+                in_memory_bytes=info.in_memory_bytes,
+                physical_rows=info.rows,
+                primary_key_bytes=info.primary_key_bytes,
+            )
+            following = replace(
+                current,
+                sstables=(made,),
+                current_generation=Generation(current.current_generation + 1),
+                replay_after=Position(first),
+                last_seen=Position(max(first, current.last_seen)),
+            )
+            return following, Evidence(covered=Position(first))
+
+        Manifests(site).update(change, epoch=writer.epoch)
+
+    table.compact(pause=publish_first)
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
+    writer.close()
+    again(table).compact()
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
