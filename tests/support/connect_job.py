@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.pipelines import cli
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import weir
 import weir.spark
@@ -46,7 +46,7 @@ def main() -> None:
     cli.run(Path(spec), [], False, [], False)
 
 
-def _count(df) -> dict[str, int]:
+def _count(df: DataFrame) -> dict[str, int]:
     return {row["v"]: row["count"] for row in df.groupBy("v").count().collect()}
 
 
