@@ -1,5 +1,6 @@
 """What people see: colours that can be read, tables that fit, progress, completion."""
 
+import dataclasses
 import io
 import os
 import re
@@ -14,7 +15,10 @@ from rich.color import Color
 from rich.console import Console
 
 import weir
+from tools import screens
 from weir.cli import looks, screen, sources
+from weir.cli.stats import overview
+from weir.cli.top import Sample, picture
 
 SOURCE = Path(weir.__file__).parent
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -94,6 +98,27 @@ def test_tables_fit_and_nothing_is_cut(run, table, monkeypatch, columns):
     assert str(nameless.id) in shown["checkpoint list"]  # the only name it has
     assert "in 7 d" in shown["checkpoint list"]
     assert str(table.shards()[0].id) in shown["shards"]
+
+
+def test_the_figures_of_a_large_table_fit_eighty_columns():
+    big = screens.shard(3, 123_456_789, 54_321, epoch=12_345, sstables=120)
+    small = dataclasses.replace(big, value="tenant-1", sstable_rows=7)
+    for shown in (overview(screens.table(big, small)), top_picture(screens.table(big, small))):
+        console = screens.screen()
+        console.print(shown)
+        text = console.export_text()
+        assert "…" not in text
+        assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+        assert "tenant-1" in text
+
+
+def top_picture(stats):
+    return picture([Sample(0.0, stats), Sample(1.0, stats)])
+
+
+def test_large_numbers_are_brief():
+    told = [screen.brief(n) for n in (0, 99_999, 123_456, 12_345_678, 98_765_432_100)]
+    assert told == ["0", "99,999", "123k", "12.3M", "98.8G"]
 
 
 def test_remaining_time():

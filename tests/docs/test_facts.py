@@ -7,7 +7,7 @@ import pytest
 
 import weir
 from tests.docs.blocks import ROOT, pages
-from tools import docs_tables, drawings
+from tools import docs_tables, drawings, screens
 from weir import errors
 
 
@@ -84,6 +84,12 @@ def test_a_rule_nobody_cites_would_be_seen():
 def test_the_committed_drawing_is_what_the_tool_draws(name):
     # Otherwise: python tools/drawings.py
     assert (drawings.FOLDER / name).read_text() == drawings.DRAWINGS[name]()
+
+
+@pytest.mark.parametrize("name", sorted(screens.SCREENS))
+def test_the_committed_screen_is_what_the_command_draws(name):
+    # Otherwise: python tools/screens.py
+    assert (screens.FOLDER / name).read_text(encoding="utf-8") == screens.SCREENS[name]()
 
 
 def test_figures_of_the_readme_are_those_of_the_last_benchmark():

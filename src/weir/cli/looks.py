@@ -83,7 +83,7 @@ def _tidy(node: Any) -> None:
 def _plain_argument(argument: Any) -> None:
     """`URI`, and not `{URI}` and `URI <str>`."""
     many = "..." if argument.nargs != 1 else ""
-    name = argument.display_name_raw
+    name = argument.metavar or argument.name.upper()
     words = f"{name}{many}" if argument.required else f"[{name}]{many}"
     argument.get_usage_pieces = lambda _context: [words]
     argument.display_type_rich = lambda ctx: None  # noqa: ARG005

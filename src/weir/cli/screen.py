@@ -49,12 +49,16 @@ def grid(*headers: str, title: str | None = None) -> Table:
         title_justify="left",
         header_style="bold",
         pad_edge=False,
+        padding=(0, 1, 0, 0),  # two blanks between columns: nine of them fit eighty letters
     )
     for header in headers:
         numbers = header.startswith(">")
         # As Text: a column may be called anything, also "[bold]".
         table.add_column(
-            Text(header.removeprefix(">")), justify="right" if numbers else "left", no_wrap=numbers
+            Text(header.removeprefix(">")),
+            justify="right" if numbers else "left",
+            no_wrap=numbers,
+            overflow="fold",
         )
     return table
 
@@ -103,6 +107,14 @@ def plain(value: Any) -> Any:
 def many(count: int, thing: str) -> str:
     """A number of things."""
     return f"{count:,} {thing}" + ("" if count == 1 else "s")
+
+
+def brief(count: int) -> str:
+    """A large number in five letters."""
+    for limit, unit in ((10**9, "G"), (10**6, "M"), (10**5, "k")):
+        if count >= limit:
+            return f"{count / (limit if limit != 10**5 else 1000):.3g}{unit}"
+    return f"{count:,}"
 
 
 def size(count: float) -> str:

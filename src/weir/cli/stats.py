@@ -89,7 +89,7 @@ def overview(found: TableStats) -> RenderableType:
 def by_shard(found: TableStats) -> Table:
     """One line for each shard."""
     view = screen.grid(
-        "shard", ">epoch", ">tip", ">unflushed", ">bytes", ">oldest", ">SSTables", ">rows", ">pins"
+        "shard", ">epoch", ">tip", ">lag", ">bytes", ">oldest", ">SSTables", ">rows", ">pins"
     )
     for s in found.shards:
         waiting = f"[warn]{s.generations}[/]" if s.generations >= WAITING_GENERATIONS else None
@@ -103,7 +103,7 @@ def by_shard(found: TableStats) -> Table:
             screen.size(s.unflushed_bytes),
             f"[warn]{age}[/]" if old else age,
             waiting or f"{s.generations}",
-            f"{s.sstable_rows:,}",
+            screen.brief(s.sstable_rows),
             f"{s.pins}",
             style="dim" if s.is_sealed else None,
         )

@@ -74,7 +74,7 @@ def top(
                 live.update(picture(samples), refresh=True)
 
 
-def picture(samples: list[Sample]) -> RenderableType:
+def picture(samples: list[Sample], clock: str | None = None) -> RenderableType:
     """The screen for these moments, the last of them the present."""
     now, before = samples[-1], samples[-2] if len(samples) > 1 else samples[-1]
     took = max(now.at - before.at, 1e-9)
@@ -83,7 +83,7 @@ def picture(samples: list[Sample]) -> RenderableType:
     rates = [_rate(a, b) for a, b in pairwise(samples)]
     total = rates[-1] if rates else 0.0
     view = screen.grid(
-        "shard", ">entries/s", ">unflushed", ">bytes", ">oldest", ">flushes", ">SSTables", ">epoch"
+        "shard", ">entries/s", ">lag", ">bytes", ">oldest", ">flushes", ">SSTables", ">epoch"
     )
     for s in now.stats.shards:
         old = last.get(s.shard, s)
@@ -100,7 +100,9 @@ def picture(samples: list[Sample]) -> RenderableType:
             _owner(s, first),
         )
     head = Text.assemble(
-        ("weir top ", "bold"), (now.stats.uri, "mark"), (time.strftime("  %H:%M:%S"), "dim")
+        ("weir top ", "bold"),
+        (now.stats.uri, "mark"),
+        (f"  {clock or time.strftime('%H:%M:%S')}", "dim"),
     )
     line = Text.assemble(
         (f"{total:,.0f} entries/s ", f"bold {GOOD}"),

@@ -207,7 +207,7 @@ def _freeze(demo: Demo) -> None:
         step.check("the old writer was fenced", fenced.get("by", 0) > fenced.get("epoch", 0))
         step.say(
             f"asleep as epoch {fenced.get('epoch')} while epoch {fenced.get('by')} took over;"
-            " awake, its next put raised FencedError"
+            " awake: FencedError"
         )
         _compare(step, demo.table, files[-1][1], "after it woke up")
 
@@ -218,8 +218,7 @@ def _compact(demo: Demo) -> None:
         report = demo.engine.compact(demo.table)
         base = demo.table.scan(freshness="base").count()
         step.say(
-            f"{waiting} SSTables folded in one commit, {base:,} rows in the base:"
-            " any Lance reader sees them",
+            f"{waiting} SSTables in one commit; any Lance reader sees the {base:,} rows",
             base_rows=base,
             **report,
         )
@@ -240,8 +239,8 @@ def _freeze_a_moment(demo: Demo) -> None:
         _compare(step, copy, moment.slice(10), "the clone takes writes")
         _compare(step, demo.table, later[-1][1], "the table went on and does not notice")
         step.say(
-            f"the clone shares the base; {moment.num_rows:,} rows as they were, while the table"
-            f" went on to {later[-1][1].num_rows:,}"
+            f"the clone shares the base and has {moment.num_rows:,} rows, the table now"
+            f" {later[-1][1].num_rows:,}"
         )
         demo.figures["moment"] = moment
 
@@ -255,7 +254,7 @@ def _collect(demo: Demo) -> None:
             f"{report.deleted:,} objects, {report.deleted_bytes / 2**20:.1f} MiB: {kinds}",
             deleted=report.deleted,
         )
-        step.say("kept: what the checkpoint pins, and the first entry of every epoch (the fence)")
+        step.say("kept: what the checkpoint pins, and the fence of every epoch")
         step.check("collection had no errors", report.ok)
         step.check("collection deleted something", report.deleted > 0)
 
@@ -292,7 +291,7 @@ def _finish(demo: Demo, *, keep: Path | None, as_json: bool) -> None:
         sys.stdout.write(json.dumps(told) + "\n")
         return
     stats = demo.table.stats()
-    show.summary(
+    end = show.summary(
         "weir demo",
         {
             "stream": f"{orders.events:,} events: {orders.puts:,} puts, {orders.deletes:,} deletes",
@@ -307,6 +306,7 @@ def _finish(demo: Demo, *, keep: Path | None, as_json: bool) -> None:
             "how it works": "docs/concepts.md, and weir --help",
         },
     )
+    show.console.print(end)
 
 
 def _compare(

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 
 @dataclass
@@ -48,6 +50,17 @@ class Step:
         return all(held for _, held in self.checks)
 
 
+def told(step: Step) -> RenderableType:
+    """A step that is over: what it did, and what was not so."""
+    mark = "[good]✓[/]" if step.passed else "[bad]✗[/]"
+    lines: list[RenderableType] = [
+        f"{mark} [bold]{step.title}[/] [dim]{step.seconds:.1f} s[/]",
+        *(Padding(Text(fact, "dim"), (0, 0, 0, 4)) for fact in step.facts),
+        *(f"    [bad]not so:[/] {escape(claim)}" for claim, held in step.checks if not held),
+    ]
+    return Group(*lines)
+
+
 class Show:
     """The steps so far, on a console. Quiet when `console` is."""
 
@@ -80,18 +93,9 @@ class Show:
             step.bar = move
             yield step
         step.seconds = time.monotonic() - began
-        self._print(step)
+        self.console.print(told(step))
 
-    def _print(self, step: Step) -> None:
-        mark = "[good]✓[/]" if step.passed else "[bad]✗[/]"
-        self.console.print(f"{mark} [bold]{step.title}[/] [dim]{step.seconds:.1f} s[/]")
-        for fact in step.facts:
-            self.console.print(Padding(fact, (0, 0, 0, 4)), style="dim")
-        for claim, held in step.checks:
-            if not held:
-                self.console.print(f"    [bad]not so:[/] {claim}")
-
-    def summary(self, title: str, lines: dict[str, str], hints: dict[str, str]) -> None:
+    def summary(self, title: str, lines: dict[str, str], hints: dict[str, str]) -> RenderableType:
         """The end: figures, checks, where to look next."""
         checks = [held for step in self.steps for _, held in step.checks]
         held = sum(checks)
@@ -104,16 +108,13 @@ class Show:
         table.add_row("checks", f"[{colour}]{held} of {len(checks)} held[/]")
         seconds = sum(step.seconds for step in self.steps)
         table.add_row("time", f"{seconds:.0f} s")
-        self.console.print()
-        self.console.print(
-            Panel(table, title=title, border_style=colour, box=box.ROUNDED, expand=False)
-        )
+        panel = Panel(table, title=title, border_style=colour, box=box.ROUNDED, expand=False)
         next_steps = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         next_steps.add_column(style="dim", no_wrap=True)
         next_steps.add_column(overflow="fold")
         for name, text in hints.items():
             next_steps.add_row(name, text)
-        self.console.print(next_steps)
+        return Group("", panel, next_steps)
 
     @property
     def passed(self) -> bool:
