@@ -2,15 +2,15 @@
 
 Plain bodies are used in place. Compressed ones state their expanded length next to the bytes, and
 the Arrow reader allocates what they say; a damaged or hostile length must be refused before that.
-The headers are flatbuffers; the four lookups needed here are done by offset.
+The headers are flatbuffers; the five lookups needed here are done by offset, and messages found as
+the Arrow reader finds them. Its own message reader would take twice the time (10 us of an entry's
+40, every entry of a tail).
 """
 
 from __future__ import annotations
 
 from struct import Struct
 from typing import Final
-
-import pyarrow as pa
 
 _U16 = Struct("<H")
 _I32 = Struct("<i")
@@ -21,7 +21,8 @@ _PAIR = Struct("<qq")
 # Numbers of format/Message.fbs. Stored. Never change a value.
 _DICTIONARY_BATCH: Final = 2
 _RECORD_BATCH: Final = 3
-_MESSAGE_HEADER_TYPE, _MESSAGE_HEADER = 1, 2
+_CONTINUATION: Final = 0xFFFFFFFF
+_MESSAGE_HEADER_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY_LENGTH = 1, 2, 3
 _DICTIONARY_DATA = 1
 _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
 
@@ -29,18 +30,34 @@ _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
 def decompressed_bytes(data: bytes | memoryview) -> int:
     """The bytes all compressed buffers of the stream claim to expand to; 0 for a plain stream.
 
-    Raises `ValueError` or a pyarrow error for bytes that are no stream.
+    Raises `ValueError` for headers that cannot be read.
     """
-    total = 0
-    for message in pa.ipc.MessageReader.open_stream(data):
-        metadata = memoryview(message.metadata)
-        try:
+    stream = memoryview(data)
+    total = at = 0
+    try:
+        while at + 8 <= len(stream):
+            start = at + 8 if _u32(stream, at) == _CONTINUATION else at + 4  # older streams
+            length = _i32(stream, start - 4)
+            if length == 0:
+                break
+            end = _at(stream, start, length) + length
+            metadata = stream[start:end]
+            body = _body_length(metadata)
             batch = _compressed_batch(metadata)
             if batch is not None:
-                total += _expanded(metadata, batch, message.body)
-        except (IndexError, ValueError) as error:
-            raise ValueError(f"damaged message header: {error}") from error
+                total += _expanded(metadata, batch, stream[end : end + body])
+            at = end + body
+    except (IndexError, ValueError) as error:
+        raise ValueError(f"damaged message header: {error}") from error
     return total
+
+
+def _body_length(metadata: memoryview) -> int:
+    at = _field(metadata, _u32(metadata, 0), _MESSAGE_BODY_LENGTH)
+    length = _i64(metadata, at) if at else 0
+    if length < 0:
+        raise ValueError("a body of negative length")
+    return length
 
 
 def _compressed_batch(metadata: memoryview) -> int | None:
@@ -58,7 +75,7 @@ def _compressed_batch(metadata: memoryview) -> int | None:
     return batch
 
 
-def _expanded(metadata: memoryview, batch: int, body: pa.Buffer) -> int:
+def _expanded(metadata: memoryview, batch: int, content: memoryview) -> int:
     buffers = _target(metadata, batch, _BATCH_BUFFERS)
     if buffers is None:
         return 0
@@ -66,7 +83,6 @@ def _expanded(metadata: memoryview, batch: int, body: pa.Buffer) -> int:
     count = _u32(metadata, buffers)
     if count * 16 > len(metadata):
         raise ValueError("more buffers than the header can hold")
-    content = memoryview(body)
     for i in range(count):
         offset, length = _unpack2(metadata, buffers + 4 + 16 * i)
         if length >= 8:
@@ -92,7 +108,7 @@ def _target(buf: memoryview, table: int, index: int) -> int | None:
 
 def _at(buf: memoryview, at: int, size: int) -> int:
     # struct reads negative offsets from the end; a damaged header must not.
-    if not 0 <= at <= len(buf) - size:
+    if size < 0 or not 0 <= at <= len(buf) - size:
         raise ValueError("an offset points outside")
     return at
 

@@ -20,7 +20,7 @@ from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.tip import find_tip
-from weir.store.api import ObjectMissing
+from weir.store.api import ObjectMissing, is_local
 from weir.types import Position
 
 PREFETCH_ENTRIES_FIRST = 8
@@ -30,6 +30,9 @@ most would be missing; then twice as many each round. A round ends with its slow
 rounds of 32 leave a store idle a third of the time."""
 PREFETCH_BYTES = 64 << 20
 """Aim of one round of concurrent gets; adapts to the size of the entries seen."""
+PREFETCH_BYTES_LOCAL = 1 << 20
+"""The same for files, which are read one after the other: what stays in the processor's cache until
+it is decoded. 500 entries of 41 kB took 88 us each in rounds of 256, 62 in rounds of 32."""
 
 
 class WalTailer:
@@ -50,6 +53,7 @@ class WalTailer:
         self._manifests = Manifests(self.site)
         self.floors: FloorValues | None = None
         """The floors as last read, at the end of the log; they tell whether it was moved (S-3)."""
+        self._is_local = is_local(self.site.wal)
         self._fences = fences
         self._start = start
         self._position = Position(start) if start is not None else None
@@ -124,7 +128,8 @@ class WalTailer:
                 yield entry
 
     def _window(self) -> int:
-        return max(4, min(self._ahead, int(PREFETCH_BYTES / self._entry_bytes)))
+        aim = PREFETCH_BYTES_LOCAL if self._is_local else PREFETCH_BYTES
+        return max(4, min(self._ahead, int(aim / self._entry_bytes)))
 
     def _fetch(self, count: int) -> list[WalEntry]:
         """Up to `count` entries from the current position, ending before the first missing one."""

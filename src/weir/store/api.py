@@ -112,3 +112,8 @@ class Store(Protocol):
 
     def now(self) -> float:
         """The store's clock, in seconds since 1970 (G-3)."""
+
+
+def is_local(store: Store) -> bool:
+    """True for files: they answer sooner than another thread could take over."""
+    return store.uri.startswith("/")
