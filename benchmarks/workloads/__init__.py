@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from benchmarks.harness import Workload
-from benchmarks.workloads import bulk, compaction, engines, growth, logs, puts, reads, stores
+from benchmarks.workloads import (
+    bulk,
+    compaction,
+    engines,
+    growth,
+    logs,
+    puts,
+    reads,
+    search,
+    stores,
+    upkeep,
+)
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
-    for module in (puts, bulk, logs, reads, compaction, engines, stores, growth)
+    for module in (puts, bulk, logs, reads, search, compaction, engines, upkeep, stores, growth)
     for workload in module.WORKLOADS
 }

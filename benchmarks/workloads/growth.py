@@ -32,7 +32,7 @@ def _count(ctx: Ctx, wanted: int) -> int:
     return min(wanted, ctx.n(100_000, 10_000, 200))
 
 
-async def _put_all(store: Any, items: list[tuple[str, bytes]]) -> None:
+async def put_all(store: Any, items: list[tuple[str, bytes]]) -> None:
     todo = iter(items)
 
     async def work() -> None:
@@ -48,7 +48,7 @@ def _make_log(ctx: Ctx, count: int) -> weir.Table:
     shard = one_shard(table).id
     body = bytes(encode_fence(Epoch(1), "0" * 32))
     items = [(paths.wal_path(shard, Position(p)), body) for p in range(1, count + 1)]
-    asyncio.run(_put_all(obstore_at(table.uri, ctx.options), items))
+    asyncio.run(put_all(obstore_at(table.uri, ctx.options), items))
     return table
 
 
@@ -65,7 +65,7 @@ def _make_versions(ctx: Ctx, count: int) -> weir.Table:
         for version in range(first.version + 1, count + 1)
     ]
     items.append((paths.manifest_hint_path(shard.id), encode_hint(Version(count))))
-    asyncio.run(_put_all(obstore_at(table.uri, ctx.options), items))
+    asyncio.run(put_all(obstore_at(table.uri, ctx.options), items))
     return table
 
 
