@@ -44,8 +44,9 @@ soak: setup ## simulated histories with faults (SEEDS=n), reads against dictiona
 sim: setup ## one simulated history, printed, the same every time (SEED=n)
 	@$(BIN)/python -m weir.testing.soak --seed $(SEED) --verbose
 
+# Not --quiet: it hides warnings from --strict too.
 docs: setup ## build the documentation into site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 mutation: setup ## remove one safety mechanism after the other and see a test fail
 	@$(BIN)/python tools/mutation.py

@@ -112,3 +112,15 @@ def test_files_that_the_docs_name_exist():
             r"`((?:examples|tools|docs|tests)/[\w/.-]+\.\w+)`", page.read_text()
         ):
             assert (ROOT / name).exists(), f"{page.relative_to(ROOT)}: {name}"
+
+
+def test_every_source_of_the_comparison_is_cited_and_every_citation_has_one():
+    text = (ROOT / "docs/comparison.md").read_text(encoding="utf-8")
+    above, listed = text.partition("## Sources")[::2]
+    cited = set(re.findall(r"\[([A-Z]\d+)\]", above))
+    defined = dict(re.findall(r"^\[([A-Z]\d+)\]: (\S+)$", listed, re.MULTILINE))
+    named = set(re.findall(r"\[([A-Z]\d+)\](?!:)", listed))
+    assert cited == set(defined) == named
+    assert all(address.startswith("https://") for address in defined.values())
+    # Side by side the second would be read as the target of the first.
+    assert "][" not in above
