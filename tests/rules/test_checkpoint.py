@@ -445,6 +445,26 @@ def test_k6_the_base_is_read_after_the_shards(tmp_path, monkeypatch):
         assert rows(table, checkpoint=made) == expect((A, "a"))
 
 
+def test_k6_a_base_that_moved_while_the_shards_were_pinned_is_not_taken(tmp_path):
+    """It may hold rows past T by now, which no reader at the checkpoint could leave out (K-7)."""
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, A, "a")
+        later = []
+
+        def fold(at: str) -> None:
+            if at == "pinned" and not later:
+                put(writer, A, "later")
+                [open_shard] = writer.shard_writers().values()
+                later.append(open_shard.wal_stats().durable_position)
+                writer.flush()
+                table.compact()
+
+        made = checkpoints.create(again(table), scope="durable", pause=fold)
+        assert rows(table, checkpoint=made) == expect((A, "later"))
+        assert made.shards[0].wal_through >= later[0], "a row past T is seen"
+
+
 def test_k7_a_reader_at_a_checkpoint_never_sees_past_t(tmp_path):
     table = make(tmp_path / "t", 1)
     with table.writer() as writer:

@@ -390,6 +390,26 @@ def test_c9c_scope_durable_with_the_store_gone_is_lost_data(tmp_path):
     assert lost.value.kind == "data"
 
 
+@pytest.mark.parametrize("gone", [1, 3, 4, 5])
+def test_c9c_scope_durable_with_entries_gone_from_a_store_that_is_there(tmp_path, gone):
+    """Two fences, the writer's own and two rows: what is missing in front is loss, fences too."""
+    table = make(tmp_path / "t", 1)
+    made = gap_of(table, 2, "durable")
+    pin = made.shards[0]
+    assert pin.wal_through - pin.replay_after == 5
+    drop_entries(table, pin, gone)
+    with pytest.raises(MissingEntry, match="accept_loss") as lost:
+        table.clone(str(tmp_path / "copy"), made)
+    assert lost.value.kind == "data"
+    with pytest.raises(MissingEntry, match="not finished"):
+        weir.open(str(tmp_path / "copy"))
+    copy = table.clone(str(tmp_path / "copy"), made, accept_loss=True)
+    assert rows(copy) == expect((range(max(gone - 3, 0), 2), "x"))
+    lineage = read_lineage(copy.core.store)
+    assert lineage.accepted_loss
+    assert lineage.replay_after == {pin.shard: pin.replay_after + gone}
+
+
 def test_c9d_the_same_with_the_flag_succeeds_and_is_recorded(tmp_path):
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     made = fill(table)
