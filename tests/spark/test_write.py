@@ -51,8 +51,10 @@ def test_w4_a_change_feed_sees_all_that_spark_wrote(spark: SparkSession, tmp_pat
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     seen = [row for change in table.changes() for row in change.batch.to_pylist()]
     assert sorted((r["id"], r["v"]) for r in seen) == sorted(ROWS.items())
-    # Far more than one entry holds: several, in every shard.
-    assert all(sum(1 for _ in shard.tailer()) > 1 for shard in table.shards())
+    # Far more than one entry holds: several, and SSTables published by one commit, in every shard.
+    for shard in table.shards():
+        assert sum(1 for _ in shard.tailer()) > 1
+        assert len(shard.manifest().sstables) > 1
     assert in_weir(table) == once(ROWS)
 
 
@@ -70,27 +72,6 @@ def test_p2_a_job_with_app_and_version_counts_once(
     assert in_weir(table)[1, "next"] == 1
     with pytest.raises(Exception, match="go together"):
         weir.spark.write(frame(spark, ROWS), table.uri, app_id="nightly")
-
-
-def test_p2_a_batch_of_several_entries_goes_on_where_it_stopped(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    from weir.spark.publish import ShardSink, Token
-
-    table = make_table(tmp_path, keyed=False, buckets=1)
-    batches = [pa.RecordBatch.from_pylist([{"id": i, "v": "x"}], schema=SCHEMA) for i in range(10)]
-    size = batches[0].nbytes * 3
-    first = ShardSink(table.core, 0, Token("app", 1), entry_bytes=size)
-    for batch in batches[:8]:
-        first.add(batch)
-    first.close()  # died in the middle: two entries are in, the batch's own token is not
-    assert in_weir(table).total() == 6
-    for _ in range(2):
-        again = ShardSink(table.core, 0, Token("app", 1), entry_bytes=size)
-        for batch in batches:
-            again.add(batch)
-        again.finish()
-    assert in_weir(table) == once(dict.fromkeys(range(10), "x"))
 
 
 def test_deletes_come_by_a_marker_column(spark: SparkSession, tmp_path: Path) -> None:

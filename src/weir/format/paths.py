@@ -230,7 +230,12 @@ def floor_dir(shard: UUID, kind: Literal["wal", "manifest", "used", "open", "sto
     return f"{floors_dir(shard)}/{kind}"
 
 
+def tokens_dir(shard: UUID) -> str:
+    """The exactly-once tokens of all applications."""
+    return f"{WEIR}/shards/{shard}/tokens"
+
+
 def token_dir(shard: UUID, app: str) -> str:
     """Markers of one application's exactly-once tokens (P-2); hashed: the name is the user's."""
     digest = hashlib.sha256(app.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{WEIR}/shards/{shard}/tokens/{digest[:32]}"
+    return f"{tokens_dir(shard)}/{digest[:32]}"

@@ -144,7 +144,8 @@ class WalAppender:
                 raise self._ended(batches)
             self._in_flight = True
             try:
-                return self._append(batches, generation or self._generation, tokens)
+                tag = self._generation if generation is None else generation
+                return self._append(batches, tag, tokens)
             except (FencedError, UnknownOutcome, CommitConflict) as error:
                 error.unacknowledged = list(batches)  # type: ignore[union-attr]
                 raise
@@ -179,7 +180,7 @@ class WalAppender:
             # The entry is there, but whether it counts is not known: F-11.
             raise self._finish_unknown(position, error) from error
         self._next = Position(position + 1)
-        self._generation = generation
+        self._generation = max(generation, self._generation)
         self.bytes_written += len(entry)
         return position
 

@@ -3,9 +3,9 @@
 Keeps
   P-1  whoever writes has claimed the shard; an older attempt is fenced, and finds the token
   P-2  rows and token are one WAL entry; the token is looked for before anything is written
-  W-4  rows go through the log, always: a change feed misses nothing. SSTables come from flushing it
-Up to `ENTRY_BYTES` of rows are one entry, so all or nothing. More become several entries, each with
-a token of its own, the last with the batch's: a repeated attempt goes on where the first stopped.
+  W-4  rows go through the log, always: a change feed misses nothing
+Up to `ENTRY_BYTES` of rows are one entry. More become SSTables that one manifest commit publishes
+(`weir.shard.load`). Either way all or nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from weir.config import WriterConfig
 from weir.errors import FencedError, UnknownOutcome
+from weir.shard.load import Load
 from weir.shard.tokens import Tokens
 from weir.shard.writer import ShardWriter
 from weir.table.core import Core
@@ -27,7 +28,7 @@ from weir.table.shards import Shard
 log = logging.getLogger("weir.spark")
 
 ENTRY_BYTES: Final = 256 << 20
-"""Rows of one entry at most, as Arrow counts them: what a task holds in memory."""
+"""Rows of one entry, or one SSTable, at most, as Arrow counts them: what a task holds in memory."""
 GAP_ENTRIES: Final = 48
 """Entries in no SSTable from which on the next batch also flushes them: bounds replay and reads."""
 ATTEMPTS: Final = 8
@@ -42,10 +43,6 @@ class Token:
     app: str
     version: int
 
-    def part(self, index: int) -> Token:
-        """The token of one entry of a batch that needs several, all but the last."""
-        return replace(self, app=f"{self.app}\x1f{index}")
-
 
 class ShardSink:
     """Takes the rows of one shard and writes them as few entries as can be."""
@@ -59,38 +56,66 @@ class ShardSink:
         self._limit = entry_bytes
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
-        self._parts = 0
         self._writer: ShardWriter | None = None
+        self._load: Load | None = None
+        self._skips = False
+        """The batch is in already: its rows are passed over."""
         self.rows = 0
         self.applied = False
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows in; writes an entry whenever one is full."""
+        """Take rows in; more than one entry holds go to SSTables, chunk by chunk."""
         if self._batches and self._bytes + batch.nbytes > self._limit:
-            self._write(self._token.part(self._parts))
-            self._parts += 1
+            self._spill()
         self._batches.append(batch)
         self._bytes += batch.nbytes
         self.rows += batch.num_rows
 
     def finish(self) -> None:
-        """Write what is left, with the batch's own token: now all of it is in."""
+        """Write what is left, and make all of it visible with its token."""
         try:
-            if self._batches:
+            if self._load is not None:
+                self._load.add(self._take())
+                self._load.publish(app=self._token.app, version=self._token.version)
+                self.applied = True
+            elif self._batches and not self._skips:
                 self.applied = self._write(self._token)
         finally:
             self.close()
 
     def close(self) -> None:
         """Give the shard back."""
+        self._load = None
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
 
-    def _write(self, token: Token) -> bool:
-        """One entry, unless its token is in already; False then."""
+    def _take(self) -> pa.Table:
         rows = pa.Table.from_batches(self._batches)
         self._batches, self._bytes = [], 0
+        return rows
+
+    def _spill(self) -> None:
+        """Too much for one entry: what is held becomes a chunk of a load, unless the batch is in.
+
+        Who is fenced in the middle fails, and the whole batch is tried again with its rows.
+        """
+        rows = self._take()
+        if self._load is None and not self._skips:
+            token = self._token
+            shard = Shard(self._core, self._core.ensure_shard(self._value), self._value)
+            self._skips = self._is_in(token)
+            if not self._skips:
+                load = shard.load(self._config())
+                # Again: opening it recorded tokens that were in the log only.
+                self._skips = self._is_in(token)
+                self._load = None if self._skips else load
+        if self._load is not None:
+            self._load.add(rows)
+
+    def _write(self, token: Token) -> bool:
+        """One entry, unless its token is in already; False then."""
+        rows = self._take()
         env = self._core.env
         for attempt in range(ATTEMPTS):
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from weir.config import WriterConfig
@@ -12,7 +13,8 @@ from weir.lake.pylance_lake import PylanceLake
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.shard.handover import open_writer
-from weir.shard.writer import ShardWriter
+from weir.shard.load import Load
+from weir.shard.writer import Belongs, ShardWriter
 from weir.table.core import Core
 from weir.table.sharding import Unsharded, Value
 
@@ -63,13 +65,6 @@ class Shard:
                 f"fence_ttl={config.fence_ttl_s:g} s is more than the {allowed:g} s this table was "
                 "made with; use a smaller one"
             )
-        belongs = None
-        if self.is_routed and not isinstance(core.record.sharding, Unsharded):
-            router, value = core.router, self.value
-
-            def belongs(batch: object) -> object:
-                return router.mask(batch, value)
-
         opened = open_writer(
             core.wal_stores,
             self.id,
@@ -77,10 +72,35 @@ class Shard:
             schema=self._schema_for_writing(),
             lake=core.lake,
             config=config or core.record.writer_defaults,
-            belongs=belongs,
+            belongs=self._belongs(),
         )
         core.live[self.id] = opened
         return opened
+
+    def load(self, config: WriterConfig) -> Load:
+        """Claim the shard for one batch that is too large for a log entry; see `weir.shard.load`.
+
+        Opens a writer with `config` first, which flushes what is in the log.
+        """
+
+        def flush() -> ShardSite:
+            with self.writer(replace(config, enable_memtable=True)) as writer:
+                return writer.site
+
+        return Load.open(
+            flush,
+            schema=self._schema_for_writing(),
+            lake=self._core.lake,
+            belongs=self._belongs(),
+            fence_ttl=config.fence_ttl_s,
+        )
+
+    def _belongs(self) -> Belongs | None:
+        """Which rows are this shard's; None where all are."""
+        if not self.is_routed or isinstance(self._core.record.sharding, Unsharded):
+            return None
+        router, value = self._core.router, self.value
+        return lambda batch: router.mask(batch, value)
 
     def _schema_for_writing(self) -> TableSchema:
         lake = self._core.lake

@@ -27,6 +27,7 @@ from weir.lake.pylance_lake import PylanceLake
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
+from weir.shard.tokens import Tokens
 from weir.table.core import CONCURRENCY, Core
 from weir.table.table import Table
 from weir.upkeep.compact_jobs import PROGRESS, Job, JobRecord, Jobs
@@ -258,6 +259,7 @@ class _Run:
     def _prune(self, shard: UUID) -> None:
         """Take SSTables out of the manifest whose rows the base holds; the epoch stays."""
         manifests = Manifests(self.core.beside(shard))
+        tokens = Tokens(manifests.site)
         for _ in range(_PRUNE_ATTEMPTS):
             current = manifests.require()
             # After the manifest, and used in its epoch only: a restore claims the shard before it
@@ -267,7 +269,10 @@ class _Run:
             def change(
                 latest: ShardManifest, folded: int = folded
             ) -> tuple[ShardManifest, Evidence] | None:
-                return _pruned(latest, folded)
+                following = _pruned(latest, folded)
+                if following is not None:
+                    tokens.settle(latest)  # P-2: the SSTables may be what makes a token true
+                return following
 
             try:
                 manifests.update(change, epoch=current.writer_epoch)

@@ -26,6 +26,7 @@ from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
+from weir.shard.tokens import Tokens
 from weir.store.api import ObjectMissing
 from weir.types import Position, Version
 from weir.upkeep.gc import heads
@@ -213,7 +214,10 @@ def _prune(manifests: Manifests, job: Job) -> None:
 
     def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
         pruned = prunable(latest, named)
-        return None if pruned is None else (pruned, Evidence())
+        if pruned is None:
+            return None
+        Tokens(manifests.site).settle(latest)  # P-2: the SSTables may be what makes a token true
+        return pruned, Evidence()
 
     before = len(current.sstables)
     try:

@@ -1,0 +1,158 @@
+"""A batch too large for one log entry: SSTables that one manifest commit makes visible together.
+
+Keeps
+  P-1  the shard is claimed; a newer attempt fences this one before its commit
+  P-2  all of it is in or nothing is, and its token with it: announced before, true by the commit
+  W-4  the rows are in the log before a manifest publishes them: the change feed misses none
+  M-6  memory holds one chunk, however many there are
+The log entries carry the tag of the generation before, which everybody, pylance too, takes for one
+that is in an SSTable already: a reader sees none of the rows before the commit, and whoever replays
+the log of an attempt that died passes over them. That needs a log without live entries between R
+and ours, so what older writers left is flushed first. A change feed reads the log and sees the rows
+of an attempt that died, and those of the next one again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from weir.errors import CommitConflict
+from weir.format import paths
+from weir.format.manifest import ShardManifest, SsTable
+from weir.format.schema import TableSchema
+from weir.lake.api import Lake
+from weir.log.appender import DEFAULT_FENCE_TTL, WalAppender
+from weir.log.fence import claim_shard
+from weir.log.intake import Intake, Owns
+from weir.log.manifests import Manifests
+from weir.log.rules import Evidence
+from weir.log.site import ShardSite
+from weir.shard.published import is_published
+from weir.shard.replay import replay_entries
+from weir.shard.tokens import Tokens
+from weir.types import Generation, Position, Version
+
+log = logging.getLogger("weir.shard")
+
+ATTEMPTS: Final = 8
+"""Times the log is flushed and claimed anew when others write in between."""
+
+
+class Load:
+    """One batch of one shard. Not to be shared."""
+
+    def __init__(
+        self,
+        appender: WalAppender,
+        *,
+        schema: TableSchema,
+        lake: Lake,
+        belongs: Owns | None = None,
+    ) -> None:
+        """Use `Load.open`."""
+        self._appender = appender
+        self._schema = schema
+        self._lake = lake
+        self._intake = Intake(schema, belongs)
+        self._first = Generation(appender.claim.manifest.current_generation)
+        self._covered = appender.claim.fence
+        self._tables: list[SsTable] = []
+        self.tokens = Tokens(appender.site)
+        self.pause: Callable[[str], None] = lambda _step: None
+        """Called with the name of each step taken, for tests."""
+
+    @staticmethod
+    def open(
+        flush: Callable[[], ShardSite],
+        *,
+        schema: TableSchema,
+        lake: Lake,
+        belongs: Owns | None = None,
+        fence_ttl: float = DEFAULT_FENCE_TTL,
+    ) -> Load:
+        """Claim the shard with a log that holds no live entry; `flush` sees to it and says where.
+
+        Raises what opening a writer raises, and `CommitConflict` when others keep writing.
+        """
+        for _ in range(ATTEMPTS):
+            site = flush()
+            manifests = Manifests(site)
+            claim = claim_shard(site, manifests)
+            if next(replay_entries(site, manifests, claim), None) is None:
+                appender = WalAppender(
+                    site, schema, claim, manifests=manifests, fence_ttl=fence_ttl
+                )
+                return Load(appender, schema=schema, lake=lake, belongs=belongs)
+            log.info("load.again shard=%s", site.shard)
+        raise CommitConflict(
+            f"{site}: other writers got in {ATTEMPTS} times while a large batch was to be written;"
+            " nothing of it was. Stop them, or write smaller batches"
+        )
+
+    def add(self, rows: pa.Table) -> None:
+        """Write one chunk: a log entry, then an SSTable. Nobody sees it yet."""
+        batches = self._intake.rows(rows)
+        if not batches:
+            return
+        dead = Generation(self._first - 1)
+        self._covered = self._appender.append_shaped(batches, generation=dead)
+        self.pause("logged")
+        self._tables.append(self._write(batches))
+        self.pause("written")
+
+    def publish(self, *, app: str, version: int) -> None:
+        """Make all of it visible, with its token, in one manifest commit."""
+        names = [table.path for table in self._tables]
+        note = self.tokens.announce(app, version, names, epoch=self._appender.epoch)
+        self.pause("announced")
+        tried: list[Version] = []
+
+        def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+            if is_published(self._appender.manifests, self._tables[0], current, tried):
+                return None
+            if current.current_generation != self._first:
+                raise CommitConflict(
+                    f"{self._appender.site}: generation {self._first} was published by somebody"
+                    " else while a large batch was written; nothing of it counts, write it again"
+                )
+            tried.append(Version(current.version + 1))
+            reached = Position(max(self._covered, current.replay_after))
+            self._appender.covering(reached)
+            following = replace(
+                current,
+                sstables=(*current.sstables, *self._tables),
+                current_generation=Generation(self._first + len(self._tables)),
+                replay_after=reached,
+                last_seen=Position(max(current.last_seen, reached)),
+            )
+            return following, Evidence(covered=self._covered)
+
+        self._appender.manifests.update(change, epoch=self._appender.epoch)
+        self.pause("published")
+        self.tokens.record(app, version)
+        self._appender.site.store.delete([note])
+        log.info(
+            "load.published shard=%s generations=%d-%d rows=%d",
+            self._appender.site.shard,
+            self._first,
+            self._first + len(self._tables) - 1,
+            sum(table.physical_rows or 0 for table in self._tables),
+        )
+
+    def _write(self, batches: Sequence[pa.RecordBatch]) -> SsTable:
+        site = self._appender.site
+        generation = Generation(self._first + len(self._tables))
+        name = paths.sstable_name(generation, f"{site.env.random.getrandbits(32):08x}")
+        info = self._lake.write_sstable(site.shard, name, batches, self._schema)
+        return SsTable(
+            generation=generation,
+            path=name,
+            in_memory_bytes=info.in_memory_bytes,
+            physical_rows=info.rows,
+            primary_key_bytes=info.primary_key_bytes,
+        )

@@ -1,0 +1,158 @@
+"""P-1, P-2: a batch too large for one log entry is all there or not there, whoever dies when."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import weir
+from tests.support.spark import SCHEMA, in_weir, make_table, once, put
+from weir.shard.load import Load
+from weir.shard.tokens import Tokens
+from weir.spark.publish import ShardSink, Token
+
+STEPS = ("logged", "written", "announced", "published")
+ROWS = {k: f"v{k}" for k in range(10)}
+
+
+class Died(Exception):
+    """The process, at this step."""
+
+
+def batch(rows: dict[int, str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"id": k, "v": v} for k, v in rows.items()], schema=SCHEMA)
+
+
+def write(table: weir.Table, rows: dict[int, str], number: int = 1) -> ShardSink:
+    """Row by row, three to a chunk."""
+    size = batch({0: "v0"}).nbytes * 3
+    sink = ShardSink(table.core, 0, Token("app", number), entry_bytes=size)
+    for key, value in rows.items():
+        sink.add(batch({key: value}))
+    return sink
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, step: str, *, nth: int = 1) -> None:
+    """Every load dies when it gets there for the nth time."""
+    seen = 0
+
+    def pause(name: str) -> None:
+        nonlocal seen
+        seen += name == step
+        if name == step and seen == nth:
+            raise Died(step)
+
+    init = Load.__init__
+
+    def dying(self: Load, *args: object, **kwargs: object) -> None:
+        init(self, *args, **kwargs)  # type: ignore[arg-type]
+        self.pause = pause
+
+    monkeypatch.setattr(Load, "__init__", dying)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_p2_a_large_batch_becomes_visible_in_one_manifest_commit(
+    tmp_path: Path, keyed: bool
+) -> None:
+    table = make_table(tmp_path, keyed=keyed, buckets=1)
+    put(table, {0: "old", 50: "old"})
+    with table.writer(weir.WriterConfig(enable_memtable=False)) as writer:
+        writer.put([{"id": 60, "v": "in the log only"}])
+    before = in_weir(table)
+    sink = write(table, ROWS)
+    versions = table.shard(0).manifest().version
+    assert in_weir(table) == before
+    sink.finish()
+    assert table.shard(0).manifest().version == versions + 1
+    manifest = table.shard(0).manifest()
+    # Four chunks of at most three rows: memory holds one of them.
+    assert [t.physical_rows for t in manifest.sstables][-4:] == [3, 3, 3, 1]
+    expected = {50: "old", 60: "in the log only"} | ROWS
+    assert in_weir(table) == once(expected) + once({} if keyed else {0: "old"})
+    # W-4: a change feed misses nothing, and R leaves no gap (W-2).
+    seen = [r for c in table.changes() for r in c.batch.to_pylist()]
+    assert {(r["id"], r["v"]) for r in seen} >= set(ROWS.items())
+    assert manifest.replay_after == manifest.last_seen == table.shard(0).tailer().tip()
+    again = write(table, ROWS)
+    again.finish()
+    assert not again.applied
+    assert table.shard(0).manifest().sstables == manifest.sstables
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("step", STEPS)
+def test_p2_who_dies_at_any_step_left_all_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, keyed: bool
+) -> None:
+    table = make_table(tmp_path, keyed=keyed, buckets=1)
+    with monkeypatch.context() as patched:
+        die_at(patched, step, nth=2 if step in ("logged", "written") else 1)
+        with pytest.raises(Died):
+            write(table, ROWS).finish()
+    expected = once(ROWS if step == "published" else {})
+    assert in_weir(table) == expected
+    # Whoever opens the shard next finds nothing of it to replay, and writes on.
+    put(table, {100: "after"})
+    assert in_weir(table) == expected + once({100: "after"})
+    if step == "published":
+        # The token holds although its SSTables are folded, pruned and collected.
+        assert list(table.core.store.list("_weir/shards"))
+        table.compact()
+        table.gc(min_age=0, fence_retention="2m")
+    again = write(table, ROWS)
+    again.finish()
+    assert again.applied == (step != "published")
+    assert in_weir(table) == once(ROWS | {100: "after"})
+    table.compact()
+    assert in_weir(table, freshness="base") == in_weir(table) == once(ROWS | {100: "after"})
+    names = [meta.path for meta in table.core.store.list("_weir/shards")]
+    assert not [name for name in names if "/load-" in name]
+
+
+def test_p1_an_attempt_overtaken_by_another_changes_nothing(tmp_path: Path) -> None:
+    table = make_table(tmp_path, keyed=False, buckets=1)
+    slow = write(table, ROWS)
+    fast = write(table, ROWS)
+    fast.finish()
+    with pytest.raises(weir.FencedError):
+        slow.finish()
+    assert in_weir(table) == once(ROWS)
+    # A writer in between fences it too, and its rows stay.
+    slow = write(table, dict.fromkeys(range(200, 210), "x"), number=2)
+    put(table, {300: "y"})
+    with pytest.raises(weir.FencedError):
+        slow.finish()
+    assert in_weir(table) == once(ROWS | {300: "y"})
+
+
+def test_p2_an_announced_token_counts_only_once_it_is_true(tmp_path: Path) -> None:
+    table = make_table(tmp_path, buckets=1)
+    put(table, {1: "a"})
+    manifest = table.shard(0).manifest()
+    tokens = Tokens(table.shard(0).site)
+    tokens.announce("app", 7, ["nobody_gen_9"], epoch=manifest.writer_epoch)
+    assert tokens.load("app") is None
+    tokens.announce("app", 5, [manifest.sstables[0].path], epoch=manifest.writer_epoch)
+    assert tokens.load("app") == 5
+    put(table, {2: "b"})  # a newer epoch: what is not named by now never will be
+    assert tokens.load("app") == 5
+    names = [meta.path for meta in table.core.store.list("_weir/shards")]
+    assert not [name for name in names if "/load-" in name]
+
+
+def test_p2_pylance_passes_over_the_log_of_an_attempt_that_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import lance
+
+    table = make_table(tmp_path, buckets=1)
+    with monkeypatch.context() as patched:
+        die_at(patched, "announced")
+        with pytest.raises(Died):
+            write(table, ROWS).finish()
+    shard = str(table.shard(0).id)
+    dataset = lance.dataset(table.uri)
+    with dataset.mem_wal_writer(shard) as native:
+        native.put(pa.Table.from_batches([batch({100: "native"})]))
+    assert in_weir(table) == once({100: "native"})
