@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,30 +117,38 @@ def command_line() -> str:
     return "\n".join(parts)
 
 
-def cited(rule: str, folder: str) -> list[str]:
-    """Python files below `folder` that name the rule, in a comment or as test_f9_..."""
+@cache
+def sources(folder: str) -> dict[str, str]:
+    """The Python files below `folder`, by their place in it."""
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    return {str(p.relative_to(ROOT / folder)): p.read_text(encoding="utf-8") for p in paths}
+
+
+def cited(rule: str) -> list[str]:
+    """Modules of the product that name the rule, in a comment or a docstring."""
     plain = re.compile(rf"(?<![\w-]){re.escape(rule)}(?![\w-])")
+    return [
+        path
+        for path, text in sources("src/weir").items()
+        if plain.search(text) and not path.startswith("testing/")
+    ]
+
+
+def named(rule: str) -> list[tuple[str, list[str]]]:
+    """Tests that carry the rule in their names, by file: test_f9_..."""
     # test_c9a_... and test_c9b_... are two stories of C-9, but K-1b is a rule of its own.
     letter = "" if rule == "K-1" else "[a-z]?"
-    test = re.compile(rf"def test_{rule.replace('-', '').lower()}{letter}_")
-    found = []
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        if plain.search(text) or test.search(text):
-            found.append(str(path.relative_to(ROOT / folder)))
-    return found
+    test = re.compile(
+        rf"^ *(?:async )?def test_{rule.replace('-', '').lower()}{letter}_(\w+)", re.MULTILINE
+    )
+    found = ((path, test.findall(text)) for path, text in sources("tests").items())
+    return [(path, names) for path, names in found if names]
 
 
 def rules() -> list[tuple[str, str]]:
     """Number and title of every rule."""
     text = (ROOT / "docs/internals/rules.md").read_text(encoding="utf-8")
     return [(m[1], " ".join(m[2].split()).rstrip(".:")) for m in RULE.finditer(text)]
-
-
-def kept_and_tried(rule: str) -> tuple[list[str], list[str]]:
-    """Modules that cite the rule, and tests that do."""
-    kept = [path for path in cited(rule, "src/weir") if not path.startswith("testing/")]
-    return kept, cited(rule, "tests")
 
 
 def invariants() -> str:
@@ -151,8 +160,12 @@ def invariants() -> str:
         for rule, title in rules():
             if rule[0] != letter:
                 continue
-            cells = ("<br/>".join(f"`{p}`" for p in part) or "-" for part in kept_and_tried(rule))
-            lines.append(f"| **{rule}** {title} | {' | '.join(cells)} |")
+            kept = "<br/>".join(f"`{path}`" for path in cited(rule)) or "-"
+            tried = "<br/>".join(
+                f"`{path}`: " + "; ".join(name.replace("_", " ") for name in names)
+                for path, names in named(rule)
+            )
+            lines.append(f"| **{rule}** {title} | {kept} | {tried or '-'} |")
         lines.append("")
     return "\n".join(lines)
 

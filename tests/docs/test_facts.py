@@ -72,12 +72,28 @@ def test_rules_are_found_and_each_is_kept_somewhere_and_tried_by_a_test():
     rules = docs_tables.rules()
     assert len(rules) > 70
     assert len({rule for rule, _ in rules}) == len(rules)
-    alone = [rule for rule, _ in rules if not all(docs_tables.kept_and_tried(rule))]
+    alone = [r for r, _ in rules if not (docs_tables.cited(r) and docs_tables.named(r))]
     assert alone == []
 
 
+def test_no_test_claims_a_rule_that_does_not_exist():
+    known = {rule.replace("-", "").lower() for rule, _ in docs_tables.rules()}
+    family = "".join(docs_tables.FAMILIES).lower()
+    for path, text in docs_tables.sources("tests").items():
+        for number, letter in re.findall(rf"def test_([{family}]\d+)([a-z]?)_", text):
+            assert number + letter in known or number in known, f"{path}: {number}{letter}"
+
+
+def test_the_table_of_rules_names_tests_that_pytest_would_run():
+    for rule, _ in docs_tables.rules():
+        for path, names in docs_tables.named(rule):
+            assert (ROOT / "tests" / path).name.startswith("test_"), path
+            assert len(set(names)) == len(names), path  # a second of that name hides the first
+
+
 def test_a_rule_nobody_cites_would_be_seen():
-    assert docs_tables.kept_and_tried("Q-1"[:2] + "9999") == ([], [])
+    assert docs_tables.cited("Q-9999") == []
+    assert docs_tables.named("Q-9999") == []
 
 
 @pytest.mark.parametrize("name", sorted(drawings.DRAWINGS))
