@@ -218,11 +218,15 @@ class Checkpoints:
         seq = following.seq + 1
         following = replace(following, seq=seq)
         path = self._path(following.id, seq)
+        body = _dumps(following, body=False)
         try:
-            self._store.put_if_absent(path, _dumps(following, body=False))
+            self._store.put_if_absent(path, body)
         except ObjectExists:
-            if self.load(following.id) is None:
+            standing = self.load(following.id)
+            if standing is None:
                 raise self._gone(following.id) from None
+            if standing == following:
+                return standing  # our own, repeated on its way, or one that says the same (F-9)
             raise CommitConflict(f"{self._where(following.id)}: changed meanwhile") from None
         if self._store.head(self._path(following.id, 1)) is None:
             self._store.delete([path])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from weir.upkeep.collect import Target, collect, target_of
 from weir.upkeep.compact import compact
 from weir.upkeep.compact_jobs import keep_base_from
 from weir.upkeep.compact_tasks import winners
+from weir.upkeep.parents import reclaimable_pins
 from weir.upkeep.tasks import Progress, Result, Task
 
 
@@ -60,7 +62,10 @@ def collector(run: Run, actor: Actor, role: Role) -> None:
 def _target(run: Run, actor: Actor) -> Target:
     """What is collected: the one shard, or in a story whatever the table says it has."""
     if run.plan.is_story:
-        return target_of(open_table(TABLE, env=actor.env))
+        table = open_table(TABLE, env=actor.env)
+        # No grace at all: whoever makes a clone meets a collection that takes it for dead.
+        grace = 86_400.0 if run.scheduler.step % 2 else 0.0
+        return replace(target_of(table), reclaimable=lambda: reclaimable_pins(table, grace))
     site = run.site(actor)
     return Target(
         site.store,

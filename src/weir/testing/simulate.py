@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 
+from weir.testing.copies import CLONERS, final_of_clones
 from weir.testing.keepers import KEEPERS
 from weir.testing.roles import ROLES, final, write_record
 from weir.testing.scenarios import (
@@ -26,10 +27,13 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "collection": ("writer", "writer", "fencer", "collector", "collector", "reader"),
 }
 STORIES: dict[str, tuple[str, ...]] = {
+    "clones": ("writer", "writer", "cloner", "cloner", "compactor", "collector", "reader"),
     "moves": ("writer", "fencer", "writer", "checkpointer", "compactor", "collector", "reader"),
 }
 """Scenarios that change where or what the table is; one seed in three tells one of them."""
 STORY_CHANCE = 1 / 3
+MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
+FINALS = {"clones": final_of_clones}
 
 
 def draw_plan(seed: int, scenario: str | None = None) -> Plan:
@@ -52,7 +56,7 @@ def draw_plan(seed: int, scenario: str | None = None) -> Plan:
         faults=draw_faults(random.Random(f"fault rates/{seed}")),
         paging=rng.choice((0.0, 0.0, 0.3)),
         fence_ttl=rng.choice((0.0, 0.0, 0.1, 1.0, 60.0)),
-        wal_only=name in {"checkpoints", "compaction", "stream", "moves"} and rng.random() < 0.3,
+        wal_only=name not in MEMTABLE_ONLY and rng.random() < 0.3,
         roles=kept,
         moves=name == "moves",
         is_story=name in STORIES,
@@ -61,8 +65,8 @@ def draw_plan(seed: int, scenario: str | None = None) -> Plan:
 
 def simulate(plan: Plan) -> Outcome:
     """Run one plan."""
-    roles = {**ROLES, **KEEPERS, **STREAMS}
-    return Run(plan, roles, write_record).execute(final)
+    roles = {**ROLES, **KEEPERS, **STREAMS, **CLONERS}
+    return Run(plan, roles, write_record).execute(FINALS.get(plan.scenario, final))
 
 
 def shrink(plan: Plan, letter: str, *, budget: int = 200) -> Plan:

@@ -168,21 +168,23 @@ def _require_pins(begun: Lineage, options: Options, env: Env) -> None:
 
 def _begin(job: _Job, *, deep: bool) -> Lineage:
     """Step 2: who we are going to be, and under which ids we pin the parents (C-1)."""
-    new_id = job.table.core.env.new_id
-    pins: list[ParentPin] = [ParentPin(job.table.uri, new_id())]
-    if not deep:
-        parent = read_lineage(job.table.core.store)
-        pins += [ParentPin(pin.uri, new_id()) for pin in (parent.pins if parent else ())]
     lineage = Lineage(
         state="copying",
         parent=job.table.uri,
         checkpoint=job.source.id,
-        pins=tuple(pins),
+        pins=_new_pins(job, deep=deep),
         deep=deep,
     )
-    made = append_lineage(job.store, lineage, new_id())
+    made = append_lineage(job.store, lineage, job.table.core.env.new_id())
     job.pause("begun")
     return made
+
+
+def _new_pins(job: _Job, *, deep: bool) -> tuple[ParentPin, ...]:
+    new_id = job.table.core.env.new_id
+    parent = None if deep else read_lineage(job.table.core.store)
+    others = parent.pins if parent else ()
+    return tuple(ParentPin(uri, new_id()) for uri in (job.table.uri, *(p.uri for p in others)))
 
 
 def _run(job: _Job, lineage: Lineage) -> None:
@@ -227,7 +229,8 @@ def _renew(job: _Job, begun: Lineage) -> Lineage:
     """A retry: pins that expired and were collected get new ids; an id is used once."""
     env = job.table.core.env
     ties = []
-    for tie in begun.pins:
+    # None are left when collection gave the clone up (C-3).
+    for tie in begun.pins or _new_pins(job, deep=begun.deep):
         alive = Checkpoints(_store_of(job, tie.uri)).load(tie.checkpoint) is not None
         ties.append(tie if alive else ParentPin(tie.uri, env.new_id()))
     if tuple(ties) == begun.pins:
@@ -308,13 +311,13 @@ def _store_id(job: _Job, pin: ShardPin) -> str:
 
 
 def _record_wal_store(job: _Job, site: ShardSite, pin: ShardPin) -> None:
-    if latest_record(job.store, pin.shard).seq:
-        return
-    record = WalRecord(1, job.wal_uri, _store_id(job, pin))
-    chain = Chain(job.store, paths.wal_store_chain(pin.shard))
-    # An attempt at the same time would write the same.
-    with contextlib.suppress(ObjectExists):
-        chain.append(encode(record, pin.epoch, job.table.core.env.new_id()), 0)
+    if not latest_record(job.store, pin.shard).seq:
+        record = WalRecord(1, job.wal_uri, _store_id(job, pin))
+        chain = Chain(job.store, paths.wal_store_chain(pin.shard))
+        # An attempt at the same time would write the same.
+        with contextlib.suppress(ObjectExists):
+            chain.append(encode(record, pin.epoch, job.table.core.env.new_id()), 0)
+    # Whoever wrote the record may have died before it told readers of it.
     Floors(site).raise_to("store", 1)
 
 

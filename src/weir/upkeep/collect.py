@@ -10,8 +10,8 @@ docs/internals/garbage-collection.md the reasons.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
@@ -32,7 +32,7 @@ from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
 from weir.upkeep.gc.shard import Job, collect_shard
 from weir.upkeep.gc.tasks import WORKERS, Batch, Deleter, delete_batch
-from weir.upkeep.parents import reclaimable_pins
+from weir.upkeep.parents import give_up, reclaimable_pins
 
 if TYPE_CHECKING:
     from weir.table.table import Table
@@ -72,8 +72,12 @@ class Target:
     """The longest any writer of the table trusts a proof of ownership."""
     reclaimable: Callable[[], Collection[UUID]] = tuple
     """Checkpoints whose holder is gone for good (C-3)."""
+    give_up: Callable[[UUID], bool] = lambda _pin: True
+    """Told to the holder before its checkpoint goes; False: it goes on using it."""
     notes: Sequence[str] = ()
     """What could not be opened, for the report."""
+    former: Mapping[UUID, Sequence[Store]] = field(default_factory=dict)
+    """By shard, stores that its log was moved away from and that can be reached (S-3)."""
     base_keep_from: Callable[[], int | None] = lambda: None
     """The lowest base version that unfinished work still reads the history of (L-4)."""
 
@@ -136,11 +140,16 @@ def plan(
 def target_of(table: CollectableTable) -> Target:
     """The parts of a table that collection works on."""
     core = table.core
-    sites, notes = [], []
+    sites: list[ShardSite] = []
+    notes: list[str] = []
+    former: dict[UUID, list[Store]] = {}
     for shard in core.shard_ids():
         try:
             # The floors tell of a move of the log since this handle last looked (S-3).
             floors = core.tails.manifests(core.beside(shard)).floors.load()
+            if floors.store:
+                former[shard], told = core.wal_stores.former(shard)
+                notes += told
             sites.append(core.site(shard, floors))
         except (WalStoreMismatch, StoreError) as error:
             # S-6: what lies beside the data can be collected all the same.
@@ -153,7 +162,9 @@ def target_of(table: CollectableTable) -> Target:
         lake=core.lake,
         fence_ttl=core.record.writer_defaults.fence_ttl_s,
         reclaimable=lambda: reclaimable_pins(cast("Table", table)),
+        give_up=lambda pin: give_up(cast("Table", table), pin),
         notes=notes,
+        former=former,
         base_keep_from=lambda: keep_base_from(core.store),
     )
 
@@ -191,6 +202,7 @@ def collect(
         pins=lambda: load_pins(target.store, now, ignore_expired=dry_run),
         veto=veto,
         pause=pause,
+        former=target.former,
     )
     _run_tasks(target, job, now)
     report.seconds = target.env.clock.boottime() - began
@@ -281,7 +293,7 @@ def _kinds(kinds: Collection[str] | None) -> frozenset[str]:
 
 
 def _end_reclaimable(target: Target, report: GcReport, *, dry_run: bool) -> None:
-    ids = list(target.reclaimable())
+    ids = [pin for pin in target.reclaimable() if dry_run or target.give_up(pin)]
     if ids:
         records.end_reclaimable(target.store, ids, report, dry_run=dry_run)
 

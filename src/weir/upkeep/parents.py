@@ -13,10 +13,10 @@ from uuid import UUID
 
 from weir.durations import Duration, seconds
 from weir.env import SYSTEM, Env
-from weir.errors import InvalidInput, StoreError
+from weir.errors import CommitConflict, InvalidInput, StoreError
 from weir.format import paths
 from weir.lake.borrowed import borrowed_places
-from weir.log.checkpoints import Checkpoint
+from weir.log.checkpoints import Checkpoint, Checkpoints
 from weir.log.lineage import ParentPin, append_lineage, read_lineage
 from weir.store.api import Store
 from weir.store.open import normalize, open_store
@@ -53,10 +53,32 @@ def _is_dead(table: Table, pin: Checkpoint, *, old: bool) -> bool:
     if lineage is None:
         elsewhere = "://" not in pin.owner and "://" in core.uri
         return old and not elsewhere
-    holds = any(p.checkpoint == pin.id for p in lineage.pins)
-    if lineage.state == "copying":
-        return old
-    return not holds
+    if not any(p.checkpoint == pin.id for p in lineage.pins):
+        return True
+    return lineage.state == "copying" and old
+
+
+def give_up(table: Table, pin: UUID) -> bool:
+    """Tell a clone that was not finished that its pin goes; False when it may be needed after all.
+
+    The clone says "ready" with the number after the record it knows, and so do we: one of the two
+    is refused (C-3). A clone that lost makes new pins when it is tried again.
+    """
+    core = table.core
+    held = Checkpoints(core.store).load(pin)
+    if held is None or held.owner is None:
+        return False
+    try:
+        store = open_store(held.owner, core.storage_options, env=core.env)
+        lineage = read_lineage(store)
+        if lineage is None or not any(p.checkpoint == pin for p in lineage.pins):
+            return True
+        if lineage.state != "copying":
+            return False
+        append_lineage(store, replace(lineage, pins=()), core.env.new_id())
+    except (StoreError, CommitConflict):
+        return False
+    return True
 
 
 def detach(table: Table) -> list[str]:

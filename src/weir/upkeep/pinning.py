@@ -98,7 +98,7 @@ def make(
             name=name,
         )
         try:
-            return hold(core, draft, lifetime, partial(_shake_hands, core, shards), pause)
+            return hold(core, draft, lifetime, partial(_shake_hands, core, draft), pause)
         except (Passed, CheckpointNotFound, MissingEntry) as passed:
             log.info("checkpoint.again table=%s reason=%s", core.uri, passed)
             last = passed
@@ -123,8 +123,6 @@ def hold(
         versions(core).protect_version(pending.base_tag, pending.base_version)
         pause("tagged")
         versions(core).check_version(pending.base_version)
-        if base_floor(core) >= pending.base_version:
-            raise Passed(f"base version {pending.base_version} is at or below the base floor")
         check()
         pause("checked")
         expires = None if lifetime is None else draft.created + lifetime
@@ -146,8 +144,13 @@ def drop(core: Core, checkpoint: Checkpoint) -> bool:
     return True
 
 
-def _shake_hands(core: Core, pins: Sequence[ShardPin]) -> None:
-    """K-1b: with the record written, no floor may have reached what it names."""
+def _shake_hands(core: Core, draft: Checkpoint) -> None:
+    """K-1b: with the record written, no floor may have reached what it names.
+
+    Not for a pin made under the protection of another one: floors pass what is pinned (K-1).
+    """
+    if base_floor(core) >= draft.base_version:
+        raise Passed(f"base version {draft.base_version} is at or below the base floor")
 
     def check(pin: ShardPin) -> None:
         floors = core.tails.manifests(core.beside(pin.shard)).floors.load()
@@ -157,7 +160,7 @@ def _shake_hands(core: Core, pins: Sequence[ShardPin]) -> None:
                 f" is below the floors {floors.manifest} and {floors.wal}"
             )
 
-    core.env.threads.map(check, list(pins), workers=CONCURRENCY)
+    core.env.threads.map(check, list(draft.shards), workers=CONCURRENCY)
 
 
 # -- the pins of one call ------------------------------------------------------------------------

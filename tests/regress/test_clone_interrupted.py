@@ -1,0 +1,82 @@
+"""Clones whose maker died, or was taken for dead, at an unlucky moment. Found by the simulator.
+
+A retry after a death between the record of the WAL store and the mark that tells readers of it
+never wrote the mark: the clone had a hole where its log was (S-4, seed 94 of the clones). And a
+collection that took a slow clone for dead could let go of its pin just before it said "ready": a
+finished clone of files that nobody protects (C-3).
+"""
+
+from dataclasses import replace
+
+import pytest
+
+import weir
+from tests.support.dying import die_at_every_write
+from tests.support.moments import again, expect, make, put, rows
+from weir.errors import CommitConflict
+from weir.log.checkpoints import Checkpoints
+from weir.log.lineage import read_lineage
+from weir.upkeep import clone as clones
+from weir.upkeep.collect import collect, target_of
+from weir.upkeep.parents import reclaimable_pins
+
+A = range(10)
+
+
+@pytest.fixture
+def parent(tmp_path):
+    table = make(tmp_path / "t", 1)
+    writer = table.shards()[0].writer()
+    put(writer, A, "a")
+    return table, table.checkpoint(scope="durable")
+
+
+def test_s4_a_clone_with_a_log_of_its_own_survives_a_death_at_every_write(
+    parent, tmp_path, monkeypatch
+):
+    table, made = parent
+    real = clones.open_store
+    count = [0]
+
+    def run(life):
+        count[0] += 1
+        place = str(tmp_path / f"copy{count[0]}")
+        monkeypatch.setattr(clones, "open_store", lambda *a, **k: life.store(real(*a, **k)))
+        life.table(again(table)).clone(place, made, wal_uri=f"{place}-wal")
+
+    def check(n, finished):
+        monkeypatch.setattr(clones, "open_store", real)
+        place = str(tmp_path / f"copy{count[0]}")
+        again(table).clone(place, made, wal_uri=f"{place}-wal")
+        assert rows(weir.open(place)) == expect((A, "a")), n
+
+    assert die_at_every_write(run, check) > 10
+
+
+def collect_impatiently(table):
+    target = target_of(table)
+    no_grace = replace(target, reclaimable=lambda: reclaimable_pins(table, 0))
+    collect(no_grace, min_age=0, fence_retention="2m")
+
+
+@pytest.mark.parametrize("moment", ["begun", "base", "kept", "recorded"])
+def test_c3_a_clone_taken_for_dead_does_not_become_ready_without_its_pin(parent, tmp_path, moment):
+    table, made = parent
+    place = str(tmp_path / "copy")
+
+    def interfere(step):
+        if step == moment:
+            collect_impatiently(again(table))
+
+    try:
+        again(table).clone(place, made, pause=interfere)
+    except (CommitConflict, clones.CheckpointNotFound):
+        assert read_lineage(clones.open_store(place)).state == "copying"
+        again(table).clone(place, made)
+    lineage = read_lineage(clones.open_store(place))
+    records = Checkpoints(table.core.store)
+    assert lineage.state == "ready"
+    assert all(records.load(pin.checkpoint) is not None for pin in lineage.pins)
+    collect_impatiently(again(table))
+    assert all(records.load(pin.checkpoint) is not None for pin in lineage.pins)
+    assert rows(weir.open(place)) == expect((A, "a"))
