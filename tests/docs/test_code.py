@@ -64,7 +64,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, request):
 def run_console(block: Block, folder: Path) -> None:
     binaries = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
-    for line in block.code.splitlines():
+    for line in block.code.replace("\\\n> ", "").splitlines():
         if not line.startswith("$ "):
             continue
         command = line[2:].partition("  #")[0].strip()

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def tail(
     uri: o.Uri,
     follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", "-F", help="Wait for more, until Ctrl-C.")
+        bool, typer.Option("--follow/--no-follow", "-f", help="Wait for more, until Ctrl-C.")
     ] = True,
     new: Annotated[bool, typer.Option("--new", help="Only what comes from now on.")] = False,
     bookmark: Annotated[
