@@ -1,5 +1,6 @@
 """P-1, P-2: a batch too large for one log entry is all there or not there, whoever dies when."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,6 +8,7 @@ import pytest
 
 import weir
 from tests.support.spark import SCHEMA, in_weir, make_table, once, put
+from weir.log.site import ShardSite
 from weir.shard.load import Load
 from weir.shard.tokens import Tokens
 from weir.spark.publish import ShardSink, Token
@@ -34,13 +36,24 @@ def write(table: weir.Table, rows: dict[int, str], number: int = 1) -> ShardSink
 
 def die_at(monkeypatch: pytest.MonkeyPatch, step: str, *, nth: int = 1) -> None:
     """Every load dies when it gets there for the nth time."""
+
+    def die() -> None:
+        raise Died(step)
+
+    at(monkeypatch, step, die, nth=nth)
+
+
+def at(
+    monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], None], *, nth: int = 1
+) -> None:
+    """Let something happen when loads get to a step for the nth time."""
     seen = 0
 
     def pause(name: str) -> None:
         nonlocal seen
         seen += name == step
         if name == step and seen == nth:
-            raise Died(step)
+            act()
 
     init = Load.__init__
 
@@ -123,6 +136,41 @@ def test_p1_an_attempt_overtaken_by_another_changes_nothing(tmp_path: Path) -> N
     put(table, {300: "y"})
     with pytest.raises(weir.FencedError):
         slow.finish()
+    assert in_weir(table) == once(ROWS | {300: "y"})
+
+
+def test_p1_an_attempt_overtaken_right_before_its_commit_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path, keyed=False, buckets=1)
+    at(monkeypatch, "announced", lambda: put(table, {300: "y"}))
+    with pytest.raises(weir.FencedError):
+        write(table, ROWS).finish()
+    assert in_weir(table) == once({300: "y"})
+    monkeypatch.undo()
+    write(table, ROWS).finish()
+    assert in_weir(table) == once(ROWS | {300: "y"})
+
+
+def test_a_writer_that_gets_in_between_flush_and_claim_loses_nothing(tmp_path: Path) -> None:
+    """Its live entry is flushed first: a tag may not fall behind it (W-1)."""
+    table = make_table(tmp_path, keyed=False, buckets=1)
+    shard = table.shard(0)
+    came: list[int] = []
+
+    def flush() -> ShardSite:
+        with shard.writer(weir.WriterConfig()) as writer:
+            site = writer.site
+        if not came:
+            came.append(1)
+            with shard.writer(weir.WriterConfig(enable_memtable=False)) as other:
+                other.put([{"id": 300, "v": "y"}])
+        return site
+
+    load = Load.open(flush, schema=shard.table_schema, lake=table.core.lake)
+    load.add(pa.Table.from_batches([batch(ROWS)]))
+    assert in_weir(table) == once({300: "y"})
+    load.publish(app="app", version=1)
     assert in_weir(table) == once(ROWS | {300: "y"})
 
 
