@@ -339,6 +339,69 @@ def test_s6_collection_without_the_wal_store_skips_the_log_and_says_so(tmp_path)
     assert rows(again(table)) == expect((A, "a"), (B, "b"))
 
 
+def moved_twice(tmp_path):
+    """A log that went from w1 to w2 to beside the data, a checkpoint of the time in w1, and a
+    writer that was left behind there."""
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w1"))
+    left_behind = table.writer()
+    put(left_behind, A, "a")
+    held = table.checkpoint(scope="durable")
+    put(left_behind, A, "later")
+    for place in ("w2", "t"):
+        with again(table, wal_uri=str(tmp_path / place)).writer() as writer:
+            put(writer, B, place)
+    return again(table), held, left_behind
+
+
+def test_g1_entries_in_stores_the_log_was_moved_away_from_are_collected(tmp_path):
+    table, held, _ = moved_twice(tmp_path)
+    w1, w2 = str(tmp_path / "w1"), str(tmp_path / "w2")
+    assert entries(table, w1) > 3
+    assert entries(table, w2) > 1
+    for _ in range(2):
+        report = collect(target_of(again(table)), 0, 120, keep_first_entries=False)
+        assert report.ok, report.errors
+    pin = held.shards[0]
+    assert entries(table, w1) == pin.wal_through - pin.replay_after
+    assert entries(table, w2) == 0
+    assert rows(again(table), checkpoint=held) == expect((A, "a"))
+    table.delete_checkpoint(held)
+    dry = collect(target_of(again(table)), 0, 120, keep_first_entries=False, dry_run=True)
+    assert entries(table, w1) == dry.kind("wal").deleted == pin.wal_through - pin.replay_after
+    collect(target_of(again(table)), 0, 120, keep_first_entries=False)
+    assert entries(table, w1) == 0
+    assert rows(again(table)) == expect((A, "later"), (B, "t"))
+
+
+def test_g7_a_writer_left_behind_in_a_former_store_is_stopped_there_after_collection(tmp_path):
+    """Its next place is taken by the fence of the hand-over, and both locks hold in that store."""
+    table, held, left_behind = moved_twice(tmp_path)
+    table.delete_checkpoint(held)
+    before = entries(table, str(tmp_path / "w1"))
+    report = collect(target_of(again(table)), 0, "7d")
+    assert report.ok, report.errors
+    assert entries(table, str(tmp_path / "w1")) < before
+    with pytest.raises(weir.FencedError):
+        put(left_behind, A, "never")
+    assert rows(again(table)) == expect((A, "later"), (B, "t"))
+
+
+def test_s6_a_former_store_that_is_gone_or_anothers_is_left_alone(tmp_path):
+    table, held, _ = moved_twice(tmp_path)
+    table.delete_checkpoint(held)
+    wipe(tmp_path / "w2")
+    shutil.move(tmp_path / "w1", tmp_path / "hidden")
+    other = make(tmp_path / "other", 1, wal_uri=str(tmp_path / "w1"))
+    with other.writer() as writer:
+        put(writer, A, "other")
+        writer.flush()
+        put(writer, B, "other")
+        found = entries(other, str(tmp_path / "w1"))
+        report = collect(target_of(again(table)), 0, 120, keep_first_entries=False)
+        assert report.ok, report.errors
+        assert entries(other, str(tmp_path / "w1")) == found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(None, "w1"), ("w1", "w2"), ("w1", "t")])
 def test_a_crash_after_every_write_of_a_hand_over_loses_nothing(tmp_path, before, after):

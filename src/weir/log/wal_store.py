@@ -21,7 +21,13 @@ from typing import Any
 from uuid import UUID
 
 from weir.env import Env
-from weir.errors import CommitConflict, CorruptEntry, WalStoreMismatch
+from weir.errors import (
+    CommitConflict,
+    CorruptEntry,
+    InvalidInput,
+    StoreError,
+    WalStoreMismatch,
+)
 from weir.format import paths, records
 from weir.log.floors import Floors, FloorValues
 from weir.log.site import ShardSite
@@ -195,6 +201,31 @@ class WalStores:
             if record.prepared_by is None and record.after < position:
                 chosen = record
         return self._site(shard, chosen, self._checked(shard, chosen))
+
+    def former(self, shard: UUID) -> tuple[list[Store], list[str]]:
+        """Stores that held the log before and still bear the id it was known by; for collection.
+
+        The table's own is not among them, nor the one the log is in now, nor one that is gone. What
+        could not be asked is told in words (S-6). One list, a get for each record.
+        """
+        current = latest_record(self.store, shard)
+        known: dict[str, str] = {}
+        for found in Chain(self.store, paths.wal_store_chain(shard)).all():
+            path = paths.chain_path(paths.wal_store_chain(shard), found.seq)
+            record = _decode(found.seq, records.loads(found.data, path), path)
+            if record.uri is not None and record.store_id is not None:
+                known[record.store_id] = record.uri
+        known.pop(current.store_id or "", None)
+        stores, notes = [], []
+        for store_id, uri in known.items():
+            try:
+                there = read_store_id(self.at(uri), shard)
+            except (StoreError, InvalidInput) as error:
+                notes.append(f"shard {shard}: what its log left in {uri} stays (S-6): {error}")
+                continue
+            if there == store_id:
+                stores.append(self.at(uri))
+        return stores, notes
 
     def forget(self, shard: UUID) -> None:
         """Let the next `site` look at the chain."""

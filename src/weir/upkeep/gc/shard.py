@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.shard.tokens import Tokens
-from weir.store.api import ObjectMissing
+from weir.store.api import ObjectMissing, Store
 from weir.types import Position, Version
 from weir.upkeep.gc import heads
 from weir.upkeep.gc.pins import Pins
@@ -62,6 +63,8 @@ class Job:
     veto: Veto | None = None
     pause: Callable[[str], None] = lambda _step: None
     """Called with the name of each step taken, for tests."""
+    former: Mapping[UUID, Sequence[Store]] = field(default_factory=dict)
+    """By shard, stores that its log was moved away from (S-3)."""
 
     @property
     def dry_run(self) -> bool:
@@ -76,6 +79,8 @@ class Listing:
     wal: WalListing | None
     beside: WalListing | None = None
     """What an earlier log left beside the data when the log is on a store of its own now (S-3)."""
+    former: list[tuple[Store, WalListing]] = field(default_factory=list)
+    """The same on stores of its own that it was moved away from."""
     versions: dict[int, Stored] = field(default_factory=dict)
     folders: dict[str, tuple[int, Stored]] = field(default_factory=dict)
 
@@ -118,6 +123,11 @@ def collect_shard(site: ShardSite, job: Job) -> None:
     )
     if listing.beside is not None:
         _delete_wal(replace(site, wal=site.store), job, replace(state, wal=listing.beside))
+    for store, left in listing.former:
+        # A position is never used twice, wherever the log is: the same verdict holds (F-2). Deleted
+        # here and now: tasks on an engine know the table's stores of today only.
+        here = replace(job, deleter=replace(job.deleter, planned=None))
+        _delete_wal(replace(site, wal=store), here, replace(state, wal=left))
     if listing.wal is not None:
         _delete_wal(site, job, replace(state, wal=listing.wal))
     state = replace(state, native=heads.is_native(site, state, job.ages))
@@ -149,21 +159,31 @@ def list_shard(site: ShardSite, job: Job) -> Listing:
             )
     if "wal" not in job.kinds:
         return listing
+    for store in job.former.get(site.shard, ()):
+        left = _list_log(site, store, job)
+        if left is not None:
+            listing.former.append((store, left))
     if not separate:
         listing.wal = wal.sorted()
         return listing
     listing.beside = wal.sorted()
+    listing.wal = _list_log(site, site.wal, job)
+    return listing
+
+
+def _list_log(site: ShardSite, store: Store, job: Job) -> WalListing | None:
+    """The log on a store of its own; None, and a note, when that cannot be listed (S-6)."""
+    folder = paths.wal_dir(site.shard)
+    found = _Log()
     try:
-        folder = paths.wal_dir(site.shard)
-        other = _Log()
-        for meta in site.wal.list(folder):
-            other.add(meta.path[len(folder) + 1 :], meta.size, meta.last_modified)
-        listing.wal = other.sorted()
+        for meta in store.list(folder):
+            found.add(meta.path[len(folder) + 1 :], meta.size, meta.last_modified)
     except StoreError as error:
         job.report.skipped.append(
             f"{site}: its WAL store could not be listed; its log was left alone (S-6): {error}"
         )
-    return listing
+        return None
+    return found.sorted()
 
 
 class _Log:
@@ -260,7 +280,8 @@ def _raise_floors(
         # succeed.
         manifests.floors.raise_to("manifest", living.floor)
         manifests.floors.trim("manifest")
-    logs = [log.positions for log in (listing.wal, listing.beside) if log is not None]
+    every = (listing.wal, listing.beside, *(left for _, left in listing.former))
+    logs = [log.positions for log in every if log is not None]
     limit = replay_point(retained)
     highest = max((int(p[p < limit].max(initial=0)) for p in logs), default=0)
     if highest > floors.wal:
