@@ -20,7 +20,7 @@ from weir.log.site import ShardSite
 from weir.log.wal_store import WalRecord, WalStores
 from weir.shard.indexes import FreshIndexes
 from weir.shard.writer import ShardWriter
-from weir.store.api import Store
+from weir.store.api import Store, is_local
 from weir.store.open import open_store
 from weir.table.record import Route, TableRecord, TableRecords
 from weir.table.resharding import read_resharding
@@ -83,8 +83,7 @@ class Core:
     @property
     def workers(self) -> int:
         """Requests worth making at once: files answer sooner than another thread takes over."""
-        local = self.store.uri.startswith("/") and self.wal.uri.startswith("/")
-        return 1 if local else CONCURRENCY
+        return 1 if is_local(self.store) and is_local(self.wal) else CONCURRENCY
 
     def schema(self) -> TableSchema:
         """The schema of the latest base version. One listing."""
