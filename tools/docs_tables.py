@@ -2,6 +2,7 @@
 
 - reference/configuration.md: `WriterConfig`, from its docstrings
 - reference/cli.md: the help of every command
+- examples.md: the code of examples/
 - internals/invariants.md: each rule, where it is kept and tested, found by its number
 
 A hook of mkdocs; `python tools/docs_tables.py reference/cli.md` prints one of them.
@@ -170,7 +171,21 @@ def invariants() -> str:
     return "\n".join(lines)
 
 
+def examples() -> str:
+    """The code of every example, below what it says of itself."""
+    parts = []
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        words = ast.get_docstring(tree) or ""
+        code = "\n".join(text.splitlines()[tree.body[0].end_lineno :]).strip()
+        title = path.stem.replace("_", " ").capitalize()
+        parts.append(f"## {title}\n\n{words}\n\n```python\n{code}\n```\n")
+    return "\n".join(parts)
+
+
 PAGES = {
+    "examples.md": examples,
     "reference/configuration.md": configuration,
     "reference/cli.md": command_line,
     "internals/invariants.md": invariants,

@@ -37,6 +37,15 @@ def test_the_command_line_page_has_every_command():
         assert f"## {name}\n" in page
 
 
+def test_the_page_of_examples_has_every_one_with_its_words():
+    page = docs_tables.examples()
+    files = sorted((ROOT / "examples").glob("*.py"))
+    assert page.count("```python\n") == len(files)
+    for path in files:
+        words = path.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[0]
+        assert words.strip().splitlines()[0] in page
+
+
 def error_classes():
     return [
         value
