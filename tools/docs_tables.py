@@ -68,7 +68,7 @@ def both_modes(text: str) -> tuple[str, str]:
 def shown(value: Any) -> str:
     """A default as people read it."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 20:
-        return f"{value >> 20} MiB"
+        return f"{value >> 30} GiB" if value % (1 << 30) == 0 else f"{value >> 20} MiB"
     if isinstance(value, float):
         return f"{value:g} s"
     return f"`{value!r}`"

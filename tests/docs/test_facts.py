@@ -31,6 +31,14 @@ def test_the_meaning_of_a_setting_is_split_by_mode(text, parts):
     assert docs_tables.both_modes(text) == parts
 
 
+def test_every_variable_of_the_environment_is_on_the_command_line_page():
+    page = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
+    product = {p: t for p, t in docs_tables.sources("src/weir").items() if "testing" not in p}
+    names = {name for text in product.values() for name in re.findall(r"\bWEIR_[A-Z_]+", text)}
+    assert names
+    assert all(f"${name}" in page for name in names)
+
+
 def test_the_command_line_page_has_every_command():
     page = docs_tables.command_line()
     for name, _ in docs_tables.commands():
