@@ -13,6 +13,7 @@ import pytest
 
 import weir
 from weir.errors import CommitConflict
+from weir.lake import fold
 from weir.lake.fold import FOLD
 from weir.upkeep import compact_plan, compact_tasks
 from weir.upkeep.compact import CompactionPolicy, compact
@@ -330,6 +331,31 @@ def test_p5_tasks_in_slices_give_the_same_rows(
         assert {"compact_tasks.hide_rows", "compact_tasks.write_rows"} == set(kinds)
 
 
+def test_p5_few_keys_are_found_through_the_index_of_the_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pieces(LocalRunner):
+        name = "pieces"
+
+        def run(self, core: Any, tasks: Any, progress: Any) -> Any:
+            kinds.extend(task["run"] for task in tasks)
+            return super().run(core, tasks, progress)
+
+    kinds: list[str] = []
+    monkeypatch.setattr(fold, "INDEX_PAYS_ROWS_PER_KEY", 0)
+    table = make(tmp_path)
+    fill(table, keyed=True)
+    table.compact()
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE")
+    put(table, {3: "again", 200: "new"}, (8,))
+    put(table, {3: "thrice", 6: "more"}, (30,))
+    model = rows_of(table)
+    compact(table, engine=Pieces(3))
+    assert "compact_tasks.hide_indexed" in kinds
+    assert "compact_tasks.hide_rows" not in kinds
+    assert in_base(table) == rows_of(table) == model
+
+
 def test_text_keys_are_sliced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = pa.schema([pa.field("k", pa.utf8(), nullable=False), pa.field("v", pa.int32())])
     table = weir.create(str(tmp_path / "t"), schema, primary_key="k")
@@ -555,4 +581,4 @@ def test_a_task_is_found_by_name_only(tmp_path: Path) -> None:
         run_task(table.core, {"run": "compact_tasks.winners"})
     with pytest.raises(weir.InvalidInput):
         run_task(table.core, {"run": "os.system"})
-    assert set(compact_tasks.TASKS) == {"fold_whole", "write_rows", "hide_rows"}
+    assert set(compact_tasks.TASKS) == {"fold_whole", "write_rows", "hide_rows", "hide_indexed"}

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from weir.format.manifest import ShardManifest, Status
+from weir.lake import fold
 from weir.lake.base import LanceBase
 from weir.log.site import ShardSite
 from weir.table.core import CONCURRENCY, Core
@@ -167,6 +168,9 @@ def make_tasks(
         {**common, "run": "compact_tasks.write_rows", "shards": shards, "slice": slice_}
         for shards, slice_ in _slices(waiting, slots, nbytes)
     ]
+    if base.has_key_index and rows * fold.INDEX_PAYS_ROWS_PER_KEY < base.count():
+        # So few keys that the index of the base finds their rows faster than any scan of shares.
+        return [*writes, {**common, "run": "compact_tasks.hide_indexed"}]
     return writes + [
         {**common, "run": "compact_tasks.hide_rows", **share}
         for share in fragment_shares(base, rows, slots)

@@ -105,10 +105,21 @@ def hide_rows(core: Core, task: Task) -> Result:
     return _result(fold.together(parts), 0, 0)
 
 
+def hide_indexed(core: Core, task: Task) -> Result:
+    """Deletion vectors for the whole base through the index of its key: for few keys."""
+    reader = _reader(core, task)
+    schema = reader.schema
+    bare = _key_batches(reader.levels(), schema, (0, 1))
+    keys = pa.Table.from_batches(bare, schema.key_schema)
+    distinct = keys.group_by(list(schema.primary_key)).aggregate([])
+    return _result(fold.delete_keys(_base(reader), shaped(distinct, schema.key_schema)), 0, 0)
+
+
 TASKS: Final[dict[str, Run]] = {
     "fold_whole": fold_whole,
     "write_rows": write_rows,
     "hide_rows": hide_rows,
+    "hide_indexed": hide_indexed,
 }
 
 
@@ -159,14 +170,19 @@ def _grouped(levels: Sequence[Level]) -> Iterator[list[Level]]:
 
 
 def _keys(levels: Sequence[Level], schema: TableSchema, only: Slice) -> KeyLookup:
+    bare = _key_batches(levels, schema, only)
+    table = pa.Table.from_batches(bare, schema.key_schema)
+    return KeyLookup(pk_values(table, schema.primary_key))
+
+
+def _key_batches(levels: Sequence[Level], schema: TableSchema, only: Slice) -> list[pa.RecordBatch]:
     names = schema.primary_key
     parts = [
         only_slice(batch, names, only).select(list(names))
         for level in levels
         for batch in level.scan(list(names))
     ]
-    bare = [shaped(part, schema.key_schema) for part in parts]
-    return KeyLookup(pk_values(pa.Table.from_batches(bare, schema.key_schema), names))
+    return [shaped(part, schema.key_schema) for part in parts]
 
 
 def only_slice(batch: pa.RecordBatch, key: Sequence[str], only: Slice) -> pa.RecordBatch:
