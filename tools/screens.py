@@ -135,7 +135,7 @@ def demo_screen() -> str:
     show = Show(screen())
     show.steps = [
         Step(1, "Create a table", seconds=0.2),
-        Step(2, "Stream orders in, on Spark", seconds=52.0),
+        Step(2, "Stream orders in, on Spark", seconds=50.7),
         Step(
             3,
             "Kill a writer",
@@ -153,7 +153,7 @@ def demo_screen() -> str:
         ),
         Step(5, "Verify everything against the generator", seconds=0.1),
     ]
-    show.steps[-1].checks = [("each row as expected", True)] * 15
+    show.steps[-1].checks = [("each row as expected", True)] * 16
     end = show.summary(
         "weir demo",
         {
@@ -162,7 +162,7 @@ def demo_screen() -> str:
             "safety": "a kill and a freeze; no acknowledged row lost, none doubled",
             "engine": "on Spark",
         },
-        {"look around": "weir demo --keep FOLDER", "write yourself": "docs/quickstart.md"},
+        {"look around": "weir demo --keep DIR", "write yourself": "docs/quickstart.md"},
     )
     return svg("demo", "make demo", "make demo", *map(told, show.steps), end)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from weir.demo.stream import SCHEMA, Orders
 
 SHARDS = 4
 FILES = 60
-STREAM_FILES = 12
+STREAM_FILES = 10
 PAUSE_S = 0.02
 READ_EVERY_S = 1.0
 CHECKED = ["id", "status", "cents", "revision"]
@@ -269,8 +270,13 @@ def _verify(demo: Demo) -> None:
         some = demo.orders.expected().slice(0, 100)
         got = table.get(some["id"].to_pylist(), columns=CHECKED)
         step.check("lookups by key", _same(got, some))
+        one = table.get(some["id"].to_pylist()[:1], columns=["id", "embedding"])
+        near = table.search("embedding", one["embedding"][0].as_py(), k=1, columns=["id"])
+        step.check("search by vector", near["id"].to_pylist() == one["id"].to_pylist())
         rows = demo.orders.expected().num_rows
-        step.say(f"{rows:,} rows, key by key, with status, amount and revision", rows=rows)
+        step.say(
+            f"{rows:,} rows, key by key; lookups, a search by vector, the checkpoint", rows=rows
+        )
 
 
 def _finish(demo: Demo, *, keep: Path | None, as_json: bool) -> None:
@@ -291,6 +297,8 @@ def _finish(demo: Demo, *, keep: Path | None, as_json: bool) -> None:
         sys.stdout.write(json.dumps(told) + "\n")
         return
     stats = demo.table.stats()
+    # As it has to be typed here: `make demo` runs the command of an environment that is not active.
+    program = "weir" if shutil.which("weir") else sys.argv[0]
     end = show.summary(
         "weir demo",
         {
@@ -301,9 +309,9 @@ def _finish(demo: Demo, *, keep: Path | None, as_json: bool) -> None:
             "engine": demo.engine.name,
         },
         {
-            "look around": f"weir stats {demo.table.uri}" if keep else "weir demo --keep FOLDER",
-            "write yourself": "docs/quickstart.md, README.md",
-            "how it works": "docs/concepts.md, and weir --help",
+            "look around": f"{program} {f'stats {demo.table.uri}' if keep else 'demo --keep DIR'}",
+            "write yourself": "docs/quickstart.md",
+            "how it works": f"docs/concepts.md, and {program} --help",
         },
     )
     show.console.print(end)
