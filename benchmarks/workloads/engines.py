@@ -149,13 +149,15 @@ def _fold(rows: str, base_rows: int, rounds: int) -> Workload:
         where=("local",),
         rounds_max=rounds,
         needs_spark=True,
-        note="local Spark on the same processors, its session open already",
+        note="local Spark on the same processors, its session open already; its peak memory is that"
+        " of the largest task",
     )
 
 
 WORKLOADS = [
     _fold("2M", 2_000_000, 3),
     _fold("20M", 20_000_000, 1),
+    _fold("50M", 50_000_000, 1),
     Workload(
         "Spark reads 5M rows",
         unit="ms",
