@@ -103,7 +103,7 @@ def _remembered(core: Core, shard: UUID) -> _Known | None:
     except WalStoreMismatch:
         return None
     manifest = core.tails.manifests(site).known
-    if manifest is None or tip < manifest.replay_after:
+    if manifest is None or tip < max(manifest.replay_after, site.wal_after):
         return None
     return _Known(site, manifest, floors, tip)
 
