@@ -112,6 +112,18 @@ def test_the_figures_of_a_large_table_fit_eighty_columns():
         assert "tenant-1" in text
 
 
+def test_of_more_shards_than_lines_top_shows_the_busiest_in_their_order():
+    before = screens.table(*(screens.shard(i, 100, 1) for i in range(50)))
+    after = screens.table(*(screens.shard(i, 100 + (i in (7, 40)), 1) for i in range(50)))
+    console = screens.screen()
+    console.print(picture([Sample(0.0, before), Sample(1.0, after)], lines=24))
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert len(lines) == 24
+    busy = [line[0] for line in lines if line[1:2] == ["1"]]
+    assert busy == ["7", "40"]
+    assert lines[-1][:3] == ["and", "33", "more"]
+
+
 def top_picture(stats):
     return picture([Sample(0.0, stats), Sample(1.0, stats)])
 

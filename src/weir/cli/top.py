@@ -6,10 +6,11 @@ import contextlib
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
+from uuid import UUID
 
 import typer
 from rich.console import Group, RenderableType
@@ -24,6 +25,8 @@ from weir.cli.stats import label
 from weir.table.stats import ShardStats, TableStats
 
 BARS = "▁▂▃▄▅▆▇█"
+HEAD_LINES = 6
+"""Above the lines of the shards."""
 
 
 def register(app: typer.Typer) -> None:
@@ -68,14 +71,17 @@ def top(
             _keys() as pressed,
             Live(console=screen.out(), screen=True, auto_refresh=False) as live,
         ):
-            live.update(picture(samples), refresh=True)
+            live.update(picture(samples, lines=live.console.height), refresh=True)
             while not pressed(interval):
                 samples = [*samples[-59:], _sample(table)]
-                live.update(picture(samples), refresh=True)
+                live.update(picture(samples, lines=live.console.height), refresh=True)
 
 
-def picture(samples: list[Sample], clock: str | None = None) -> RenderableType:
-    """The screen for these moments, the last of them the present."""
+def picture(
+    samples: list[Sample], clock: str | None = None, lines: int | None = None
+) -> RenderableType:
+    """The screen for these moments, the last of them the present; of more shards than fit on so
+    many lines those with the most to show."""
     now, before = samples[-1], samples[-2] if len(samples) > 1 else samples[-1]
     took = max(now.at - before.at, 1e-9)
     start = {s.shard: s for s in samples[0].stats.shards}
@@ -85,10 +91,10 @@ def picture(samples: list[Sample], clock: str | None = None) -> RenderableType:
     view = screen.grid(
         "shard", ">entries/s", ">lag", ">bytes", ">oldest", ">flushes", ">SSTables", ">epoch"
     )
-    for s in now.stats.shards:
-        old = last.get(s.shard, s)
+    shown = _busiest(now.stats.shards, last, lines)
+    for s in shown:
         first = start.get(s.shard, s)
-        rate = (s.wal_tip - old.wal_tip) / took
+        rate = (s.wal_tip - last.get(s.shard, s).wal_tip) / took
         view.add_row(
             label(s),
             f"[good]{rate:,.0f}[/]" if rate else "[dim]0[/]",
@@ -115,7 +121,23 @@ def picture(samples: list[Sample], clock: str | None = None) -> RenderableType:
         f" · {screen.many(now.stats.checkpoints, 'checkpoint')}",
         style="dim",
     )
-    return Group(head, line, base, "", view)
+    more = len(now.stats.shards) - len(shown)
+    rest = [Text(f"and {more:,} more with less to show", "dim")] if more else []
+    return Group(head, line, base, "", view, *rest)
+
+
+def _busiest(
+    shards: Sequence[ShardStats], before: Mapping[UUID, ShardStats], lines: int | None
+) -> Sequence[ShardStats]:
+    if lines is None or len(shards) + HEAD_LINES <= lines:
+        return shards
+
+    def weight(shard: ShardStats) -> tuple[int, int]:
+        return shard.wal_tip - before.get(shard.shard, shard).wal_tip, shard.lag
+
+    fit = max(1, lines - HEAD_LINES - 1)
+    kept = {s.shard for s in sorted(shards, key=weight, reverse=True)[:fit]}
+    return [s for s in shards if s.shard in kept]  # in their places, so that lines do not jump
 
 
 def spark(rates: list[float]) -> str:
