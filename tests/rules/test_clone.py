@@ -469,6 +469,94 @@ def test_c14_detach_lets_go_when_nothing_is_shared_and_not_before(tmp_path):
     assert rows(again(copy))[1] == "own"
 
 
+def test_c14_collection_detaches_a_clone_that_shares_nothing_any_more(tmp_path):
+    table = make(tmp_path / "t", 1)
+    copy = table.clone(str(tmp_path / "copy"), fill(table))
+
+    def collected():
+        report = collect(target_of(again(copy)), 0, 120, keep_first_entries=False)
+        assert report.ok, report.errors
+        return read_lineage(copy.core.store).pins
+
+    assert len(collected()) == 1  # the base is still the parent's
+    lance.dataset(copy.uri).delete("true")
+    with copy.writer() as writer:
+        put(writer, [1], "own")
+    copy.compact()
+    shutil.move(tmp_path / "t", tmp_path / "hidden")
+    assert len(collected()) == 1  # the parent is out of reach
+    shutil.move(tmp_path / "hidden", tmp_path / "t")
+    assert collected() == ()
+    assert not [c for c in table.checkpoints() if c.owner]
+    assert rows(again(copy))[1] == "own"
+
+
+def test_c14_a_finished_clone_holds_the_parents_base_and_nothing_else(tmp_path):
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, A, "a")
+        writer.flush()
+        table.compact()
+        put(writer, A, "a")
+        writer.flush()
+        put(writer, B, "b")
+        made = table.checkpoint(scope="durable")
+    copy = table.clone(str(tmp_path / "copy"), made)
+    pin = made.shards[0]
+    assert pin.sstables
+    assert not pin.closed
+    table.delete_checkpoint(made)
+    with table.writer() as writer:
+        put(writer, A, "later")
+        writer.flush()
+    table.compact()
+    lance.dataset(table.uri).optimize.compact_files()
+    for _ in range(2):
+        report = collect(target_of(again(table)), 0, 120, keep_first_entries=False)
+        assert report.ok, report.errors
+    [held] = table.checkpoints()
+    assert held.base_only
+    gone = [paths.manifest_path(pin.shard, pin.manifest_version)]
+    gone += [paths.wal_path(pin.shard, p) for p in range(pin.replay_after + 1, pin.wal_through + 1)]
+    assert [path for path in gone if table.core.store.head(path)] == []
+    for sstable in pin.sstables:
+        assert not list(table.core.store.list(paths.sstable_dir(pin.shard, sstable.path)))
+    assert rows(again(copy)) == BEFORE
+    # It is no checkpoint to read, clone or restore any more, and keeps holding when refreshed.
+    for use in (
+        lambda: rows(table, checkpoint=held),
+        lambda: rows(table, checkpoint=held.id),
+        lambda: table.clone(str(tmp_path / "other"), held),
+        lambda: table.restore(held.id),
+    ):
+        with pytest.raises(InvalidInput, match="of the base"):
+            use()
+    assert table.refresh_checkpoint(held.id).base_only
+    # A clone of the clone holds the first table's base by itself (C-5).
+    second = copy.clone(str(tmp_path / "second"))
+    assert rows(second) == BEFORE
+    assert len(table.checkpoints()) == 2
+    # A retry of a finished clone finds all as it was (C-4).
+    assert rows(table.clone(str(tmp_path / "copy"))) == BEFORE
+
+
+def test_c14_a_clone_that_is_not_finished_holds_everything(tmp_path):
+    table = make(tmp_path / "t", 1)
+    made = fill(table)
+
+    def stop(step: str) -> None:
+        if step.startswith("copied"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        clones.clone(table, str(tmp_path / "copy"), made, pause=stop)
+    table.delete_checkpoint(made)
+    for _ in range(2):
+        collect(target_of(again(table)), 0, 120, keep_first_entries=False)
+    assert [c.base_only for c in table.checkpoints()] == [False]
+    assert rows(table.clone(str(tmp_path / "copy"))) == BEFORE
+
+
 def test_c14_a_crash_between_pin_and_note_converges(tmp_path, monkeypatch):
     from weir.upkeep import parents
 

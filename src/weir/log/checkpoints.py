@@ -93,6 +93,8 @@ class Checkpoint:
     owner: str | None = None
     """URI of the clone that holds it; None for one of a user."""
     confirmed: bool = False
+    base_only: bool = False
+    """Held by a finished clone, which has copies of all but the base: nothing else is kept."""
     seq: int = field(default=0, repr=False)
     """Number of the record this was read from; the next change must take the number after it."""
 
@@ -150,7 +152,7 @@ class Checkpoints:
         Raises `CheckpointNotFound` when the checkpoint is gone, also when it goes while we ask.
         """
         for _ in range(APPEND_ATTEMPTS):
-            current = self.find(ref)
+            current = self.find(ref, whole=False)
             if current.expires is None or (expires is not None and expires <= current.expires):
                 return current
             try:
@@ -160,6 +162,14 @@ class Checkpoints:
         raise CommitConflict(
             f"{self._where(current.id)}: changed as often as it was read; try again"
         )
+
+    def narrow(self, checkpoint: Checkpoint) -> bool:
+        """Hold on to the base alone from now on; False when it has changed or gone meanwhile."""
+        try:
+            self._append(replace(checkpoint, base_only=True))
+        except (CommitConflict, CheckpointNotFound):
+            return False
+        return True
 
     def mark_deleted(self, checkpoint: Checkpoint) -> bool:
         """Append the deletion after the record that was read; False when it has changed (G-2)."""
@@ -194,16 +204,19 @@ class Checkpoints:
         """Checkpoints whose deletion was decided but not carried through: a crash left records."""
         return [id_ for id_, seqs in self._listed().items() if self._read(id_, seqs) is None]
 
-    def find(self, ref: Ref) -> Checkpoint:
+    def find(self, ref: Ref, *, whole: bool = True) -> Checkpoint:
         """The usable checkpoint meant by an id, a name (its newest) or an object.
 
-        Raises `CheckpointNotFound`.
+        Raises `CheckpointNotFound`; with `whole` also `InvalidInput` for one that holds a base
+        only.
         """
         if isinstance(ref, Checkpoint):
             ref = ref.id
         if isinstance(ref, str):
             named = [c for c in self.all() if c.name == ref or str(c.id) == ref]
-            found = named[-1] if named else None
+            # A clone's pin bears the name of the checkpoint it was made from.
+            mine = [c for c in named if not c.base_only] or named
+            found = mine[-1] if mine else None
         else:
             found = self.load(ref)
         if found is None or not found.confirmed:
@@ -211,6 +224,8 @@ class Checkpoints:
                 f"{self._store.uri}: no checkpoint {str(ref)!r}; it was deleted, expired and"
                 " collected, or never made. table.checkpoints() lists those there are"
             )
+        if whole:
+            require_whole(found)
         return found
 
     def _append(self, following: Checkpoint) -> Checkpoint:
@@ -260,6 +275,7 @@ class Checkpoints:
         return replace(
             body,
             confirmed=head.get("confirmed") is True,
+            base_only=head.get("base_only") is True,
             expires=_optional_number(head.get("expires"), self._path(id_, max(seqs))),
             seq=max(seqs),
         )
@@ -276,6 +292,15 @@ class Checkpoints:
         )
 
 
+def require_whole(checkpoint: Checkpoint) -> None:
+    """`InvalidInput` for the pin of a finished clone: it cannot be read, cloned or restored."""
+    if checkpoint.base_only:
+        raise InvalidInput(
+            f"checkpoint {checkpoint.id} is what the clone {checkpoint.owner} holds here: files of"
+            " the base that they share, and nothing else any more. Use a checkpoint of your own"
+        )
+
+
 def check_name(name: str | None) -> None:
     """`InvalidInput` unless the name can be a label."""
     if name is not None and not 0 < len(name) <= NAME_LENGTH_MAX:
@@ -286,6 +311,8 @@ def check_name(name: str | None) -> None:
 
 def _dumps(c: Checkpoint, *, body: bool = True) -> bytes:
     record: dict[str, Any] = {"confirmed": c.confirmed, "expires": c.expires}
+    if c.base_only:
+        record["base_only"] = True
     if body:
         record |= {
             "id": str(c.id),

@@ -13,6 +13,7 @@ from weir.config import WriterConfig
 from weir.durations import Duration
 from weir.errors import InvalidInput
 from weir.format.manifest import ShardManifest
+from weir.log.checkpoints import Checkpoint, require_whole
 from weir.table.changes import Bookmark, Changes
 from weir.table.core import Core
 from weir.table.scan import Scan, get_rows
@@ -289,6 +290,8 @@ class Table:
 
     def _pinned(self, checkpoint: Pinned | str | None) -> Pinned | None:
         if checkpoint is None or not isinstance(checkpoint, str | UUID):
+            if isinstance(checkpoint, Checkpoint):
+                require_whole(checkpoint)
             return checkpoint
         found: Pinned = _upkeep("checkpoint").find(self, checkpoint)
         return found

@@ -85,7 +85,10 @@ def checkpoints(table: Table) -> list[Checkpoint]:
 
 
 def find(table: Table, ref: Ref) -> Checkpoint:
-    """The checkpoint meant by an id or a name (the newest of it); `CheckpointNotFound`."""
+    """The checkpoint meant by an id or a name (the newest of it); `CheckpointNotFound`.
+
+    `InvalidInput` for the pin of a finished clone, which holds nothing but files of the base.
+    """
     return Checkpoints(table.core.store).find(_ref(ref))
 
 
@@ -144,6 +147,7 @@ def derive(
         shards=source.shards,
         name=source.name,
         owner=owner,
+        base_only=source.base_only,
     )
     return hold(core, draft, lifetime, lambda: _require(records, source), pause)
 

@@ -249,7 +249,7 @@ def _pin_parents(job: _Job, lineage: Lineage) -> None:
         else:
             table = open_table(pin.uri, storage_options=job.options, env=env)
             standing = Checkpoints(table.core.store).load(pin.checkpoint)
-            source = standing or checkpoints.find(table, theirs[pin.uri])
+            source = standing or Checkpoints(table.core.store).find(theirs[pin.uri], whole=False)
         checkpoints.derive(
             table,
             source,

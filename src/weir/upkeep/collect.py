@@ -18,7 +18,13 @@ from uuid import UUID
 
 from weir.durations import Duration, seconds
 from weir.env import Env
-from weir.errors import InvalidInput, StoreError, WalStoreMismatch, WeirError
+from weir.errors import (
+    InvalidInput,
+    NotAWeirTable,
+    StoreError,
+    WalStoreMismatch,
+    WeirError,
+)
 from weir.format import paths
 from weir.lake.api import Lake
 from weir.log.site import ShardSite
@@ -32,7 +38,7 @@ from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
 from weir.upkeep.gc.shard import Job, collect_shard
 from weir.upkeep.gc.tasks import WORKERS, Batch, Deleter, delete_batch
-from weir.upkeep.parents import give_up, reclaimable_pins
+from weir.upkeep.parents import detach, give_up, narrow_pins, reclaimable_pins
 
 if TYPE_CHECKING:
     from weir.table.table import Table
@@ -76,6 +82,10 @@ class Target:
     """Told to the holder before its checkpoint goes; False: it goes on using it."""
     notes: Sequence[str] = ()
     """What could not be opened, for the report."""
+    narrow: Callable[[], int] = lambda: 0
+    """Lets finished clones hold files of the base only."""
+    detach: Callable[[], Collection[str]] = tuple
+    """Lets go of parents this table shares no file with any more (C-14)."""
     former: Mapping[UUID, Sequence[Store]] = field(default_factory=dict)
     """By shard, stores that its log was moved away from and that can be reached (S-3)."""
     base_keep_from: Callable[[], int | None] = lambda: None
@@ -163,6 +173,8 @@ def target_of(table: CollectableTable) -> Target:
         fence_ttl=core.record.writer_defaults.fence_ttl_s,
         reclaimable=lambda: reclaimable_pins(cast("Table", table)),
         give_up=lambda pin: give_up(cast("Table", table), pin),
+        narrow=lambda: narrow_pins(cast("Table", table)),
+        detach=lambda: detach(cast("Table", table)),
         notes=notes,
         former=former,
         base_keep_from=lambda: keep_base_from(core.store),
@@ -229,6 +241,8 @@ def _run_tasks(target: Target, job: Job, now: float) -> None:
             )
     if "checkpoints" in chosen:
         tasks.run("pins of dead clones", lambda: _end_reclaimable(target, report, dry_run=dry_run))
+        if not dry_run:
+            tasks.run("pins of finished clones", lambda: _narrow(target))
     if "base" in chosen:
         tasks.run(
             "tags",
@@ -252,6 +266,8 @@ def _run_tasks(target: Target, job: Job, now: float) -> None:
         )
     if "base" in chosen:
         tasks.run("base", lambda: _clean_base(target, job.ages, report, dry_run=dry_run))
+        if not dry_run:
+            tasks.run("ties to parents", lambda: _detach(target, report))
 
 
 class _Tasks:
@@ -296,6 +312,21 @@ def _end_reclaimable(target: Target, report: GcReport, *, dry_run: bool) -> None
     ids = [pin for pin in target.reclaimable() if dry_run or target.give_up(pin)]
     if ids:
         records.end_reclaimable(target.store, ids, report, dry_run=dry_run)
+
+
+def _narrow(target: Target) -> None:
+    narrowed = target.narrow()
+    if narrowed:
+        log.info("gc.narrowed table=%s pins=%d", target.store.uri, narrowed)
+
+
+def _detach(target: Target, report: GcReport) -> None:
+    """The next pass of C-14; a parent out of reach keeps its pin until one that reaches it."""
+    try:
+        for parent in target.detach():
+            log.info("gc.detached table=%s parent=%s", target.store.uri, parent)
+    except (StoreError, NotAWeirTable) as error:
+        report.skipped.append(f"the tie to a parent was left alone: {error}")
 
 
 def _clean_base(target: Target, ages: Ages, report: GcReport, *, dry_run: bool) -> None:

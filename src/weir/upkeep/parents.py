@@ -16,6 +16,7 @@ from weir.env import SYSTEM, Env
 from weir.errors import CommitConflict, InvalidInput, StoreError
 from weir.format import paths
 from weir.lake.borrowed import borrowed_places
+from weir.lake.pylance_lake import PylanceLake
 from weir.log.checkpoints import Checkpoint, Checkpoints
 from weir.log.lineage import ParentPin, append_lineage, read_lineage
 from weir.store.api import Store
@@ -58,6 +59,28 @@ def _is_dead(table: Table, pin: Checkpoint, *, old: bool) -> bool:
     return lineage.state == "copying" and old
 
 
+def narrow_pins(table: Table) -> int:
+    """Let finished clones hold files of the base only: SSTables and log they have copies of (C-14).
+
+    For collection; returns how many pins became narrower. A clone that cannot be asked keeps all.
+    """
+    core = table.core
+    records = Checkpoints(core.store)
+    done = 0
+    for held in checkpoints.checkpoints(table):
+        if held.owner is None or held.base_only:
+            continue
+        try:
+            lineage = read_lineage(open_store(held.owner, core.storage_options, env=core.env))
+        except StoreError:
+            continue
+        if lineage is None or lineage.state != "ready":
+            continue
+        if any(p.checkpoint == held.id for p in lineage.pins):
+            done += records.narrow(held)
+    return done
+
+
 def give_up(table: Table, pin: UUID) -> bool:
     """Tell a clone that was not finished that its pin goes; False when it may be needed after all.
 
@@ -85,13 +108,15 @@ def detach(table: Table) -> list[str]:
     """Let go of the tables this clone shares no file with any more; returns their URIs (C-14).
 
     A version that still names one of their files, because it is young or a checkpoint holds it,
-    keeps the tie. `table.compact()`, a rewrite of the base and `table.gc()` make a clone
-    independent. One read for each version the base still has.
+    keeps the tie. `table.compact()` and a rewrite of the base make a clone independent, and
+    `table.gc()` ends the tie (it calls this). One read for each version the base still has.
     """
     core = table.core
     lineage = read_lineage(core.store)
-    if lineage is None or not lineage.pins:
+    if lineage is None or not lineage.pins or lineage.state != "ready":
         return []
+    if not isinstance(core.lake, PylanceLake):
+        return []  # what a model of Lance shares is not written in Lance's manifests
     used = {normalize(place) for place in borrowed_places(core.store)}
     free = [pin for pin in lineage.pins if normalize(pin.uri) not in used]
     for pin in free:

@@ -130,6 +130,8 @@ def load_pins(store: Store, now: float, *, ignore_expired: bool = False) -> Pins
 def checkpoint_pins(chain: ChainState) -> list[tuple[UUID, Pin]]:
     """What the first record of a checkpoint names, shard by shard."""
     assert chain.first is not None, "K-1: asked what a dead checkpoint holds"
+    if chain.newest.get("base_only") is True:
+        return []  # a finished clone has its own copies; the base is held by a tag
     try:
         return [
             (
