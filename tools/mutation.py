@@ -303,9 +303,9 @@ MUTANTS = (
     ),
     Mutant(
         "a dead compactor's commit is forgotten",
-        "src/weir/upkeep/compact.py",
-        "        if version is not None:\n            self._finish(job)\n",
-        "        if False:\n            self._finish(job)\n",
+        "src/weir/upkeep/compact_finish.py",
+        "        if version is not None:\n            self.finish(job)\n",
+        "        if False:\n            self.finish(job)\n",
         tests("tests/rules/test_compaction.py"),
         "L-4",
     ),

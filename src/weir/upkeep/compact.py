@@ -13,26 +13,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, Literal, cast
 from uuid import UUID
 
 from weir.durations import Duration, seconds
-from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
+from weir.errors import CommitConflict, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
-from weir.lake.fold import FOLD, ROWS_PER_FILE, Changes, Claim, together
-from weir.lake.index import released_generation
+from weir.lake.fold import ROWS_PER_FILE, Changes, Claim, together
 from weir.lake.pylance_lake import PylanceLake
-from weir.log.manifests import Manifests
-from weir.log.rules import Evidence
 from weir.log.site import ShardSite
-from weir.shard.tokens import Tokens
-from weir.table.core import CONCURRENCY, Core
+from weir.table.core import Core
 from weir.table.table import Table
+from weir.upkeep.compact_finish import Finisher
 from weir.upkeep.compact_jobs import PROGRESS, Job, JobRecord, Jobs
 from weir.upkeep.compact_plan import Waiting, find_waiting, log_of, make_job, make_tasks
-from weir.upkeep.compact_wal import pass_folded, publish_closed
+from weir.upkeep.compact_wal import publish_closed
 from weir.upkeep.pinning import base_floor
 from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
 
@@ -42,7 +40,6 @@ LEASE: Final = "15m"
 """How long a claim without news keeps others away; afterwards its owner is fenced and replaced."""
 SMALL_FRAGMENTS: Final = 16
 """So many fragments of less than a quarter file make rewriting them worth it."""
-_PRUNE_ATTEMPTS: Final = 4
 
 Pause = Callable[[str], None]
 
@@ -132,6 +129,10 @@ class _Run:
     pause: Pause
     report: CompactReport = field(default_factory=CompactReport)
 
+    @cached_property
+    def _finisher(self) -> Finisher:
+        return Finisher(self.core, self.report, self.pause)
+
     @property
     def lake(self) -> PylanceLake:
         return cast("PylanceLake", self.core.lake)
@@ -155,7 +156,7 @@ class _Run:
         claim = Claim(token, self._counts(self.lake.fence_base(token)))
         self.pause("fenced")
         if record.job is not None:
-            self._complete(record.job)
+            self._finisher.complete(record.job)
         self._publish_logs()
         base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
         if not waiting:
@@ -186,7 +187,7 @@ class _Run:
                 f" this one was at work ({gone}); nothing was committed"
             ) from gone
         self.pause("committed")
-        self._finish(job)
+        self._finisher.finish(job)
         jobs.step(record, "done", None)
         self._tell(job, version, waiting, results)
         return self.report
@@ -220,67 +221,6 @@ class _Run:
                 f" {floor}: this compactor slept, others went on without it; nothing counts of it"
             )
         return version
-
-    def _complete(self, job: Job) -> None:
-        """Finish a dead compactor's job if it got as far as its commit; the fence settled that."""
-        try:
-            version = self.lake.find_commit(FOLD, job.id, after_version=job.planned_at)
-            if version is not None and version <= base_floor(self.core):
-                raise SnapshotExpired(f"its commit {version} is at or below the base floor")
-        except SnapshotExpired as gone:
-            self.report.notes.append(f"job {job.id}: {gone}")
-            # Then only an announcement tells, which is in the version itself; with a key the rows
-            # are folded again.
-            base = self.lake.open_base()
-            self.lake.mark_compacted(base.compacted)
-            version = None
-        if version is not None:
-            self._finish(job)
-            self.report.completed = job.id
-            log.info("compact.completed job=%s version=%d", job.id, version)
-
-    def _finish(self, job: Job) -> None:
-        """All that follows the base commit; each step may be repeated."""
-        if job.marks:
-            self.lake.mark_compacted(job.marks)
-        self.pause("marked")
-        for shard, fold in job.wal.items():
-            if pass_folded(self.core.site(shard), fold):
-                self.report.wal_entries += fold.through - fold.after
-            else:
-                self.report.notes.append(
-                    f"shard {shard}: a writer claimed or flushed it meanwhile; its log is folded"
-                    " next time"
-                )
-        self.pause("passed")
-        self.core.env.threads.map(self._prune, list(job.marks), workers=CONCURRENCY)
-        self.pause("pruned")
-
-    def _prune(self, shard: UUID) -> None:
-        """Take SSTables out of the manifest whose rows the base holds; the epoch stays."""
-        manifests = Manifests(self.core.beside(shard))
-        tokens = Tokens(manifests.site)
-        for _ in range(_PRUNE_ATTEMPTS):
-            current = manifests.require()
-            # After the manifest, and used in its epoch only: a restore claims the shard before it
-            # names old SSTables again.
-            folded = released_generation(self.lake.open_base(), shard)
-
-            def change(
-                latest: ShardManifest, folded: int = folded
-            ) -> tuple[ShardManifest, Evidence] | None:
-                following = _pruned(latest, folded)
-                if following is not None:
-                    tokens.settle(latest)  # P-2: the SSTables may be what makes a token true
-                return following
-
-            try:
-                manifests.update(change, epoch=current.writer_epoch)
-            except (FencedError, CommitConflict) as lost:
-                log.info("compact.prune.again shard=%s reason=%s", shard, lost)
-                continue
-            return
-        self.report.notes.append(f"shard {shard}: its manifest is busy; gc prunes it later")
 
     def _open_logs(self) -> list[tuple[ShardSite, ShardManifest, int]]:
         """Append-only shards whose log may be turned into SSTables, and the end of each log."""
@@ -327,13 +267,6 @@ class _Run:
                 self.lake.optimize_indices()
         except CommitConflict as lost:
             self.report.notes.append(f"files and indexes are tidied next time: {lost}")
-
-
-def _pruned(latest: ShardManifest, folded: int) -> tuple[ShardManifest, Evidence] | None:
-    left = tuple(table for table in latest.sstables if table.generation > folded)
-    if len(left) == len(latest.sstables):
-        return None
-    return replace(latest, sstables=left), Evidence()
 
 
 def _many_small(fragments: Sequence[tuple[int, int]]) -> bool:

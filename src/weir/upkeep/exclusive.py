@@ -1,7 +1,8 @@
 """Keeps compactors away while the base is changed in another way (restore, reshard).
 
 The same claim compactors take: a record in their chain, then a fence in the base. A compactor that
-was at work cannot commit any more; one that comes later finds the claim.
+was at work cannot commit any more; one that comes later finds the claim. A job that died after its
+commit is completed first (L-4).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Final, cast
 from weir.errors import CommitConflict
 from weir.lake.pylance_lake import PylanceLake
 from weir.table.core import Core
+from weir.upkeep.compact import CompactReport
+from weir.upkeep.compact_finish import Finisher
 from weir.upkeep.compact_jobs import JobRecord, Jobs
 
 CLAIM_ATTEMPTS: Final = 16
@@ -48,6 +51,9 @@ def without_compaction(core: Core) -> Iterator[Hold]:
     else:
         raise CommitConflict(f"{core.uri}: compactors claim it again and again; try later")
     lake.fence_base(record.token)
+    if record.job is not None:
+        # L-4: its fold may be in the base without its marks, and nobody else will hear of it.
+        Finisher(core, CompactReport()).complete(record.job)
     hold = Hold(core, record)
     yield hold
     # Not in a `finally`: what was left half done is found by whoever takes the claim over.
