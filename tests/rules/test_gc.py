@@ -639,6 +639,20 @@ def test_leftovers_of_dead_processes_go(place: Place) -> None:
     assert names == {"_weir/clock/young"}
 
 
+def test_tokens_of_jobs_that_are_over_go_and_those_of_applications_stay(place: Place) -> None:
+    tokens = Tokens(place.site)
+    job = f"{paths.JOB_APP}one"
+    for app in ("app", "job-of-mine", job):
+        tokens.record(app, 3)
+    place.clock.now += 6 * 86400
+    place.gc()
+    assert tokens.load(job) == 3
+    place.clock.now += 2 * 86400
+    place.gc()
+    assert tokens.load(job) is None
+    assert tokens.load("app") == tokens.load("job-of-mine") == 3
+
+
 def test_a_dead_checkpoint_leaves_no_record_after_the_retention(place: Place) -> None:
     place.open()
     place.pin(through=1)

@@ -240,13 +240,16 @@ def test_p3_what_was_collected_is_an_error_and_a_named_consumer_prevents_it(
     table.gc(min_age=0, fence_retention="2m")
     named = follow(spark, table, tmp_path / "named", consumer="etl")
     assert len([r for b in named for r in b]) == 40
-    # Its hold ends with its lifetime, or when it is told to.
+    # Nobody holds anything for the other: what it finds below the floor proves nothing.
+    with pytest.raises(Exception, match="collected"):
+        follow(spark, table, tmp_path / "nameless")
+    # A hold ends with its lifetime, or when it is told to.
     Consumer(table.core.store, "etl", 60.0).forget()
     put(table, dict.fromkeys(range(20), "d"))
     table.gc(min_age=0, fence_retention="2m", keep_first_entries=False)
-    with pytest.raises(Exception, match="collected"):
-        follow(spark, table, tmp_path / "nameless")
     assert Consumer(table.core.store, "etl", 60.0).positions() is None
+    with pytest.raises(weir.SnapshotExpired):
+        table.shards()[0].tailer().read(1)
 
 
 def test_deletes_are_never_passed_over_silently(spark: SparkSession, tmp_path: Path) -> None:

@@ -230,12 +230,24 @@ def floor_dir(shard: UUID, kind: Literal["wal", "manifest", "used", "open", "sto
     return f"{floors_dir(shard)}/{kind}"
 
 
+JOB_APP: Final = "\x1fjob\x1f"
+"""What the name of an application begins with that is one job and never comes back."""
+JOB_TOKENS: Final = f"{WEIR}/jobs"
+"""Tokens of such jobs, of all shards: collected by age."""
+
+
 def tokens_dir(shard: UUID) -> str:
     """The exactly-once tokens of all applications."""
     return f"{WEIR}/shards/{shard}/tokens"
 
 
+def job_tokens_dir(shard: UUID) -> str:
+    """The tokens of single jobs."""
+    return f"{JOB_TOKENS}/{shard}"
+
+
 def token_dir(shard: UUID, app: str) -> str:
     """Markers of one application's exactly-once tokens (P-2); hashed: the name is the user's."""
     digest = hashlib.sha256(app.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{tokens_dir(shard)}/{digest[:32]}"
+    folder = job_tokens_dir(shard) if app.startswith(JOB_APP) else tokens_dir(shard)
+    return f"{folder}/{digest[:32]}"

@@ -4,7 +4,8 @@ A token rides in the log entry that holds its rows, so it is atomic with them. A
 one entry is published by a manifest (`weir.shard.load`): its token is announced here, together with
 the SSTables, before that manifest, and counts once a manifest has named them. Before whatever
 carries a token stops being read, it is recorded here for good: a create-only marker, the highest
-number counts. Neither collection nor compaction nor a native writer touches these.
+number counts. Neither collection nor compaction nor a native writer touches these, but for those of
+jobs that gave no application's name: such a token only has to outlive the job.
 """
 
 from __future__ import annotations
@@ -92,9 +93,11 @@ class Tokens:
         return path
 
     def settle(self, manifest: ShardManifest) -> None:
-        """Record what `manifest` proves to be in: called before SSTables leave it. One listing."""
-        found = self._site.store.list(paths.tokens_dir(self._site.shard))
-        self._settle([m.path for m in found if _is_announced(m.path)], manifest)
+        """Record what `manifest` proves to be in: called before SSTables leave it. Two lists."""
+        shard = self._site.shard
+        for folder in (paths.tokens_dir(shard), paths.job_tokens_dir(shard)):
+            found = [meta.path for meta in self._site.store.list(folder)]
+            self._settle([path for path in found if _is_announced(path)], manifest)
 
     def _list(self, app: str) -> tuple[list[int], list[str]]:
         numbers, announced = [], []

@@ -30,7 +30,6 @@ from pyspark.sql.types import StructType
 import weir
 from weir.durations import seconds
 from weir.errors import InvalidInput, SnapshotExpired
-from weir.format import paths
 from weir.format.schema import TOMBSTONE, align_batch
 from weir.format.wal_entry import WalEntry
 from weir.shard.levels import level_schema, shaped
@@ -42,7 +41,6 @@ from weir.spark.source import parts_of, read_part
 from weir.spark.types import arrow_schema, to_spark
 from weir.table.shards import Shard
 from weir.table.snapshot import Snapshot
-from weir.types import Position
 
 POLL: Final = 0.2
 """Seconds for which the heads of the logs are believed: Spark asks 85 times a second."""
@@ -162,9 +160,11 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         floor = core.tails.manifests(core.beside(shard)).floors.load().wal
         if after >= floor:
             return
-        # At or below the floor an entry may be gone, or kept for a consumer: this one tells. One
-        # that is missing further on fails the task that reads it.
-        if core.site(shard).wal.head(paths.wal_path(shard, Position(after + 1))) is None:
+        # At or below the floor entries are gone, unless they are held for this very consumer. That
+        # one is there proves nothing: a writer that slept may have put it into a collected place.
+        consumer = self._consumer()
+        held = None if consumer is None else consumer.positions()
+        if held is None or held.get(shard, 0) > after:
             raise SnapshotExpired(
                 f"{table.uri} shard {shard}: the feed stands at position {after}, and the log was"
                 f" collected up to {floor}; entries {after + 1} to {floor} are gone. Start a new"

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from weir.errors import InvalidInput
+from weir.format import paths
 from weir.spark.layout import Layout
 from weir.spark.places import Place, flag, number
 from weir.spark.publish import ENTRY_BYTES, ShardSink, Token
@@ -238,7 +239,11 @@ def batch_writer(
     if (sink.app is None) != (sink.version is None):
         raise InvalidInput("appId and txnVersion go together: give both, or neither")
     app, version = sink.app, sink.version
-    token = Token(f"job-{sink.job}", 0) if app is None or version is None else Token(app, version)
+    token = (
+        Token(f"{paths.JOB_APP}{sink.job}", 0)
+        if app is None or version is None
+        else Token(app, version)
+    )
     return BatchWriter(sink, token)
 
 

@@ -31,10 +31,12 @@ LEFTOVERS: Final = {
     f"{paths.WEIR}/clock": 300.0,
     f"{paths.WEIR}/probe": 300.0,
     f"{paths.WEIR}/staging": 86_400.0,
+    paths.JOB_TOKENS: 7 * 86_400.0,
 }
 """Folders of objects that live for a while, and how long at least, in seconds: whoever reads the
-store's clock needs its object for a moment, a Spark job its staged rows until it commits. An older
-one was left by a process that died."""
+store's clock needs its object for a moment, a Spark job its staged rows until it commits, and its
+tokens (P-2) while a task of it can still wake up. An older one was left by a process that died, or
+is of no use any more."""
 SHARED_CHAINS: Final = (paths.table_chain(), paths.compaction_chain(), paths.reshard_chain())
 RECORDS_KEPT: Final = 16
 """Newest records of a chain that stay: an appender that slept must meet the one it missed."""
