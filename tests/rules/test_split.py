@@ -10,7 +10,7 @@ import weir
 from tests.support.dying import die_at_every_write
 from tests.support.moments import SCHEMA, SteppedClock, again, expect, make, put, rows
 from weir.env import Env
-from weir.errors import InvalidInput, SealedShard
+from weir.errors import FencedError, InvalidInput, SealedShard
 from weir.format.manifest import Status
 from weir.log.lineage import read_lineage
 from weir.table.resharding import read_resharding
@@ -239,6 +239,29 @@ def test_resharding_to_what_is_there_changes_nothing_and_two_at_once_are_refused
     assert again(table).sharding == weir.Bucket("id", 4)
     with pytest.raises(InvalidInput, match="column"):
         table.reshard(weir.Bucket("nope", 2))
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_c11_a_put_waits_for_a_dead_reshard_no_longer_than_asked_and_says_what_to_do(
+    tmp_path, shards
+):
+    table = make(tmp_path / "t", shards)
+    with table.writer() as writer:
+        put(writer, A, "a")
+
+        def die(step: str) -> None:
+            if step == "checkpointed":
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            resharding.reshard(again(table), weir.Bucket("id", 4), pause=die)
+        with pytest.raises((SealedShard, FencedError, weir.PartialWrite)) as waited:
+            writer.put([{"id": i, "v": "b"} for i in A], timeout=0)
+        errors = getattr(waited.value, "failures", {0: waited.value}).values()
+        assert all("table.reshard(Bucket(column='id', num=4))" in e.__notes__[0] for e in errors)
+        again(table).reshard(weir.Bucket("id", 4))
+        writer.put([{"id": i, "v": "b"} for i in A])
+    assert rows(again(table)) == expect((A, "b"))
 
 
 @pytest.mark.slow

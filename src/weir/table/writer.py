@@ -8,7 +8,7 @@ says which were not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 from uuid import UUID
@@ -123,7 +123,8 @@ class TableWriter:
             if not moved or len(moved) < len(failures):
                 break
             # C-11: the shard was sealed under us. Not a fight over it: its heirs take the rows.
-            if not self._await_routing(record.routing_version):
+            if not self._await_routing(record.routing_version, timeout):
+                self._explain(error for error, _ in failures.values())
                 break
             batches = [row for shard in moved for row in failures[shard][1]]
             batches += [row for shard in moved for row in self._abandon(shard)]
@@ -166,15 +167,32 @@ class TableWriter:
         manifest = self._core.tails.manifests(self._core.beside(shard)).latest()
         return manifest is not None and manifest.status is Status.SEALED
 
-    def _await_routing(self, left: int) -> bool:
-        """Wait until the record shows a routing after `left`; False when it does not come."""
+    def _await_routing(self, left: int, timeout: float | None = None) -> bool:
+        """Wait until the record shows a routing after `left`; False when it does not come in time.
+
+        Whoever changes the routing may be busy flushing: to do the rest here would fence him, and
+        he us (F-13).
+        """
         clock = self._core.env.clock
-        until = clock.boottime() + REROUTE_SECONDS
+        patience = REROUTE_SECONDS if timeout is None else min(timeout, REROUTE_SECONDS)
+        until = clock.boottime() + patience
         while self._core.refresh().routing_version <= left:
             if clock.boottime() >= until:
                 return False
             clock.sleep(REROUTE_POLL_SECONDS)
         return True
+
+    def _explain(self, errors: Iterable[WeirError]) -> None:
+        """Tell what the rows were waiting for."""
+        change = read_resharding(self._core.store)
+        if change is None or not change.is_open:
+            return
+        for error in errors:
+            error.add_note(
+                f"{self._core.uri}: a change of its routing to {change.sharding} was begun and is"
+                " not finished. If whoever began it died, finish it by"
+                f" table.reshard({change.sharding}), then put the rows again"
+            )
 
     def _abandon(self, shard: UUID) -> list[pa.RecordBatch]:
         """Give up the writer of a sealed shard; returns rows that nobody is waiting for."""
@@ -231,6 +249,7 @@ class TableWriter:
         moved = [shard for shard, (error, _) in failures.items() if self._left(shard, error)]
         change = read_resharding(self._core.store) if moved else None
         if change is None or not self._await_routing(change.routing_version):
+            self._explain(failures[shard][0] for shard in moved)
             return
         rows: list[pa.RecordBatch] = []
         for shard in moved:
