@@ -196,6 +196,17 @@ def test_clone_deep_depends_on_nothing(run, table, tmp_path):
     assert weir.open(str(copy)).scan().count() == 3
 
 
+def test_a_clone_of_now_is_never_an_older_one(run, table, tmp_path):
+    copy = tmp_path / "copy"
+    assert run("clone", table.uri, copy).status == 0
+    again = run("clone", table.uri, copy)
+    assert again.status == 1
+    assert "empty place" in again.err
+    run("checkpoint", "create", table.uri, "--name", "x")
+    for _ in range(2):  # the same clone again is a retry
+        assert run("clone", table.uri, tmp_path / "x", "--checkpoint", "x").status == 0
+
+
 def test_a_duration_may_be_a_plain_number_of_seconds(run, table):
     assert run("gc", table.uri, "--min-age", "0", "--dry-run").status == 0
     bad = run("gc", table.uri, "--min-age", "soon")

@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+import weir
 from weir.cli import options as o
 from weir.cli import screen, settings
+from weir.errors import InvalidInput
 
 
 def register(app: typer.Typer) -> None:
@@ -45,18 +47,30 @@ def clone(
     The base is shared, not copied, unless with --deep; both tables go their own way from there.
     """
     table = o.open_table(uri, option, config)
+    found = settings.storage_options(destination, option, config) or None
+    if checkpoint is None and _stands(destination, found):
+        # With a checkpoint the same clone again is a retry; without one, now is meant.
+        raise InvalidInput(f"{destination} is a table already; clone to an empty place")
     with screen.working("copying" if deep else "cloning", quiet=json):
         copy = table.clone(
             destination,
             checkpoint=checkpoint,
             wal_uri=wal_uri,
             deep=deep,
-            storage_options=settings.storage_options(destination, option, config) or None,
+            storage_options=found,
         )
     if json:
         screen.emit({"uri": copy.uri, "from": table.uri, "shards": len(copy.shards())})
     else:
         screen.out().print(f"[good]cloned[/good] to {escape(copy.uri)}", soft_wrap=True)
+
+
+def _stands(uri: str, options: dict[str, str] | None) -> bool:
+    try:
+        weir.open(uri, storage_options=options)
+    except weir.WeirError:
+        return False  # nothing, or a clone that was begun: the library knows what to do
+    return True
 
 
 def restore(

@@ -213,10 +213,8 @@ class Checkpoints:
         if isinstance(ref, Checkpoint):
             ref = ref.id
         if isinstance(ref, str):
-            named = [c for c in self.all() if c.name == ref or str(c.id) == ref]
-            # A clone's pin bears the name of the checkpoint it was made from.
-            mine = [c for c in named if not c.base_only] or named
-            found = mine[-1] if mine else None
+            meant = self.meant(ref)
+            found = meant[-1] if meant else None
         else:
             found = self.load(ref)
         if found is None or not found.confirmed:
@@ -227,6 +225,14 @@ class Checkpoints:
         if whole:
             require_whole(found)
         return found
+
+    def meant(self, text: str) -> list[Checkpoint]:
+        """Those of a name, or the one of an id, oldest first.
+
+        A clone's pin bears the name of the checkpoint it was made from and is never meant by it:
+        whoever deletes, refreshes or reads by name means their own (C-1). Its id does mean it.
+        """
+        return [c for c in self.all() if str(c.id) == text or (c.name == text and not c.owner)]
 
     def _append(self, following: Checkpoint) -> Checkpoint:
         """Take the next number, then make sure that the chain was not swept away below it (K-5)."""

@@ -104,11 +104,14 @@ def refresh(table: Table, ref: Ref, ttl: Duration | None = None) -> Checkpoint:
 
 
 def delete(table: Table, ref: Ref) -> None:
-    """Let go of a checkpoint, or of all of that name; one that is gone already is fine (K-5)."""
+    """Let go of a checkpoint, or of all of that name; one that is gone already is fine (K-5).
+
+    What a clone holds here goes only by its id, and takes the clone's shared files with it.
+    """
     records = Checkpoints(table.core.store)
     target = _ref(ref)
     if isinstance(target, str):
-        ids = [c.id for c in records.all() if c.name == target or str(c.id) == target]
+        ids = [c.id for c in records.meant(target)]
     else:
         ids = [target.id if isinstance(target, Checkpoint) else target]
     for id_ in ids:
