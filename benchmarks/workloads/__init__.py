@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.harness import Workload
 from benchmarks.workloads import (
     bulk,
+    clones,
     compaction,
     engines,
     growth,
@@ -18,6 +19,18 @@ from benchmarks.workloads import (
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
-    for module in (puts, bulk, logs, reads, search, compaction, engines, upkeep, stores, growth)
+    for module in (
+        puts,
+        bulk,
+        logs,
+        reads,
+        search,
+        compaction,
+        engines,
+        upkeep,
+        clones,
+        stores,
+        growth,
+    )
     for workload in module.WORKLOADS
 }
