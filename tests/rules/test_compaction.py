@@ -15,7 +15,7 @@ import weir
 from weir.errors import CommitConflict
 from weir.lake import fold
 from weir.lake.fold import FOLD
-from weir.upkeep import compact_plan, compact_tasks
+from weir.upkeep import compact_jobs, compact_plan, compact_tasks
 from weir.upkeep.compact import CompactionPolicy, compact
 from weir.upkeep.compact_jobs import Jobs, keep_base_from
 from weir.upkeep.tasks import LocalRunner, run_task
@@ -582,3 +582,28 @@ def test_a_task_is_found_by_name_only(tmp_path: Path) -> None:
     with pytest.raises(weir.InvalidInput):
         run_task(table.core, {"run": "os.system"})
     assert set(compact_tasks.TASKS) == {"fold_whole", "write_rows", "hide_rows", "hide_indexed"}
+
+
+def test_l4_a_claim_at_work_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that takes longer than the lease is left alone, as long as its tasks finish."""
+    monkeypatch.setattr(compact_jobs, "RENEW", 0.0)
+    monkeypatch.setattr(compact_plan, "TASK_BYTES", 1)
+    table = make(tmp_path, keyed=False)
+    fill(table, keyed=False)
+    model = rows_of(table)
+    others: list[str | None] = []
+    before: list[int] = []
+
+    def meanwhile(_kind: str, done: int, _total: int) -> None:
+        jobs = compact_jobs.Jobs(table.core.store)
+        latest = jobs.latest()
+        assert latest is not None
+        assert latest.state == "planned"
+        before.append(latest.seq)
+        others.append(compact(weir.open(table.uri), lease="1h").skipped)
+
+    report = compact(table, engine=LocalRunner(1), progress=meanwhile)
+    assert report.tasks > 1
+    assert len(set(before)) == report.tasks, "a record for each task that finished"
+    assert all(others)
+    assert in_base(table) == rows_of(table) == model

@@ -62,7 +62,8 @@ def bulk_load(
     All or nothing, in one commit. `replace` puts the rows in the place of everything the table
     held when the commit was planned; rows written by others meanwhile stay. Raises `InvalidInput`
     when a key occurs twice in `df`, `CommitConflict` when a compaction took over in the middle
-    (its lease is 15 minutes): run it again. `tasks`: into how many files at least.
+    (this process was not heard of for 15 minutes): run it again. `tasks`: into how many files at
+    least.
     """
     place = Place(uri, dict(storage_options or {}))
     table = _table(place, df, primary_key, sharding)
@@ -72,7 +73,8 @@ def bulk_load(
     job = uuid.uuid4().hex
     spark = df.sparkSession
     marks: dict[uuid.UUID, int] = {}
-    with shown(progress, uri, spark) as tell, without_compaction(core) as hold:
+    with shown(progress, uri, spark) as show, without_compaction(core) as hold:
+        tell = hold.telling(show)
         if replace:
             marks = close_logs(table)
         base = lake.open_base()

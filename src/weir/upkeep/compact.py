@@ -28,7 +28,7 @@ from weir.log.site import ShardSite
 from weir.table.core import Core
 from weir.table.table import Table
 from weir.upkeep.compact_finish import Finisher
-from weir.upkeep.compact_jobs import PROGRESS, Job, JobRecord, Jobs
+from weir.upkeep.compact_jobs import PROGRESS, Job, JobRecord, Jobs, Renewal
 from weir.upkeep.compact_plan import Waiting, find_waiting, log_of, make_job, make_tasks
 from weir.upkeep.compact_wal import publish_closed
 from weir.upkeep.pinning import base_floor
@@ -173,14 +173,15 @@ class _Run:
             slots=self.runner.slots,
             cluster=cluster,
         )
+        renewal = Renewal(jobs, record, self.core.env)
         try:
-            results = self.runner.run(self.core, tasks, self.progress)
+            results = self.runner.run(self.core, tasks, renewal.telling(self.progress))
             self.pause("written")
             changes = together(Changes.from_json(result["changes"]) for result in results)
             version = self._commit(job, claim, changes, keyed=bool(base.schema.primary_key))
         except (MissingEntry, SnapshotExpired) as gone:
             latest = jobs.latest()
-            if latest is not None and latest.seq == record.seq:
+            if latest is not None and latest.seq == renewal.record.seq:
                 raise
             raise CommitConflict(
                 f"{self.core.uri}: another compactor took over and its inputs were collected while"
@@ -188,7 +189,7 @@ class _Run:
             ) from gone
         self.pause("committed")
         self._finisher.finish(job)
-        jobs.step(record, "done", None)
+        jobs.step(renewal.record, "done", None)
         self._tell(job, version, waiting, results)
         return self.report
 

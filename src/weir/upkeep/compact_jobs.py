@@ -9,20 +9,28 @@ cannot commit any more is the work of the fence in the base table (`weir.lake.fe
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from weir.errors import CommitConflict, CorruptEntry
+from weir.env import Env
+from weir.errors import CommitConflict, CorruptEntry, StoreError
 from weir.format import paths, records
 from weir.store.api import ObjectExists, Store
 from weir.store.chain import Chain
 from weir.table.snapshot import Snapshot
+from weir.upkeep.tasks import Progress
 
 # Stored. Never change a value; add one.
 FORMAT: Final = 1
 PROGRESS: Final = "weir.progress"
 """Property of a fold's commit: what it folded of each shard."""
+
+RENEW: Final = 300.0
+"""Seconds after which a claim at work is renewed: a third of the lease others grant it."""
+
+log = logging.getLogger("weir.compact")
 
 State = Literal["claimed", "planned", "done"]
 
@@ -156,6 +164,47 @@ class Jobs:
                 " files to garbage collection"
             ) from None
         return replace(record, seq=seq)
+
+
+class Renewal:
+    """Keeps a claim young while its tasks run: asked as they finish, it says so now and then.
+
+    Whoever lost the claim learns it from the fence when it commits; here that only ends the
+    renewing.
+    """
+
+    def __init__(self, jobs: Jobs, record: JobRecord, env: Env) -> None:
+        self._jobs = jobs
+        self._env = env
+        self._lock = env.threads.lock()
+        self._told_at = env.clock.boottime()
+        self._lost = False
+        self.record = record
+        """The record that stands for the claim now."""
+
+    def __call__(self) -> None:
+        """Renew the claim if it is time."""
+        with self._lock:
+            now = self._env.clock.boottime()
+            if self._lost or now - self._told_at < RENEW:
+                return
+            self._told_at = now
+            try:
+                self.record = self._jobs.step(self.record, self.record.state, self.record.job)
+            except CommitConflict:
+                self._lost = True
+            except StoreError as error:
+                log.warning("compact.renew.failed reason=%s", error)
+
+    def telling(self, progress: Progress | None) -> Progress:
+        """`progress`, with the claim renewed on the way."""
+
+        def tell(kind: str, done: int, total: int) -> None:
+            self()
+            if progress is not None:
+                progress(kind, done, total)
+
+        return tell
 
 
 def keep_base_from(store: Store) -> int | None:

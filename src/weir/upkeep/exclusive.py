@@ -16,7 +16,8 @@ from weir.lake.pylance_lake import PylanceLake
 from weir.table.core import Core
 from weir.upkeep.compact import CompactReport
 from weir.upkeep.compact_finish import Finisher
-from weir.upkeep.compact_jobs import JobRecord, Jobs
+from weir.upkeep.compact_jobs import JobRecord, Jobs, Renewal
+from weir.upkeep.tasks import Progress
 
 CLAIM_ATTEMPTS: Final = 16
 
@@ -26,7 +27,16 @@ class Hold:
 
     def __init__(self, core: Core, record: JobRecord) -> None:
         self._core = core
-        self.record = record
+        self._renewal = Renewal(Jobs(core.store), record, core.env)
+
+    @property
+    def record(self) -> JobRecord:
+        """The record that stands for the claim."""
+        return self._renewal.record
+
+    def telling(self, progress: Progress | None) -> Progress:
+        """`progress`, with the claim renewed on the way, for work that outlasts the lease."""
+        return self._renewal.telling(progress)
 
     def require(self) -> None:
         """Raise `CommitConflict` when a compactor took the claim over meanwhile."""
@@ -57,4 +67,4 @@ def without_compaction(core: Core) -> Iterator[Hold]:
     hold = Hold(core, record)
     yield hold
     # Not in a `finally`: what was left half done is found by whoever takes the claim over.
-    jobs.step(record, "done", None)
+    jobs.step(hold.record, "done", None)
