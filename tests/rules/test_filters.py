@@ -239,3 +239,10 @@ def test_rows_with_a_struct_in_a_struct_can_be_flushed_folded_and_filtered(tmp_p
         writer.flush()
     table.compact()
     assert sorted(table.scan().to_table().to_pylist(), key=lambda r: r["id"]) == rows
+
+
+def test_explain_says_who_filters(table):
+    assert "pushed into Lance" in table.scan(filter="x > 3").explain()
+    assert "pushed into Lance" in table.scan(filter=FIELD("x") > 3).explain()
+    assert "by pyarrow" in table.scan(filter=FIELD("p", "a") > 3).explain()
+    assert "filter    none\n" in table.scan().explain()

@@ -15,6 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
+from weir.lake.filters import is_for_lance
 from weir.log.intake import key_table
 from weir.shard.levels import Level
 from weir.shard.merge import merge_count, merge_lookup, merge_scan, output_schema
@@ -182,6 +183,13 @@ class Scan:
         except MissingEntry as gone:
             raise expired(gone, self._core, 1) from gone
 
+    def _filtered_how(self, reader: SnapshotReader) -> str:
+        if self._filter is None:
+            return ""
+        if is_for_lance(self._filter, reader.schema.plain):
+            return " (base: pushed into Lance; fresh rows: after the merge)"
+        return " (by pyarrow: Lance cannot be sent this expression; fresh rows: after the merge)"
+
     def _explained(self, reader: SnapshotReader) -> str:
         output_schema(reader.schema, self._columns)
         lines = [
@@ -190,11 +198,7 @@ class Scan:
             + ("" if self._pinned is None else ", at a checkpoint"),
             f"  columns   {self._columns or 'all'}",
             f"  filter    {self._filter if self._filter is not None else 'none'}"
-            + (
-                " (base: pushed into Lance; fresh rows: after the merge)"
-                if self._filter is not None
-                else ""
-            ),
+            + self._filtered_how(reader),
             f"  limit     {'none' if self._limit is None else self._limit}",
         ]
         keyed = bool(reader.schema.primary_key)
