@@ -6,6 +6,7 @@ and nowhere else. A missing object is `data`, never `unavailable`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,6 +30,8 @@ _CONFLICT = (
     "too many concurrent writers",
     "stale sstable compaction",
 )
+_PLACES = re.compile(r",?\s*\S+\.rs:\d+:\d+")
+"""Where in Lance's own source an error was born: the cause keeps it, a message needs it not."""
 
 
 @contextmanager
@@ -45,7 +48,7 @@ def lance_errors(what: str) -> Iterator[None]:
 def translated(error: Exception, what: str) -> WeirError:
     """The error of weir that says what a caller can do about `error`."""
     text = str(error).lower()
-    message = f"{what}: {error}"
+    message = f"{what}: {_PLACES.sub('', str(error))}"
     if isinstance(error, CommitConflictError) or any(word in text for word in _CONFLICT):
         return CommitConflict(f"{message}; read the table again and plan anew")
     if text.startswith("dataset at path") and "not found" in text:
