@@ -100,14 +100,14 @@ def test_key_index_states_its_size() -> None:
 )
 def test_errors_of_pylance_are_told_apart(error: Exception, kind: type[Exception]) -> None:
     assert type(translated(error, "doing it")) is kind
+    with pytest.raises(kind, match="doing it"), lance_errors("doing it"):
+        raise error
 
 
-def test_a_message_does_not_tell_where_in_lance_it_was_born():
+def test_a_message_does_not_tell_where_in_lance_it_was_born() -> None:
     born = "Schema error: No field named nope., /home/x/rust/lance/src/dataset/scanner.rs:839:33"
     told = str(translated(ValueError(f"Invalid user input: {born}"), "scanning t"))
     assert told == "scanning t: Invalid user input: Schema error: No field named nope."
-    with pytest.raises(kind, match="doing it"), lance_errors("doing it"):
-        raise error
 
 
 def test_our_own_errors_pass_unchanged() -> None:
