@@ -49,7 +49,8 @@ class FencedError(WeirError):
 
     `unacknowledged` holds the batches that were accepted but never acknowledged, in order: put them
     through a new writer if this application should take the shard back. Never reopen in a bare
-    loop: two writers that do so fence each other for ever.
+    loop: two writers that do so fence each other for ever. `maybe_written` is True when some of
+    them were on their way: the new owner may have them, and putting them again may double them.
     """
 
     kind: ClassVar[Kind] = "fenced"
@@ -61,10 +62,12 @@ class FencedError(WeirError):
         epoch: int,
         fenced_by: int,
         unacknowledged: Sequence[pa.RecordBatch] = (),
+        maybe_written: bool = False,
     ) -> None:
         super().__init__(message)
         self.epoch = epoch
         self.fenced_by = fenced_by
+        self.maybe_written = maybe_written
         self.unacknowledged = list(unacknowledged)
 
 

@@ -175,7 +175,11 @@ class WalAppender:
         try:
             self.ownership.require()
         except FencedError as fenced:
-            raise self._finish_fenced(fenced) from None
+            # The entry is there. Before the new owner's fence it counts, in a collected place it
+            # does not (G-7b), and nobody can tell which without the new owner's log.
+            told = self._finish_fenced(fenced)
+            told.maybe_written = True
+            raise told from None
         except StoreError as error:
             # The entry is there, but whether it counts is not known: F-11.
             raise self._finish_unknown(position, error) from error

@@ -105,17 +105,39 @@ def run_callbacks(ack: Ack) -> None:
     ack.callbacks.clear()
 
 
-def retold(error: WeirError, batches: Sequence[pa.RecordBatch]) -> WeirError:
+def retold(
+    error: WeirError, batches: Sequence[pa.RecordBatch], *, on_the_way: bool = False
+) -> WeirError:
     """The error as told to one caller, with that caller's rows."""
     if isinstance(error, FencedError):
         return FencedError(
-            str(error), epoch=error.epoch, fenced_by=error.fenced_by, unacknowledged=batches
+            str(error),
+            epoch=error.epoch,
+            fenced_by=error.fenced_by,
+            unacknowledged=batches,
+            maybe_written=on_the_way,
         )
     if isinstance(error, UnknownOutcome):
         return UnknownOutcome(str(error), unacknowledged=batches)
     closed = WriterClosed(f"the writer stopped: {error}", unacknowledged=batches)
     closed.__cause__ = error
     return closed
+
+
+def wait_for_last(
+    last: Ack | None, ended: Callable[[], WeirError], timeout: float | None = None
+) -> None:
+    """Return when the last rows handed over are durable; the error tells of all rows that are left,
+    not of theirs alone (M-8)."""
+    try:
+        if last is not None:
+            last.wait(timeout)
+    except WeirError as error:
+        told = ended()
+        if isinstance(error, UnknownOutcome):
+            left = getattr(told, "unacknowledged", ())
+            told = UnknownOutcome(str(error), unacknowledged=left)
+        raise told from error.__cause__
 
 
 def unsettled(name: str, error: WeirError, batches: Sequence[pa.RecordBatch]) -> UnknownOutcome:

@@ -83,6 +83,7 @@ class GroupCommit:
         self.queued_bytes = 0
         self.failure: WeirError | None = None
         self.left: list[pa.RecordBatch] = []
+        self._left_unsure = False
         """Accepted rows that never became durable, in order; filled when the writer fails."""
 
     # -- putting ---------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ class GroupCommit:
             return WriterClosed(
                 f"{self._name}: the writer is closed; open a new one", unacknowledged=rest
             )
-        return retold(self.failure, rest)
+        return retold(self.failure, rest, on_the_way=self._left_unsure and not batches)
 
     # -- leading ---------------------------------------------------------------------------------
 
@@ -235,7 +236,10 @@ class GroupCommit:
         except Exception as error:  # noqa: BLE001  rows nobody can encode must end the writer, not loop
             with self.lock:
                 self._in_flight = 0
-                finished = self._fail(error if isinstance(error, WeirError) else internal(error))
+                sent = len(group) if getattr(error, "maybe_written", False) else 0
+                finished = self._fail(
+                    error if isinstance(error, WeirError) else internal(error), sent
+                )
         finally:
             with self.lock:
                 self._leading = False
@@ -294,10 +298,13 @@ class GroupCommit:
         elif not self._turns.wake_next() and self._pump_started:
             self._pump_wake.notify()
 
-    def _fail(self, error: WeirError) -> list[Ack]:
+    def _fail(self, error: WeirError, sent: int = 0) -> list[Ack]:
+        """`sent`: so many of the first in the queue are in an entry that may count (F-11)."""
         if self.failure is not None:
             return []
         self.failure = error
+        sent = max(sent, self._in_flight)
+        self._left_unsure = sent > 0
         failed = list(self._queue)
         self._queue.clear()
         self.queued_bytes = 0
@@ -306,7 +313,7 @@ class GroupCommit:
             if index < self._in_flight and not isinstance(error, FencedError):
                 ack.error = unsettled(self._name, error, ack.batches)
             else:
-                ack.error = retold(error, ack.batches)
+                ack.error = retold(error, ack.batches, on_the_way=index < sent)
             ack.done = True
             self._turns.wake(ack)
         self._room.notify_all()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -68,7 +69,9 @@ def open_writer(
     """
     for _ in range(OPEN_ATTEMPTS):
         try:
-            site = _site(stores, shard, wanted, schema=schema, lake=lake, pause=pause)
+            site = _site(
+                stores, shard, wanted, schema=schema, lake=lake, config=config, pause=pause
+            )
             return ShardWriter.open(site, schema=schema, lake=lake, config=config, belongs=belongs)
         except (WalMoved, Overtaken) as moved:
             log.info("shard.open.again shard=%s reason=%s", shard, moved)
@@ -84,9 +87,9 @@ def _site(
     stores: WalStores,
     shard: UUID,
     wanted: Wanted,
-    *,
     schema: TableSchema,
     lake: Lake,
+    config: WriterConfig,
     pause: Pause,
 ) -> ShardSite:
     record = latest_record(stores.store, shard)
@@ -97,8 +100,9 @@ def _site(
         return _take_over(stores, shard, record, target, lost, pause)
     if target == record.uri or site.wal is stores.at(target):
         return site
-    config = WriterConfig(enable_memtable=True)
-    with ShardWriter.open(site, schema=schema, lake=lake, config=config) as old:
+    # Trusts its ownership no longer than the caller's own writer may (G-7b).
+    flushing = replace(config, enable_memtable=True, index_configs=())
+    with ShardWriter.open(site, schema=schema, lake=lake, config=flushing) as old:
         pause("claimed")
         old.flush()
         pause("flushed")

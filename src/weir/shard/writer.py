@@ -26,7 +26,7 @@ from weir.log.fence import claim_shard
 from weir.log.intake import Intake, key_table, size_of
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
-from weir.shard.ack import Ack, awaitable
+from weir.shard.ack import Ack, awaitable, wait_for_last
 from weir.shard.flush import MemTables
 from weir.shard.group import GroupCommit
 from weir.shard.indexes import WriterIndexes
@@ -177,9 +177,7 @@ class ShardWriter:
     def flush_wal(self, timeout: float | None = None) -> Position:
         """Return when everything put so far is durable; the last durable position."""
         self._check_open()
-        last = self._group.last()
-        if last is not None:
-            last.wait(timeout)
+        wait_for_last(self._group.last(), self._group.ended, timeout)
         return Position(self._appender.next_position - 1)
 
     def flush(self) -> ShardManifest:
@@ -374,9 +372,7 @@ class ShardWriter:
         self._once.replayed(memtables.rebuild(entries, self.intake.stored))
 
     def _finish(self) -> None:
-        last = self._group.last()
-        if last is not None:
-            last.wait()
+        wait_for_last(self._group.last(), self._group.ended)
         if self._memtables is not None:
             self._memtables.flush_all(lambda: None)
 

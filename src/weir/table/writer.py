@@ -20,6 +20,7 @@ from weir.errors import (
     FencedError,
     PartialWrite,
     SealedShard,
+    UnknownOutcome,
     WeirError,
     WriterClosed,
 )
@@ -149,7 +150,7 @@ class TableWriter:
                 writer = self._writer(shard, value, record)
                 return writer.put(pa.Table.from_batches(rows), timeout=timeout)
             except WeirError as error:
-                failures[shard] = (error, rows)
+                failures[shard] = (_settled(error, rows), rows)
             return None
 
         self._core.env.threads.map(write, items, workers=CONCURRENCY)
@@ -204,7 +205,11 @@ class TableWriter:
             writer.close()
         except WeirError as error:
             if not writer.config.durable_write:
-                return list(getattr(error, "unacknowledged", ()))
+                left = list(getattr(error, "unacknowledged", ()))
+                told = _settled(error, left)
+                if isinstance(told, UnknownOutcome):
+                    raise told from error
+                return left
         return []
 
     def _writer(self, shard: UUID, value: Value, record: TableRecord) -> ShardWriter:
@@ -238,7 +243,8 @@ class TableWriter:
             try:
                 run(item[1])
             except WeirError as error:
-                failures[item[0]] = (error, list(getattr(error, "unacknowledged", ())))
+                left = list(getattr(error, "unacknowledged", ()))
+                failures[item[0]] = (_settled(error, left), left)
 
         self._core.env.threads.map(attempt, list(writers.items()), workers=CONCURRENCY)
         self._follow(writers, failures)
@@ -254,9 +260,12 @@ class TableWriter:
         rows: list[pa.RecordBatch] = []
         for shard in moved:
             _, left = failures.pop(shard)
-            self._abandon(shard)
             # With `durable_write` whoever put them was told, and has put them again.
-            rows += left if not writers[shard].config.durable_write else []
+            left = [] if writers[shard].config.durable_write else left
+            try:
+                rows += self._abandon(shard) or left
+            except UnknownOutcome as unknown:
+                failures[shard] = (unknown, unknown.unacknowledged)
         if rows:
             with TableWriter(self._core, self._config) as heir:
                 heir._write(rows, None)
@@ -272,3 +281,19 @@ class TableWriter:
             failures={shard: error for shard, (error, _) in failures.items()},
             unacknowledged={shard: rows for shard, (_, rows) in failures.items()},
         )
+
+
+def _settled(error: WeirError, rows: list[pa.RecordBatch]) -> WeirError:
+    """The error, or `UnknownOutcome` for rows that may be in the shard that was taken from us.
+
+    They must not go to its heirs as well: each batch takes effect once.
+    """
+    if isinstance(error, FencedError) and error.maybe_written:
+        unknown = UnknownOutcome(
+            f"{error} These rows were on their way then, and may be in the table: look before you"
+            " put them again.",
+            unacknowledged=rows,
+        )
+        unknown.__cause__ = error
+        return unknown
+    return error

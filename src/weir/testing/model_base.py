@@ -10,7 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.errors import MissingEntry
-from weir.format.base_manifest import MemWalDetails, ShardingSpec
+from weir.format.base_manifest import MemWalDetails, ShardingField, ShardingSpec
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.lake.base import LanceBase
@@ -21,6 +21,7 @@ from weir.types import Generation
 
 _CACHE: dict[bytes, tuple[dict[str, Any], pa.Table]] = {}
 _CACHE_MAX: Final = 256
+_UNSHARDED: Final = ShardingField("bucket", (), "unsharded", None, "int32", {})
 
 
 def encode(header: Mapping[str, Any], rows: pa.Table) -> bytes:
@@ -136,7 +137,7 @@ class ModelBase(LanceBase):
     def mem_wal(self) -> MemWalDetails | None:
         """The marks as the MemWAL index would tell them."""
         marks = {shard: Generation(n) for shard, n in self.marked.items()}
-        specs = tuple(ShardingSpec(number, ()) for number in self.header.get("specs", ()))
+        specs = tuple(ShardingSpec(n, (_UNSHARDED,)) for n in self.header.get("specs", ()))
         return MemWalDetails(1, specs, (), False, marks, {}, {})
 
     def names_file(self, path: str) -> bool:

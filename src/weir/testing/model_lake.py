@@ -140,8 +140,11 @@ class ModelLake:
         self, details: MemWalDetails, *, planned_at: int, properties: Mapping[str, str]
     ) -> int:
         """Another sharding in the MemWAL entry; over another change of that entry never."""
-        target = self.open_base(planned_at)
         specs = [spec.spec_id for spec in details.sharding_specs]
+        try:
+            target = self.open_base(planned_at)
+        except MissingEntry as gone:
+            raise CommitConflict(f"{self.uri}: others went on since {planned_at}") from gone
         for _ in range(_ATTEMPTS):
             try:
                 return self._commit(target, {**properties, "kind": "config"}, specs=specs)

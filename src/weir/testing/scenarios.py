@@ -275,7 +275,9 @@ class Run:
         self.scheduler.run()
         calls = sum(self.world.calls.values()) - before
         tables = len({path.rpartition("/")[0] for path in self.shelf.blobs if "_gen_" in path})
-        more = COPY_CALLS_MAX * len(self.copies)
+        more = COPY_CALLS_MAX * (
+            len(self.copies) + len(self.judge.routings) * len(self.judge.shards)
+        )
         if calls > FINAL_CALLS_MAX + 4 * entries + 10 * tables + more:
             raise Violation("P", f"recovery on a healthy store took {calls} calls")
 

@@ -7,6 +7,7 @@ import random
 
 from weir.testing.copies import CLONERS, final_of_clones
 from weir.testing.keepers import KEEPERS
+from weir.testing.reshards import RESHARDERS, final_of_reshards, make_sharded
 from weir.testing.roles import ROLES, final, write_record
 from weir.testing.scenarios import (
     Outcome,
@@ -28,12 +29,22 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
 }
 STORIES: dict[str, tuple[str, ...]] = {
     "clones": ("writer", "writer", "cloner", "cloner", "compactor", "collector", "reader"),
+    "reshards": (
+        "table-writer",
+        "table-writer",
+        "resharder",
+        "resharder",
+        "compactor",
+        "collector",
+        "table-reader",
+    ),
     "moves": ("writer", "fencer", "writer", "checkpointer", "compactor", "collector", "reader"),
 }
 """Scenarios that change where or what the table is; one seed in three tells one of them."""
 STORY_CHANCE = 1 / 3
 MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
-FINALS = {"clones": final_of_clones}
+SETUPS = {"reshards": make_sharded}
+FINALS = {"clones": final_of_clones, "reshards": final_of_reshards}
 
 
 def draw_plan(seed: int, scenario: str | None = None) -> Plan:
@@ -65,8 +76,9 @@ def draw_plan(seed: int, scenario: str | None = None) -> Plan:
 
 def simulate(plan: Plan) -> Outcome:
     """Run one plan."""
-    roles = {**ROLES, **KEEPERS, **STREAMS, **CLONERS}
-    return Run(plan, roles, write_record).execute(FINALS.get(plan.scenario, final))
+    roles = {**ROLES, **KEEPERS, **STREAMS, **CLONERS, **RESHARDERS}
+    setup = SETUPS.get(plan.scenario, write_record)
+    return Run(plan, roles, setup).execute(FINALS.get(plan.scenario, final))
 
 
 def shrink(plan: Plan, letter: str, *, budget: int = 200) -> Plan:

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final, Literal, cast
 from uuid import UUID
 
-from weir.config import WriterConfig
 from weir.errors import CommitConflict, FencedError, InvalidInput, SealedShard
 from weir.format.base_manifest import MemWalDetails, ShardingField, ShardingSpec
 from weir.format.manifest import ShardManifest, Status
@@ -51,6 +50,7 @@ from weir.upkeep.compact import compact as run_compaction
 from weir.upkeep.compact_plan import find_waiting
 from weir.upkeep.exclusive import without_compaction
 from weir.upkeep.pinning import Pause
+from weir.upkeep.tasks import Runner
 
 log = logging.getLogger("weir.upkeep")
 
@@ -77,14 +77,16 @@ def reshard(
     sharding: Sharding,
     *,
     compact: bool = True,
+    engine: Literal["local"] | Runner = "local",
     pause: Pause = lambda _step: None,
 ) -> ReshardReport:
     """Spread the table's rows by `sharding` from now on; rows already there stay where they are.
 
     Safe under load: writers of `table.writer()` wait some moments and go on, other writers of the
     old shards get `FencedError` or `SealedShard`. With `compact` the old shards' rows are folded
-    into the base afterwards. Raises `InvalidInput` for a sharding that does not fit, or when
-    another change was begun and not finished. Per old shard a claim, a flush and two manifests.
+    into the base afterwards, by `engine` as `table.compact` takes it. Raises `InvalidInput` for a
+    sharding that does not fit, or when another change was begun and not finished. Per old shard a
+    claim, a flush and two manifests.
     """
     core = table.core
     record = core.refresh()
@@ -97,7 +99,7 @@ def reshard(
     if old is None:
         raise CommitConflict(f"{core.uri}: the record of its old routing is gone")
     if record.routing_version == state.routing_version:
-        _fold_sealed(table)
+        _fold_sealed(table, engine)
         _make_shards(core, old, sharding)
         pause("made")
         _seal_all(core, old, pause)
@@ -116,7 +118,7 @@ def reshard(
         sealed=tuple(sealed),
         shards=tuple(route.shard for route in core.record.routing),
         checkpoint=state.checkpoint,
-        compaction=run_compaction(table) if compact else None,
+        compaction=run_compaction(table, engine=engine) if compact else None,
     )
 
 
@@ -141,11 +143,11 @@ def _begin(core: Core, record: TableRecord, sharding: Sharding) -> Resharding | 
     return append_resharding(core.store, begun, core.env.new_id())
 
 
-def _fold_sealed(table: Table) -> None:
+def _fold_sealed(table: Table, engine: Literal["local"] | Runner) -> None:
     """Two generations of sealed shards would have no order between them: fold the older one."""
     if not _sealed_waiting(table.core):
         return
-    report = run_compaction(table)
+    report = run_compaction(table, engine=engine)
     if _sealed_waiting(table.core):
         raise CommitConflict(
             f"{table.uri}: rows of an earlier change of routing still wait to be compacted"
@@ -200,7 +202,8 @@ def _seal_all(core: Core, old: TableRecord, pause: Pause) -> list[UUID]:
 def seal(core: Core, shard: UUID) -> None:
     """Step 3 for one shard: after it nothing is in its log that is not in an SSTable, for good."""
     manifests = Manifests(core.beside(shard))
-    config = replace(WriterConfig(), enable_memtable=True)
+    # The table's own: a `fence_ttl` above it would be refused (G-7b).
+    config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
     for _ in range(SEAL_ATTEMPTS):
         manifest = manifests.latest()
         if manifest is None or manifest.status is Status.SEALED:

@@ -1,0 +1,100 @@
+"""What a view of a table with several shards may be: all of the routings before one, and of each
+shard of that routing a prefix of its log (R, C-11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.format.bucket import bucket
+from weir.table.sharding import Bucket, Identity, Sharding, Value, shard_id
+from weir.testing.oracles import Judge
+from weir.testing.truth import Row, State, Violation, fold_rows, index_rows
+
+
+def lows(judge: Judge) -> dict[UUID, int]:
+    """What was acknowledged in each shard by now: no read that begins now shows less."""
+    return {shard: truth.acked for shard, truth in judge.shards.items()}
+
+
+def tips(judge: Judge) -> dict[UUID, int]:
+    """The whole log of each shard."""
+    return {shard: truth.tip for shard, truth in judge.shards.items()}
+
+
+def viewed_table(judge: Judge, rows: list[Row], low: Mapping[UUID, int]) -> int:
+    """Raise unless the view is one of those; returns the number of the routing it stands for."""
+    judge.counts["views"] += 1
+    found = index_rows(rows, keyed=judge.keyed)
+    reasons = []
+    for number in range(len(judge.routings)):
+        reason = _misfit(judge, number, found, low)
+        if reason is None:
+            return number
+        reasons.append(f"routing {number}: {reason}")
+    raise Violation("R", "; ".join(reasons))
+
+
+def _misfit(judge: Judge, number: int, found: State, low: Mapping[UUID, int]) -> str | None:
+    record = judge.routings[number]
+    keys = {r[0] for truth in judge.shards.values() for e in truth.log.values() for r in e.rows}
+    later = [
+        shard_of(other.sharding, key, other.routing_version)
+        for other in judge.routings[number + 1 :]
+        for key in keys
+    ]
+    if any(low.get(shard, 0) for shard in later):
+        return "rows of a later one were acknowledged before"
+    base = complete(judge, number)
+    for shard in {shard_of(record.sharding, key, record.routing_version) for key in sorted(keys)}:
+
+        def mine(state: State, shard: UUID = shard) -> State:
+            return {
+                ident: row
+                for ident, row in state.items()
+                if shard_of(record.sharding, row[0], record.routing_version) == shard
+            }
+
+        if not _fits(judge, shard, mine(base), mine(found), low.get(shard, 0)):
+            return f"shard {str(shard)[:4]} shows {mine(found)}, no prefix from {low.get(shard, 0)}"
+    return None
+
+
+def _fits(judge: Judge, shard: UUID, base: State, found: State, low: int) -> bool:
+    truth = judge.truth(shard)
+    state = base
+    if not low and state == found:
+        return True
+    for position in range(1, truth.tip + 1):
+        state = fold_rows(state, truth.log[position].rows, keyed=judge.keyed)
+        if position >= low and state == found:
+            return True
+    return False
+
+
+def complete(judge: Judge, number: int) -> State:
+    """The table when the routings before that one were complete, and it was empty."""
+    state: State = {}
+    for record in judge.routings[:number]:
+        for shard, truth in judge.shards.items():
+            for position in sorted(truth.log):
+                rows = truth.log[position].rows
+                if rows and shard_of(record.sharding, rows[0][0], record.routing_version) == shard:
+                    state = fold_rows(state, rows, keyed=judge.keyed)
+    return state
+
+
+_KNOWN: dict[tuple[Sharding, int, int], UUID] = {}
+
+
+def shard_of(sharding: Sharding, key: int, version: int) -> UUID:
+    """The shard that takes the rows of a key."""
+    known = _KNOWN.get((sharding, key, version))
+    if known is None:
+        value: Value = key if isinstance(sharding, Identity) else None
+        if isinstance(sharding, Bucket):
+            value = int(bucket(pa.array([key], pa.int64()), sharding.num)[0])
+        known = _KNOWN[sharding, key, version] = shard_id(sharding, value, version)
+    return known
