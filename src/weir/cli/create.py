@@ -115,6 +115,7 @@ def _tell(table: weir.Table, verb: str, *, json: bool) -> None:
                 "key": ", ".join(table.primary_key) or "none: append-only",
                 "shards": len(shards),
                 "columns": ", ".join(f"{f.name} {f.type}" for f in table.schema),
+                **({"log": table.wal_uri} if table.wal_uri else {}),
                 "next": f"weir put {table.uri} FILE",
             }
         )
