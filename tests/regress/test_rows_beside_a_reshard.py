@@ -70,6 +70,7 @@ def test_o_rows_that_landed_before_the_claim_are_told_as_such():
     with pytest.raises(FencedError) as later:
         late.put([{"k": 2, "v": 2}])
     assert not later.value.maybe_written
+    taken[0].close()
 
 
 def test_o_a_table_writer_does_not_put_them_again(tmp_path, monkeypatch):
@@ -92,3 +93,17 @@ def test_o_a_table_writer_does_not_put_them_again(tmp_path, monkeypatch):
     put(writer, A, "c")
     writer.close()
     assert rows(again(table)) == expect((A, "a"), (B, "b"), (A, "c"))
+
+
+def test_m8_buffered_rows_keep_their_order_when_the_routing_changes(tmp_path):
+    table = make(tmp_path / "t", 1)
+    writer = table.writer(WriterConfig(durable_write=False, max_wal_flush_interval="1h"))
+    put(writer, A, "a")
+    writer.flush_wal()
+    put(writer, A, "b")  # buffered
+    again(table).reshard(weir.Bucket("id", 2), compact=False)
+    with pytest.raises(FencedError):
+        next(iter(writer.shard_writers().values())).flush_wal()  # it has noticed
+    put(writer, A, "c")
+    writer.close()
+    assert rows(again(table)) == expect((A, "c"))

@@ -127,8 +127,9 @@ class TableWriter:
             if not self._await_routing(record.routing_version, timeout):
                 self._explain(error for error, _ in failures.values())
                 break
-            batches = [row for shard in moved for row in failures[shard][1]]
-            batches += [row for shard in moved for row in self._abandon(shard)]
+            # Rows nobody waits for were put before these.
+            batches = [row for shard in moved for row in self._abandon(shard)]
+            batches += [row for shard in moved for row in failures[shard][1]]
         self._report(failures, parts=parts)
 
     def _write_once(
@@ -274,7 +275,11 @@ class TableWriter:
         if not failures:
             return
         if parts == 1:
-            raise next(iter(failures.values()))[0]
+            error, rows = next(iter(failures.values()))
+            if not getattr(error, "unacknowledged", ()):
+                # M-8: rows of earlier calls may be among them, which nobody else will name.
+                error.unacknowledged = rows  # type: ignore[attr-defined]
+            raise error
         raise PartialWrite(
             f"{self._core.uri}: {len(failures)} of {parts} shards failed, the others are done: "
             + "; ".join(f"shard {shard}: {error}" for shard, (error, _) in failures.items()),
