@@ -49,7 +49,7 @@ docs: setup ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 mutation: setup ## remove one safety mechanism after the other and see a test fail
-	@$(BIN)/python tools/mutation.py
+	@$(JAVA) $(BIN)/python tools/mutation.py
 
 cluster: setup ## the Spark tests on a master and workers of their own
 	@$(JAVA) $(BIN)/python -m pytest -m cluster
