@@ -54,30 +54,25 @@ def test_help_shows_no_types_of_switches_and_no_ranges(run):
         assert "{URI}" not in shown
 
 
-def in_a_terminal(arguments, columns, **environment):
-    """What a terminal of that width gets, colours included."""
-    settings = {"COLUMNS": str(columns), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    inherited = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
-    done = subprocess.run(
-        [sys.executable, "-m", "weir", *map(str, arguments)],
-        env={**inherited, **settings, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+@pytest.fixture
+def coloured(run, monkeypatch):
+    """`run` as in a terminal that knows 256 colours."""
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    return run
 
 
-def test_colour_is_there_in_a_terminal_and_gone_with_no_color(table):
-    assert "\x1b[38;5;28m" in in_a_terminal(["tail", table.uri, "--no-follow"], 80)
-    plain = in_a_terminal(["tail", table.uri, "--no-follow"], 80, NO_COLOR="1")
-    assert "38;5;" not in plain
+def test_colour_is_there_in_a_terminal_and_gone_with_no_color(coloured, table, monkeypatch):
+    assert "\x1b[38;5;28m" in coloured("tail", table.uri, "--no-follow").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "38;5;" not in coloured("tail", table.uri, "--no-follow").out
 
 
-def test_the_line_of_a_delete_is_in_its_own_colour(table):
+def test_the_line_of_a_delete_is_in_its_own_colour(coloured, table):
     with table.writer() as writer:
         writer.delete([2])
-    lines = in_a_terminal(["tail", table.uri, "--no-follow"], 80).splitlines()
+    lines = coloured("tail", table.uri, "--no-follow").out.splitlines()
     put, delete = (next(x for x in lines if ANSI.sub("", x).startswith(m)) for m in "+-")
     assert put.count("38;5;161") == 0
     assert delete.count("38;5;161") >= 2  # the sign and the values
