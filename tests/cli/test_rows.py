@@ -191,6 +191,31 @@ def test_tail_shows_puts_and_deletes_and_resumes_at_its_bookmark(run, table, tmp
     assert len(run("tail", table.uri, "--json", "--limit", 2).lines()) == 2  # follows until then
 
 
+def test_a_follower_that_is_killed_repeats_one_entry_at_most(run, table, tmp_path, monkeypatch):
+    from weir.cli import tail
+
+    bookmark = tmp_path / "mark.json"
+    shown = []
+
+    def show(change, *_, **__):
+        shown.append(change.position)
+        if len(shown) == 2:
+            raise SystemExit(9)  # no handler runs when a process is killed: nothing is kept here
+
+    monkeypatch.setattr(tail, "_show", show)
+    run("tail", table.uri, "--bookmark", bookmark)
+    monkeypatch.undo()
+    left = run("tail", table.uri, "--no-follow", "--json", "--bookmark", bookmark).lines()
+    assert len(left) < 3
+    assert run("tail", table.uri, "--no-follow", "--json", "--bookmark", bookmark).out == ""
+
+
+def test_a_bookmark_in_no_folder_is_an_error_before_a_row_is_shown(run, table, tmp_path):
+    ran = run("tail", table.uri, "--no-follow", "--bookmark", tmp_path / "no" / "mark.json")
+    assert (ran.status, ran.out) == (1, "")
+    assert "folder" in ran.err
+
+
 def test_tail_from_now_on(run, table):
     assert run("tail", table.uri, "--no-follow", "--new").out == ""
 

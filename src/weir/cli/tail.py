@@ -17,6 +17,8 @@ from rich.markup import escape
 import weir
 from weir.cli import options as o
 from weir.cli import rows, screen
+from weir.errors import InvalidInput
+from weir.table.changes import Changes
 from weir.table.sharding import Value
 
 
@@ -53,6 +55,8 @@ def tail(
     """
     table = o.open_table(uri, option, config)
     since = None
+    if bookmark is not None and not bookmark.absolute().parent.is_dir():
+        raise InvalidInput(f"--bookmark {bookmark}: the folder does not exist; make it first")
     if bookmark is not None and bookmark.exists():
         since = weir.Bookmark.from_json(bookmark.read_text(encoding="utf-8"))
     elif new:
@@ -62,14 +66,23 @@ def tail(
     left = limit
     with contextlib.suppress(KeyboardInterrupt):
         for change in changes:
+            _keep(bookmark, changes)  # for a follower that is killed, and not stopped by Ctrl-C
             batch = change.batch if left is None else change.batch.slice(0, left)
             _show(change, batch, labels, json=json)
             if left is not None:
                 left -= batch.num_rows
                 if left <= 0:
                     break
-    if bookmark is not None:
-        bookmark.write_text(changes.bookmark.to_json() + "\n", encoding="utf-8")
+    _keep(bookmark, changes)
+
+
+def _keep(bookmark: Path | None, changes: Changes) -> None:
+    """Everything before the current change has been shown."""
+    if bookmark is None:
+        return
+    beside = bookmark.with_name(f".{bookmark.name}.new")
+    beside.write_text(changes.bookmark.to_json() + "\n", encoding="utf-8")
+    beside.replace(bookmark)
 
 
 def _show(
