@@ -8,7 +8,6 @@ import weir
 from weir.errors import CommitConflict
 from weir.format.schema import COLUMN_MARK
 from weir.lake import adopt
-from weir.table.shards import Shard
 
 SCHEMA = pa.schema([("id", pa.int64()), ("c", pa.int64())])
 
@@ -108,7 +107,8 @@ def test_rows_written_before_there_were_marks_are_kept(tmp_path, where, monkeypa
     )
     table = weir.enable(uri, primary_key="id")
     with monkeypatch.context() as patch:
-        patch.setattr(Shard, "_schema_for_writing", lambda shard: shard.table_schema)
+        for module in ("shards", "writer"):
+            patch.setattr(f"weir.table.{module}.schema_for_writing", lambda core: core.schema())
         writer = fill(table, where)
     assert table.core.schema().unmarked
     lance.dataset(uri).alter_columns({"path": "c", "name": "renamed"})
@@ -118,3 +118,95 @@ def test_rows_written_before_there_were_marks_are_kept(tmp_path, where, monkeypa
         assert found == {1: 11, 2: 22}
     assert not table.core.schema().unmarked
     del writer
+
+
+POINTS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("c", pa.int64()),
+        ("p", pa.struct([("a", pa.int64()), ("b", pa.utf8())])),
+    ]
+)
+
+
+@pytest.mark.parametrize("change", ["rename", "drop", "add", "swap"])
+def test_a_writers_own_reads_keep_the_columns_it_was_opened_with(tmp_path, change):
+    """Base, SSTable and MemTable, while the base's columns change under it."""
+    table = weir.create(str(tmp_path / "t"), POINTS, primary_key="id")
+    rows = [{"id": i, "c": 10 * i, "p": {"a": i, "b": str(i)}} for i in range(6)]
+    with table.writer() as first:
+        first.put(rows[:2])
+    table.compact()
+    writer = table.shards()[0].writer()
+    writer.put(rows[2:4])
+    writer.flush()
+    writer.put(rows[4:])
+    base = lance.dataset(table.uri)
+    if change == "rename":
+        base.alter_columns({"path": "c", "name": "renamed"})
+        base.alter_columns({"path": "p", "name": "q"}, {"path": "p.a", "name": "z"})
+    elif change == "drop":
+        base.drop_columns(["c"])
+    elif change == "add":
+        base.add_columns(pa.schema([("d", pa.int64())]))
+    else:
+        base.alter_columns({"path": "c", "name": "old"})
+        base.add_columns(pa.schema([("c", pa.int64())]))
+    wanted = [r | ({"c": None} if change == "drop" and r["id"] < 2 else {}) for r in rows]
+
+    def check(reads):
+        found = reads.scan().read_all().to_pylist()
+        assert sorted(found, key=lambda r: r["id"]) == wanted
+        some = reads.scan(columns=["c"], filter="c >= 10 and p.a < 5").read_all()["c"].to_pylist()
+        assert sorted(some) == [r["c"] for r in wanted if r["c"] and r["c"] >= 10 and r["id"] < 5]
+        assert reads.get([0, 1, 3, 5, 9]).to_pylist() == [wanted[i] for i in (0, 1, 3, 5)]
+        assert reads.get([1], columns=["c"]).to_pylist() == [{"c": wanted[1]["c"]}]
+
+    check(writer)
+    writer.put([rows[5]])
+    writer.close()
+    other = weir.open(table.uri)
+    assert other.scan().count() == 6
+    other.compact()
+    found = {r["id"]: r for r in other.scan().to_table().to_pylist()}
+    name = {"rename": "renamed", "drop": None, "add": "c", "swap": "old"}[change]
+    if name is not None:
+        assert [found[i][name] for i in range(6)] == [r["c"] for r in rows]
+
+
+@pytest.mark.parametrize("change", ["rename", "drop", "add"])
+def test_a_table_writer_goes_on_in_shards_it_opens_after_a_change(tmp_path, change):
+    sharding = weir.Bucket("id", 4)
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=sharding)
+    with table.writer() as writer:
+        writer.put([{"id": 0, "c": 0}])
+        assert len(writer.shard_writers()) == 1
+        base = lance.dataset(table.uri)
+        if change == "rename":
+            base.alter_columns({"path": "c", "name": "renamed"})
+        elif change == "drop":
+            base.drop_columns(["c"])
+        else:
+            base.add_columns(pa.schema([("d", pa.int64())]))
+        writer.put([{"id": i, "c": i} for i in range(1, 12)])
+        assert len(writer.shard_writers()) == 4
+    found = weir.open(table.uri).scan().to_table().sort_by("id")
+    assert found["id"].to_pylist() == list(range(12))
+    if change != "drop":
+        name = "renamed" if change == "rename" else "c"
+        assert found[name].to_pylist() == list(range(12))
+
+
+def test_a_table_without_a_key_whose_sharding_column_was_renamed_says_so(tmp_path):
+    table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.Bucket("c", 2))
+    with table.writer() as writer:
+        writer.put([{"id": 1, "c": 1}])
+        lance.dataset(table.uri).alter_columns({"path": "c", "name": "renamed"})
+        writer.put([{"id": 2, "c": 2}])
+    other = weir.open(table.uri)
+    with other.writer() as writer, pytest.raises(weir.InvalidInput, match="sharded by 'c'"):
+        writer.put([{"id": 3, "renamed": 3}])
+    other.reshard(weir.Bucket("renamed", 3))
+    with other.writer() as writer:
+        writer.put([{"id": 3, "renamed": 3}])
+    assert sorted(r["renamed"] for r in other.scan().to_table().to_pylist()) == [1, 2, 3]

@@ -25,6 +25,7 @@ from weir.lake.api import Base
 from weir.lake.filters import filter_columns, filter_rows
 from weir.shard.keyset import KeySet
 from weir.shard.levels import Level, level_schema, shaped
+from weir.shard.older import OlderBase, seen_as
 
 Belongs = Callable[[pa.RecordBatch], pa.Array]
 """Marks the rows of one shard."""
@@ -75,7 +76,8 @@ def merge_scan(
     if limit is not None and limit < 0:
         raise InvalidInput(f"limit must not be negative, got {limit}")
     target = output_schema(schema, columns)
-    plan = _Plan(tuple(levels), base, schema, target, filter, fragments, belongs, emit, env)
+    under = None if base is None else seen_as(base, schema)
+    plan = _Plan(tuple(levels), under, schema, target, filter, fragments, belongs, emit, env)
     rows = plan.merged(limit) if schema.primary_key else plan.concatenated(limit)
     return target, _limited(rows, limit, batch_size)
 
@@ -91,7 +93,7 @@ def merge_count(
     """How many rows `merge_scan` would give. Reads keys (and what the filter needs), no payload."""
     in_base = 0
     if base is not None and (not levels or not schema.primary_key):
-        in_base, base = base.count(filter), None
+        in_base, base = seen_as(base, schema).count(filter), None
     names = schema.primary_key or schema.plain.names[:1]
     _, rows = merge_scan(levels, base, schema, columns=names, filter=filter, env=env)
     return in_base + sum(int(batch.num_rows) for batch in rows)
@@ -128,7 +130,7 @@ def merge_lookup(
                 here = here.filter(pc.invert(here.column(TOMBSTONE)))
             found.append(shaped(here, wanted))
     if base is not None and left.num_rows:
-        opened = base() if callable(base) else base
+        opened = seen_as(base() if callable(base) else base, schema)
         found.append(shaped(opened.lookup(left, names), wanted))
     if not found:
         return target.empty_table()
@@ -150,7 +152,7 @@ def _without(keys: pa.Table, found: pa.Table, key: Sequence[str]) -> pa.Table:
 @dataclass(frozen=True)
 class _Plan:
     levels: tuple[Level, ...]
-    base: Base | None
+    base: Base | OlderBase | None
     schema: TableSchema
     target: pa.Schema
     filter: Any
@@ -176,7 +178,7 @@ class _Plan:
                 yield shaped(batch, self.target)
 
     def _base_rows(
-        self, base: Base, limit: int | None, *, masked: bool
+        self, base: Base | OlderBase, limit: int | None, *, masked: bool
     ) -> Iterator[pa.RecordBatch]:
         """The base's rows that pass the filter, with the columns that masks need."""
         names = list(self.target.names)

@@ -200,7 +200,7 @@ class Router:
         """The rows of each shard, in their order; a batch of one shard is not copied."""
         if isinstance(self.sharding, Unsharded):
             return [(None, batch)]
-        codes, values = self._codes(batch.column(self.sharding.column))
+        codes, values = self._codes(self._column(batch))
         if len(codes) == 0:
             return []
         if (codes == codes[0]).all():
@@ -218,19 +218,28 @@ class Router:
         """Per shard the indices of its rows, ascending."""
         if isinstance(self.sharding, Unsharded):
             return [(None, np.arange(keys.num_rows))]
-        codes, values = self._codes(keys.column(self.sharding.column))
+        codes, values = self._codes(self._column(keys))
         return [(values[int(code)], np.flatnonzero(codes == code)) for code in np.unique(codes)]
 
     def mask(self, batch: pa.RecordBatch, value: Value) -> pa.Array:
         """True for each row that belongs to the shard of `value`."""
         if isinstance(self.sharding, Unsharded):
             return pa.array(np.ones(batch.num_rows, np.bool_))
-        column = batch.column(self.sharding.column)
+        column = self._column(batch)
         if isinstance(self.sharding, Bucket):
             return pa.array(bucket(column, self.sharding.num) == value)
         if value is None:
             return column.is_null()
         return pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), fill_value=False)
+
+    def _column(self, rows: pa.RecordBatch | pa.Table) -> Any:
+        assert not isinstance(self.sharding, Unsharded), "nothing to route by"
+        if self.sharding.column not in rows.schema.names:
+            raise InvalidInput(
+                f"the table is sharded by {self.sharding.column!r}, which is no column of it any"
+                " more. Rename it back, or reshard the table by a column it has"
+            )
+        return rows.column(self.sharding.column)
 
     def _codes(
         self, column: pa.Array | pa.ChunkedArray

@@ -52,10 +52,13 @@ class Shard:
             raise NotAWeirTable(f"{site} does not exist; `Table.shards` lists those that do")
         return manifest
 
-    def writer(self, config: WriterConfig | None = None) -> ShardWriter:
+    def writer(
+        self, config: WriterConfig | None = None, *, schema: TableSchema | None = None
+    ) -> ShardWriter:
         """Claim the shard and fence every other writer of it; see `ShardWriter.open`.
 
-        Without `config` the table's `writer_defaults` hold.
+        Without `config` the table's `writer_defaults` hold. `schema` is one that
+        `schema_for_writing` gave before, for who goes on with the columns it knows.
         """
         core = self._core
         allowed = core.record.writer_defaults.fence_ttl_s
@@ -69,7 +72,7 @@ class Shard:
             core.wal_stores,
             self.id,
             core.wanted_wal,
-            schema=self._schema_for_writing(),
+            schema=schema or schema_for_writing(core),
             lake=core.lake,
             config=config or core.record.writer_defaults,
             belongs=self._belongs(),
@@ -89,7 +92,7 @@ class Shard:
 
         return Load.open(
             flush,
-            schema=self._schema_for_writing(),
+            schema=schema_for_writing(self._core),
             lake=self._core.lake,
             belongs=self._belongs(),
             fence_ttl=config.fence_ttl_s,
@@ -102,11 +105,13 @@ class Shard:
         router, value = self._core.router, self.value
         return lambda batch: router.mask(batch, value)
 
-    def _schema_for_writing(self) -> TableSchema:
-        lake = self._core.lake
-        # A model of a lake has columns that never change.
-        return lake.schema_for_writing() if isinstance(lake, PylanceLake) else self.table_schema
-
     def tailer(self, start: int | None = None, *, fences: bool = False) -> WalTailer:
         """A reader of the shard's log; see `WalTailer`."""
         return WalTailer(self, start, fences=fences)
+
+
+def schema_for_writing(core: Core) -> TableSchema:
+    """The latest schema, its columns marked (`weir.format.schema`). One listing."""
+    lake = core.lake
+    # A model of a lake has columns that never change.
+    return lake.schema_for_writing() if isinstance(lake, PylanceLake) else core.schema()

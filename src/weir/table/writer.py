@@ -25,6 +25,7 @@ from weir.errors import (
     WriterClosed,
 )
 from weir.format.manifest import Status
+from weir.format.schema import TableSchema
 from weir.log.intake import Intake
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
@@ -32,7 +33,7 @@ from weir.table.core import CONCURRENCY, Core
 from weir.table.record import TableRecord
 from weir.table.resharding import read_resharding
 from weir.table.sharding import Router, Value, shard_id
-from weir.table.shards import Shard
+from weir.table.shards import Shard, schema_for_writing
 
 Failures = dict[UUID, tuple[WeirError, list[pa.RecordBatch]]]
 
@@ -49,11 +50,14 @@ class TableWriter:
     The lock guards the map of writers; no store call is made while holding it.
     """
 
-    def __init__(self, core: Core, config: WriterConfig | None = None) -> None:
+    def __init__(
+        self, core: Core, config: WriterConfig | None = None, schema: TableSchema | None = None
+    ) -> None:
         """Use `Table.writer`."""
         self._core = core
         self._config = config
-        self._schema = core.schema()
+        # For all shards, also those opened later: rows are shaped by it before they are routed.
+        self._schema = schema or schema_for_writing(core)
         self._intake = Intake(self._schema)
         self._lock = core.env.threads.lock()
         self._writers: dict[UUID, ShardWriter] = {}
@@ -226,7 +230,7 @@ class TableWriter:
             if known is not None:
                 return known
             self._core.ensure_shard(value, record)
-            opened = Shard(self._core, shard, value).writer(self._config)
+            opened = Shard(self._core, shard, value).writer(self._config, schema=self._schema)
             opened.intake.owns = None  # rows come routed; hashing them twice would be for nothing
             with self._lock:
                 closed = self._closed
@@ -268,7 +272,7 @@ class TableWriter:
             except UnknownOutcome as unknown:
                 failures[shard] = (unknown, unknown.unacknowledged)
         if rows:
-            with TableWriter(self._core, self._config) as heir:
+            with TableWriter(self._core, self._config, self._schema) as heir:
                 heir._write(rows, None)
 
     def _report(self, failures: Failures, *, parts: int) -> None:
