@@ -159,3 +159,11 @@ def test_every_job_shows_its_progress_and_its_name(
     weir.spark.write(frame(spark, {1: "c"}), uri)
     assert capsys.readouterr().err == ""
     assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") is None
+    # A group that is there already, a stream's say, is kept.
+    spark.sparkContext.setJobGroup("mine", "by me")
+    try:
+        weir.spark.write(frame(spark, {1: "d"}), uri)
+        assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == "mine"
+        assert tracker.getJobIdsForGroup("mine")
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]

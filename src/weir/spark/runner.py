@@ -22,6 +22,7 @@ from weir.upkeep.tasks import Progress, Result, Task, run_task
 SLOTS_UNKNOWN: Final = 8
 """Tasks at once where the session does not tell (Spark Connect)."""
 _WATCH_SECONDS: Final = 0.2
+_GROUP: Final = "spark.jobGroup.id"
 _RESULT: Final = "number long, result string"
 
 
@@ -97,7 +98,11 @@ def watched(
         with _tagged(spark, kind, progress):
             yield
         return
-    context.setJobGroup(group, f"{kind}: {total} tasks", interruptOnCancel=True)
+    # A job that has a group keeps it: a stream cancels its batches by theirs.
+    own = context.getLocalProperty(_GROUP)
+    if own is None:
+        context.setJobGroup(group, f"{kind}: {total} tasks", interruptOnCancel=True)
+    group = own or group
     done = threading.Event()
     tracker = context.statusTracker()
     # Jobs of earlier calls carry the same group.
@@ -125,8 +130,9 @@ def watched(
     finally:
         done.set()
         watcher.join()
-        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+        if own is None:
+            for name in (_GROUP, "spark.job.description", "spark.job.interruptOnCancel"):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]
     if progress is not None:
         progress(kind, most, most)
 
