@@ -40,6 +40,7 @@ soak: setup ## simulated histories with faults (SEEDS=n), reads against dictiona
 	@WEIR_READ_HISTORIES=$(HISTORIES) $(BIN)/python -m pytest -q -n 2 --timeout 0 \
 	  tests/rules/test_reads_model.py
 	@$(BIN)/python specs/run.py --soak
+	@WEIR_KILL_ROUNDS=60 WEIR_FAULT_ROUNDS=5 $(BIN)/python -m pytest -q --timeout 0 tests/kill tests/faults
 
 sim: setup ## one simulated history, printed, the same every time (SEED=n)
 	@$(BIN)/python -m weir.testing.soak --seed $(SEED) --verbose

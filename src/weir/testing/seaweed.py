@@ -24,7 +24,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, ClassVar, Self
 
 _REGION = "us-east-1"
 _PORTS = (
@@ -80,6 +80,8 @@ class SeaweedServer:
 
     Not safe to share between threads while starting or stopping; everything else is.
     """
+
+    supervisor: ClassVar[str] = _SUPERVISOR
 
     def __init__(self) -> None:
         self.access_key = f"weir{secrets.token_hex(6)}"
@@ -173,7 +175,7 @@ class SeaweedServer:
         # Has no name, so that it can be read after the server took its folder with it.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by stop
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", _SUPERVISOR, "weir-s3", *command],
+            ["/bin/sh", "-c", self.supervisor, "weir-s3", *command],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,
