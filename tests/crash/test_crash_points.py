@@ -1,4 +1,4 @@
-"""Death before and after every write of open, append, flush, replay and collection, then recovery.
+"""Death before and after every write of every protocol, then recovery.
 
 Complete enumeration: each test counts the script's writes first and then dies at each of them.
 """
@@ -17,6 +17,7 @@ from weir.testing.crash import (
     second_deaths,
     session,
 )
+from weir.testing.crash_stories import STORIES
 from weir.testing.keepers import collect_once
 
 LIVES = {
@@ -61,6 +62,21 @@ def test_death_at_every_write(name, keyed):
         if (outcome := live(life, point, keyed=keyed)).failure is not None
     ]
     assert not failures, f"{len(failures)} of {len(points)} points, first: {failures[0]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "append-only"])
+@pytest.mark.parametrize("name", sorted(STORIES))
+def test_death_at_every_write_of_a_story(name, keyed):
+    life = STORIES[name]
+    points = deaths(life, keyed=keyed)
+    failures = [
+        (point, repr(outcome.failure))
+        for point in points
+        if (outcome := live(life, point, keyed=keyed)).failure is not None
+    ]
+    assert not failures, f"{len(failures)} of {len(points)} points, first: {failures[0]}"
+    assert len(points) >= 12
 
 
 @pytest.mark.slow

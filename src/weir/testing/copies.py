@@ -65,7 +65,7 @@ def cloner(run: Run, actor: Actor, role: Role) -> None:
             try:
                 if not copy.asked:
                     _ask(run, actor, rng, copy)
-                _make(run, actor, copy)
+                finish(run, actor, copy)
                 break
             except WeirError as error:
                 run.note(actor, f"clone failed: {type(error).__name__}")
@@ -98,7 +98,8 @@ def _ask(run: Run, actor: Actor, rng: random.Random, copy: Copy) -> None:
     copy.asked = True
 
 
-def _make(run: Run, actor: Actor, copy: Copy) -> None:
+def finish(run: Run, actor: Actor, copy: Copy) -> None:
+    """Make the clone, or go on making it; one that is made is looked at."""
     if copy.state is not None:
         check_copy(run, actor, copy)
         return
@@ -184,7 +185,7 @@ def final_of_clones(run: Run, actor: Actor) -> None:
     for copy in run.copies.values():
         if copy.state is None and copy.asked:
             try:
-                _make(run, actor, copy)
+                finish(run, actor, copy)
             except CheckpointNotFound as gone:
                 # Its parent was never told to keep that moment longer than a clone may take.
                 if copy.checkpoint is not None:

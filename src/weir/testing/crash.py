@@ -34,6 +34,10 @@ class Life:
     before: Script | None = None
     again: Script | None = None
     """Who comes after a death; the script itself if None."""
+    setup: Script | None = None
+    """What makes the table; none is needed by those who use its one shard alone."""
+    final: Script = final
+    moves: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,7 @@ class Death:
 
 def live(life: Life, death: Death | None = None, *, keyed: bool = True, seed: int = 0) -> Outcome:
     """One life with that death, recovery, and the judge's verdict."""
-    run = _run(keyed=keyed, seed=seed)
-
-    def whole(judged: Run, actor: Actor) -> None:
-        final(judged, actor)
+    run = _run(life, keyed=keyed, seed=seed)
 
     def prepare() -> None:
         if life.before is not None:
@@ -63,10 +64,10 @@ def live(life: Life, death: Death | None = None, *, keyed: bool = True, seed: in
         if death is not None:
             _live_as(run, "again", life.again or life.script)
 
-    return run.execute(whole, live=prepare)
+    return run.execute(life.final, live=prepare)
 
 
-def _run(*, keyed: bool, seed: int) -> Run:
+def _run(life: Life, *, keyed: bool, seed: int) -> Run:
     settings = {"policy": "uniform", "stay": 0.6, "lock_yield": 0.0, "step_seconds": 0.01}
     plan = Plan(
         seed=seed,
@@ -79,8 +80,10 @@ def _run(*, keyed: bool, seed: int) -> Run:
         fence_ttl=0.0,
         wal_only=False,
         roles=[],
+        moves=life.moves,
+        is_story=life.setup is not None,
     )
-    return Run(plan, {})
+    return Run(plan, {}, life.setup) if life.setup is not None else Run(plan, {})
 
 
 def _live_as(run: Run, name: str, script: Script) -> None:

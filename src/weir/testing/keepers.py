@@ -122,7 +122,8 @@ def compactor(run: Run, actor: Actor, role: Role) -> None:
     handle: Any = Handle(run, actor, memtable=not run.plan.wal_only)
     for _ in range(role.ops):
         try:
-            report = compact(handle, engine=ModelRunner(), lease=rng.choice((0.0, 0.0, 1.0, 900.0)))
+            lease = rng.choice((0.0, 0.0, 1.0, 900.0))
+            report = compact(handle, engine=ModelRunner(), lease=lease)
         except WeirError as error:
             run.note(actor, f"compaction failed: {type(error).__name__}")
             # A compactor that was replaced may find what it planned on collected (G-12).

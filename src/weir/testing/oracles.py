@@ -81,6 +81,9 @@ class Judge:
         """Every way rows were sent to shards, oldest first."""
         self.rollback: dict[str, Rollback] = {}
         """Restores under way, by the process that runs them."""
+        self.is_mixed = False
+        """Between the two halves of a restore: the table is of both sides."""
+        self.mixtures = 0
         shelf.world.on_write.append(self.on_write)
         shelf.world.before_delete.append(lambda actor, uri: check_delete(self, actor, uri))
 
@@ -90,6 +93,16 @@ class Judge:
         if found is None:
             found = self.shards[shard] = ShardTruth(shard, places=[(0, self.log_store)])
         return found
+
+    def mix(self) -> None:
+        """A restore begins to change the table."""
+        self.is_mixed = True
+        self.mixtures += 1
+
+    def unmix(self) -> None:
+        """A restore is complete."""
+        self.is_mixed = False
+        self.mixtures += 1
 
     # -- the store's side ------------------------------------------------------------------------
 

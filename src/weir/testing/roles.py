@@ -101,7 +101,7 @@ class Session:
             elif roll < 0.9 and memtable:
                 self.writer.flush()
                 self.run.note(self.actor, "flushed")
-            elif memtable and self.role.threads == 1:
+            elif memtable and self.role.threads == 1 and not self.run.moments:
                 self._read_own()
         except WeirError as error:
             self._failed(error, None)
@@ -276,7 +276,7 @@ def reader(run: Run, actor: Actor, role: Role) -> None:
     least = 0
     for _ in range(role.ops):
         truth = run.judge.truth(SHARD)
-        low = truth.acked
+        low, mixtures = truth.acked, run.judge.mixtures
         try:
             rows = table_rows(Scan(core).to_table())
         except (StoreError, SnapshotExpired) as error:
@@ -284,6 +284,9 @@ def reader(run: Run, actor: Actor, role: Role) -> None:
             continue
         except WeirError as error:
             run.judge.failed(SHARD, error, None, 0)
+            continue
+        if run.judge.is_mixed or run.judge.mixtures != mixtures:
+            least = 0  # before or after a restore, or of both sides
             continue
         lowest, highest = run.judge.viewed(SHARD, rows, low=low, high=truth.tip)
         if highest < least:

@@ -147,6 +147,8 @@ class Run:
         self.sessions = 0
         self.copies: dict[str, Any] = {}
         """Clones by URI, as `weir.testing.copies` keeps them."""
+        self.moments: dict[UUID, Any] = {}
+        """Checkpoints to go back to, and what the table held then."""
         self.stream_offset = 0
         """The last batch of the stream whose success its driver has heard of."""
         self._roles = roles

@@ -8,6 +8,7 @@ import random
 from weir.testing.copies import CLONERS, final_of_clones
 from weir.testing.keepers import KEEPERS
 from weir.testing.reshards import RESHARDERS, final_of_reshards, make_sharded
+from weir.testing.restores import RESTORERS, final_of_restores
 from weir.testing.roles import ROLES, final, write_record
 from weir.testing.scenarios import (
     Outcome,
@@ -38,13 +39,14 @@ STORIES: dict[str, tuple[str, ...]] = {
         "collector",
         "table-reader",
     ),
+    "restores": ("writer", "writer", "restorer", "compactor", "collector", "reader", "reader"),
     "moves": ("writer", "fencer", "writer", "checkpointer", "compactor", "collector", "reader"),
 }
 """Scenarios that change where or what the table is; one seed in three tells one of them."""
 STORY_CHANCE = 1 / 3
 MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
 SETUPS = {"reshards": make_sharded}
-FINALS = {"clones": final_of_clones, "reshards": final_of_reshards}
+FINALS = {"clones": final_of_clones, "reshards": final_of_reshards, "restores": final_of_restores}
 
 
 def draw_plan(seed: int, scenario: str | None = None) -> Plan:
@@ -76,7 +78,7 @@ def draw_plan(seed: int, scenario: str | None = None) -> Plan:
 
 def simulate(plan: Plan) -> Outcome:
     """Run one plan."""
-    roles = {**ROLES, **KEEPERS, **STREAMS, **CLONERS, **RESHARDERS}
+    roles = {**ROLES, **KEEPERS, **STREAMS, **CLONERS, **RESHARDERS, **RESTORERS}
     setup = SETUPS.get(plan.scenario, write_record)
     return Run(plan, roles, setup).execute(FINALS.get(plan.scenario, final))
 

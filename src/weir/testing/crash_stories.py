@@ -1,0 +1,109 @@
+"""Scripts for `weir.testing.crash` beyond one shard's life: each is run to its end, and then dies
+at every write of it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+from weir.config import WriterConfig
+from weir.table.making import open as open_table
+from weir.table.resharding import read_resharding
+from weir.table.sharding import Bucket
+from weir.testing.copies import Copy, final_of_clones, finish
+from weir.testing.crash import SMALL, WAL_ONLY, Life, Script, session
+from weir.testing.keepers import ModelRunner
+from weir.testing.reshards import TableSession, final_of_reshards, make_sharded
+from weir.testing.restores import final_of_restores, keep, roll_back, unfinished
+from weir.testing.roles import open_shard, write_record
+from weir.testing.scenarios import SHARD, TABLE, WAL, Role, Run
+from weir.testing.scheduler import Actor
+from weir.upkeep.checkpoint import checkpoints, create, delete
+from weir.upkeep.compact import compact
+from weir.upkeep.reshard import reshard
+
+TABLE_ROLE: Final = Role("script", ops=8, config={**SMALL, "durable_write": True})
+
+
+def compact_table(_run: Run, actor: Actor) -> None:
+    """Fold everything, over a compactor that seems dead."""
+    compact(open_table(TABLE, env=actor.env), engine=ModelRunner(), lease=0)
+
+
+def pin_table(run: Run, actor: Actor) -> None:
+    """One checkpoint of each scope; the first is let go of."""
+    table = open_table(TABLE, env=actor.env)
+    held = create(table, "durable")
+    create(table, "all")
+    delete(table, held)
+    for checkpoint in checkpoints(table):
+        pin = checkpoint.pin(SHARD)
+        if pin is not None:
+            run.judge.pins[checkpoint.id] = (SHARD, pin.manifest_version, pin.wal_through)
+
+
+def hand_over(store: str) -> Script:
+    """Move the log there, and write."""
+
+    def script(run: Run, actor: Actor) -> None:
+        writer = open_shard(run, actor, WriterConfig(**SMALL, fence_ttl=0), store)
+        run.judge.opened(SHARD, writer.epoch)
+        writer.close()
+
+    return script
+
+
+def clone_table(run: Run, actor: Actor) -> None:
+    """A clone of the durable state, with a log of its own."""
+    uri = "s3://copy"
+    copy = run.copies.get(uri)
+    if copy is None:
+        made = create(open_table(TABLE, env=actor.env), "durable")
+        pin = made.pin(SHARD)
+        assert pin is not None, "a shard with rows"
+        through = pin.wal_through
+        copy = run.copies[uri] = Copy(
+            uri, TABLE, f"{uri}-wal", made.id, asked=True, low=through, high=through
+        )
+    finish(run, actor, copy)
+
+
+def fill_table(run: Run, actor: Actor) -> None:
+    """Rows through the routing."""
+    TableSession(run, actor, TABLE_ROLE).live()
+
+
+def reshard_table(_run: Run, actor: Actor) -> None:
+    """Five buckets, or whatever was begun."""
+    table = open_table(TABLE, env=actor.env)
+    begun = read_resharding(table.core.store)
+    sharding = begun.sharding if begun is not None and begun.is_open else Bucket("k", 5)
+    reshard(table, sharding, compact=False, engine=ModelRunner())
+
+
+def keep_moment(run: Run, actor: Actor) -> None:
+    """Rows, a checkpoint of them, and more rows."""
+    session(WAL_ONLY, "ppp")(run, actor)
+    keep(run, actor, random.Random(0), open_table(TABLE, env=actor.env))
+    session(SMALL, "ppfp")(run, actor)
+
+
+def restore_table(run: Run, actor: Actor) -> None:
+    """Go back to the moment, or to the one somebody was going back to."""
+    table = open_table(TABLE, env=actor.env)
+    roll_back(run, actor, table, unfinished(table) or next(iter(run.moments)))
+
+
+_ONE: dict[str, Any] = {"setup": write_record}
+STORIES: Final = {
+    "checkpoint": Life(pin_table, before=session(SMALL, "ppfpx"), **_ONE),
+    "clone": Life(clone_table, before=session(SMALL, "ppfpx"), final=final_of_clones, **_ONE),
+    "compaction": Life(compact_table, before=session(SMALL, "ppfppf"), **_ONE),
+    "hand-over": Life(hand_over(WAL), before=session(SMALL, "ppfpx"), moves=True, **_ONE),
+    "hand-over and back": Life(
+        hand_over(WAL), before=session(SMALL, "pfpx"), again=hand_over(TABLE), moves=True, **_ONE
+    ),
+    "reshard": Life(reshard_table, before=fill_table, setup=make_sharded, final=final_of_reshards),
+    "restore": Life(restore_table, before=keep_moment, final=final_of_restores, **_ONE),
+}
+"""By the name of the protocol."""

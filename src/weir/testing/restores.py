@@ -1,0 +1,102 @@
+"""A table that is rolled back under its writers, in a simulated history.
+
+From the moment the base goes back until the restore returns, a view may be of both sides: such
+views are not judged. After that the log begins at the checkpoint's rows, at the position of the
+restore's manifest. A restore that died is run again, and must end the same.
+"""
+
+from __future__ import annotations
+
+import random
+from uuid import UUID
+
+from weir.errors import WeirError
+from weir.log.lineage import read_lineage
+from weir.table.making import open as open_table
+from weir.table.table import Table
+from weir.testing.roles import final
+from weir.testing.scenarios import SHARD, TABLE, Role, Run
+from weir.testing.scheduler import Actor
+from weir.testing.truth import Rollback, State, Violation
+from weir.upkeep.checkpoint import create
+from weir.upkeep.restore import restore
+
+MOMENTS_MAX = 4
+
+
+def restorer(run: Run, actor: Actor, role: Role) -> None:
+    """Keeps moments, and goes back to one of them now and then."""
+    rng = random.Random(f"restorer/{run.plan.seed}/{actor.name}")
+    for _ in range(role.ops):
+        try:
+            table = open_table(TABLE, env=actor.env)
+            begun = unfinished(table)
+            if begun is not None:
+                roll_back(run, actor, table, begun)
+            elif run.moments and rng.random() < 0.4:
+                roll_back(run, actor, table, rng.choice(sorted(run.moments, key=str)))
+            elif len(run.moments) < MOMENTS_MAX:
+                keep(run, actor, rng, table)
+        except WeirError as error:
+            run.note(actor, f"restoring failed: {type(error).__name__}")
+            run.judge.failed(SHARD, error, None, 0)
+        actor.env.clock.sleep(rng.choice((0.05, 0.5, 5.0)))
+
+
+def unfinished(table: Table) -> UUID | None:
+    """The checkpoint of a restore that was begun and did not end."""
+    lineage = read_lineage(table.core.store)
+    if lineage is None or lineage.state != "restoring":
+        return None
+    return UUID(lineage.restored["checkpoint"])
+
+
+def keep(run: Run, actor: Actor, rng: random.Random, table: Table) -> None:
+    """Make a checkpoint, and remember what the table held then."""
+    judge = run.judge
+    changes = judge.mixtures
+    low = judge.truth(SHARD).acked
+    made = create(table, "durable" if run.plan.wal_only or rng.random() < 0.6 else "all")
+    pin = made.pin(SHARD)
+    if pin is None or judge.is_mixed or judge.mixtures != changes:
+        return  # of both sides, perhaps
+    if pin.wal_through < low:
+        raise Violation("K", f"T is {pin.wal_through}, and {low} was acknowledged (K-2)")
+    run.moments[made.id] = judge.truth(SHARD).state(pin.wal_through)
+    judge.pins[made.id] = (SHARD, pin.manifest_version, pin.wal_through)
+    run.note(actor, f"keeps the moment {pin.wal_through}")
+
+
+def roll_back(run: Run, actor: Actor, table: Table, checkpoint: UUID) -> None:
+    """Restore, and tell the judge when the table is of both sides."""
+    judge, truth = run.judge, run.judge.truth(SHARD)
+    state: State = run.moments[checkpoint]
+
+    def begins(step: str) -> None:
+        if step == "held":
+            judge.mix()
+            judge.rollback[actor.name] = Rollback(SHARD, state)
+
+    run.note(actor, "restores")
+    report = restore(table, checkpoint, pause=begins)
+    done = judge.rollback.pop(actor.name)
+    if SHARD in report.shards:
+        if not done.done:
+            raise Violation("K", "a restore returned without its manifest")
+        truth.acked = max(truth.acked, report.shards[SHARD][1])
+    judge.unmix()
+    judge.counts["restores"] += 1
+    run.note(actor, f"restored, {report.shards.get(SHARD)} is discarded")
+
+
+def final_of_restores(run: Run, actor: Actor) -> None:
+    """On a healthy store: a restore that was begun is finished, then all is as it should be."""
+    actor.env.clock.sleep(3600.0)  # a dead compactor's claim is over
+    table = open_table(TABLE, env=actor.env)
+    begun = unfinished(table)
+    if begun is not None:
+        roll_back(run, actor, table, begun)
+    final(run, actor)
+
+
+RESTORERS = {"restorer": restorer}
