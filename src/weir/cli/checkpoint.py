@@ -80,7 +80,7 @@ def list_(
     if json:
         screen.emit([about(one) for one in found])
         return
-    now = table.core.store.now()
+    now = table.core.env.clock.wall()  # the store's clock takes a write; here it is only shown
     view = screen.grid("checkpoint", "scope", "created", "expires", "held by")
     for one in found:
         left = None if one.expires is None else one.expires - now

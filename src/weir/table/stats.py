@@ -38,7 +38,8 @@ class ShardStats:
     unflushed_bytes: int
     """Stored size of those entries; of a tail of more than 32 an estimate from 32 of them."""
     oldest_unflushed_seconds: float | None
-    """How long ago the oldest of them was written, by the store's clock; None without any."""
+    """How long ago the oldest of them was written, as this process's clock has it; None without
+    any."""
     wal_floor: int
     next_generation: int
     generations: int
@@ -84,7 +85,9 @@ class TableStats:
 def collect_stats(core: Core) -> TableStats:
     """Look at every shard, several at a time, then at the base."""
     pinned = Checkpoints(core.store).all()
-    now = core.store.now()
+    # Not the store's clock, which only a write can tell: whoever watches may read and no more, and
+    # an age that is shown decides nothing.
+    now = core.env.clock.wall()
     held = [{pin.shard for pin in checkpoint.shards} for checkpoint in pinned]
 
     def look(shard: UUID) -> ShardStats | None:
