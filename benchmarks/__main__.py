@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from benchmarks import report
-from benchmarks.harness import Ctx, Figures, Size, Where, Workload, measure
+from benchmarks.harness import ANYWHERE, Ctx, Figures, Size, Where, Workload, measure
 from benchmarks.places import open_place
 from benchmarks.workloads import WORKLOADS
 
@@ -21,7 +21,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="smaller data, shorter rounds")
     parser.add_argument("--size", choices=("full", "quick", "tiny"), help=argparse.SUPPRESS)
     parser.add_argument("--only", default="", metavar="PATTERN", help="workloads by regex")
-    parser.add_argument("--where", choices=("local", "s3"), help="one kind of store only")
+    parser.add_argument("--where", choices=ANYWHERE, help="one kind of store only")
     parser.add_argument("--rounds", type=int, help="rounds of each side (full 5, quick 3)")
     parser.add_argument("--list", action="store_true", help="name the workloads and stop")
     parser.add_argument(
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     size: Size = asked.size or ("quick" if asked.quick else "full")
     rounds = asked.rounds or {"full": 5, "quick": 3, "tiny": 1}[size]
     chosen = [w for w in WORKLOADS.values() if re.search(asked.only, w.name, re.IGNORECASE)]
-    places: list[Where] = [asked.where] if asked.where else ["local", "s3"]
+    places: list[Where] = [asked.where] if asked.where else list(ANYWHERE)
     if asked.list or not chosen:
         print("\n".join(w.name for w in chosen or WORKLOADS.values()))
         return 0 if asked.list else 2

@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Literal
 
 Round = Callable[[], float]
-Where = Literal["local", "s3"]
+Where = Literal["local", "s3", "far"]
 Size = Literal["full", "quick", "tiny"]
 Better = Literal["lower", "higher"]
 
+ANYWHERE: tuple[Where, ...] = ("local", "s3", "far")
 STEP_SECONDS = 240.0
 """Longest set-up or round of one side; a side that takes longer is ended and reported."""
 
@@ -95,13 +96,16 @@ class Workload:
     """None: the figures are reported, nothing is asked for."""
     prepare: Callable[[Ctx], dict[str, Any]] | None = None
     where: tuple[Where, ...] = ("local", "s3")
+    """The stores it is run on; `ANYWHERE` for what depends on the way to the store."""
     rounds_max: int = 99
     note: str = ""
     needs_spark: bool = False
 
     def goals_at(self, where: Where) -> Sequence[Goal]:
         """What is asked for on that store."""
-        return self.goals.get(where, ()) if isinstance(self.goals, Mapping) else self.goals
+        if not isinstance(self.goals, Mapping):
+            return self.goals
+        return self.goals.get("s3" if where == "far" else where, ())
 
 
 class SideFailed(Exception):

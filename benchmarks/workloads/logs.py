@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import weir
 from benchmarks import data
-from benchmarks.harness import Ctx, Goal, Round, Workload
+from benchmarks.harness import ANYWHERE, Ctx, Goal, Round, Workload
 from benchmarks.peers import make_table, obstore_at, one_shard, pylance_writer
 from weir.format import paths
 from weir.types import Position
@@ -118,6 +118,7 @@ def _tail(name: str, rows: int, *, small: bool) -> Workload:
         goals={"local": [Goal("floor", within=1.2)], "s3": [Goal("floor", times=4)]},
         prepare=partial(_make_log, small=small),
         sides={"weir": partial(tail_weir, rows=rows), "floor": partial(tail_floor, rows=rows)},
+        where=ANYWHERE,
         note="the floor gets and decodes the same objects one after the other",
     )
 
@@ -132,6 +133,7 @@ WORKLOADS = [
         goal="local: 1.2 x pylance; S3: 5 x",
         goals={"local": [Goal("pylance", times=1.2)], "s3": [Goal("pylance", times=5)]},
         sides={"weir": replay_weir, "pylance": replay_pylance},
+        where=ANYWHERE,
         note="claim, fence and replay; both open a log that weir wrote",
         rounds_max=5,
     ),

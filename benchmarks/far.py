@@ -1,0 +1,72 @@
+"""A TCP proxy that makes a server on loopback as far away as a region's object store.
+
+    python -m benchmarks.far PORT [--one-way 0.005]
+
+Prints the port it listens on and forwards until its standard input is closed. Every piece of a
+connection arrives `--one-way` seconds later, in both directions; pieces on their way do not wait
+for each other, and neither do connections. Bandwidth is not limited.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+
+ONE_WAY_SECONDS = 0.005
+_PIECE_BYTES = 1 << 18
+
+
+async def _carry(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, one_way: float
+) -> None:
+    """Copy one direction, each piece `one_way` seconds after it came."""
+    loop = asyncio.get_running_loop()
+    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+    async def deliver() -> None:
+        while True:
+            due, piece = await under_way.get()
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            if not piece:
+                writer.close()
+                return
+            writer.write(piece)
+            await writer.drain()
+
+    delivery = asyncio.create_task(deliver())
+    with contextlib.suppress(OSError):
+        while piece := await reader.read(_PIECE_BYTES):
+            under_way.put_nowait((loop.time() + one_way, piece))
+    under_way.put_nowait((loop.time() + one_way, b""))
+    with contextlib.suppress(OSError):
+        await delivery
+
+
+async def _serve(port: int, one_way: float) -> None:
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        for end in (writer, back):
+            end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.gather(_carry(reader, back, one_way), _carry(there, writer, one_way))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    os._exit(0)  # connections that are still open have nobody at their ends
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("port", type=int)
+    parser.add_argument("--one-way", type=float, default=ONE_WAY_SECONDS)
+    asked = parser.parse_args()
+    asyncio.run(_serve(asked.port, asked.one_way))
+
+
+if __name__ == "__main__":
+    main()
