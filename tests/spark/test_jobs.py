@@ -64,12 +64,14 @@ def test_p5_collection_on_executors(spark: SparkSession, tmp_path: Path) -> None
 
 def test_p5_resharding_folds_old_shards_on_executors(spark: SparkSession, tmp_path: Path) -> None:
     table = make_table(tmp_path, buckets=2)
-    put(table, dict.fromkeys(range(30), "old"))
+    weir.spark.write(frame(spark, dict.fromkeys(range(30), "old")), table.uri)
     report, folded = weir.spark.reshard(spark, table.uri, weir.Bucket("id", 5), engine="spark")
     assert len(report.shards) == 5
     assert folded.rows_written == 30
-    put(weir.open(table.uri), {1: "new"})
-    assert in_weir(table) == once(dict.fromkeys(range(30), "old") | {1: "new"})
+    # Processes that know the old routing learn the new one.
+    weir.spark.write(frame(spark, {1: "new"}), table.uri)
+    frame(spark, {2: "new"}).write.format("weir").mode("append").save(table.uri)
+    assert in_weir(table) == once(dict.fromkeys(range(30), "old") | {1: "new", 2: "new"})
 
 
 def test_bulk_load_makes_fills_and_replaces_a_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def layout(df: DataFrame, uri: str, *, storage_options: Options = None) -> tuple
     `rows.writeStream.format("weir").option("layout", how)`. The value is empty where the layout
     cannot be computed in Spark (unsigned keys); leave the option out then.
     """
-    table = Place(uri, dict(storage_options or {})).open()
+    table = Place(uri, dict(storage_options or {})).current()
     found = layout_of(table)
     if found is None:
         return df, ""

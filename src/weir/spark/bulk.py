@@ -103,7 +103,7 @@ def bulk_load(
 
 def _table(place: Place, df: DataFrame, primary_key: Any, sharding: Any) -> weir.Table:
     try:
-        table = place.open()
+        table = place.current()
     except NotAWeirTable:
         key = [primary_key] if isinstance(primary_key, str) else list(primary_key or ())
         fields = [

@@ -110,6 +110,6 @@ def reshard(
 ) -> tuple[resharding.ReshardReport, compaction.CompactReport]:
     """Change how rows find their shard; the old shards are then folded on executors."""
     place = Place(uri, dict(storage_options or {}))
-    report = resharding.reshard(place.open(), sharding, compact=False, **options)
+    report = resharding.reshard(place.current(), sharding, compact=False, **options)
     folded = compact(spark, uri, engine=engine, storage_options=storage_options, progress=progress)
     return report, folded

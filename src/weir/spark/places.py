@@ -51,6 +51,13 @@ class Place:
             _OPEN[key] = table
         return table
 
+    def current(self) -> weir.Table:
+        """The table, with its record read again: for whoever routes rows, since it may have been
+        resharded since this process opened it. A list and a get."""
+        table = self.open()
+        table.core.refresh()
+        return table
+
 
 _OPEN: dict[Any, weir.Table] = {}
 

@@ -30,12 +30,16 @@ from weir.format import paths
 from weir.spark.layout import Layout
 from weir.spark.places import Place, flag, number
 from weir.spark.publish import ENTRY_BYTES, ShardSink, Token
+from weir.spark.resharded import not_yet_in
 from weir.spark.staging import Stage, Staged, read_staged, remove_staged
 from weir.spark.types import check_written, from_spark
+from weir.table.core import Core
 from weir.table.sharding import Value
 
 WORKERS: Final = 8
 """Shards the driver writes at once."""
+REROUTED_BYTES: Final = 32 << 20
+"""Rows of one entry when all shards are written at once."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Message(WriterCommitMessage):
     """Shards written by the task itself."""
     query: str | None = None
     staged: tuple[Staged, ...] = ()
+    routing: int = 0
+    """The routing under which rows were staged."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Sink:
         """Checked against the table here, so that a wrong DataFrame fails before any task runs."""
         place = Place.of(options)
         marker = options.get("deletecolumn")
-        table = place.open()
+        table = place.current()
         check_written(schema, table.schema, table.primary_key, marker)
         if marker is not None and not table.primary_key:
             raise InvalidInput(f"{table.uri} is append-only: deleteColumn needs a primary key")
@@ -88,18 +94,24 @@ class Sink:
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
-        table = self.place.open()
+        table = self.place.current()
         schema = table.schema
-        rows = (from_spark(batch, schema, self.marker) for batch in batches if batch.num_rows)
+        left = not_yet_in(table.core, token)
+        shaped = (from_spark(batch, schema, self.marker) for batch in batches if batch.num_rows)
+        rows = (part for batch in shaped for part in left(batch))
         if self.layout is not None:
             if token is None:
                 raise InvalidInput("a stream outside of a query has no batch id; leave out layout")
+            # Again: the routing may have changed since the job was planned.
+            self.layout.check_table(table)
             return self._own(rows, token, partition, query)
         stage = Stage(table.core, self.job, partition, limit=self.entry_bytes)
         for batch in rows:
             stage.add(batch)
         staged = stage.finish()
-        return Message(partition, sum(s.rows for s in staged), 0, query, tuple(staged))
+        count = sum(part.rows for part in staged)
+        routing = table.core.record.routing_version
+        return Message(partition, count, 0, query, tuple(staged), routing)
 
     def _own(
         self, rows: Iterator[pa.RecordBatch], token: Token, partition: int, query: str | None
@@ -126,7 +138,12 @@ class Sink:
         staged = _by_shard(messages)
         if not staged:
             return
-        core = self.place.open().core
+        core = self.place.current().core
+        files = [part for parts in staged.values() for part in parts]
+        if any(m.routing != core.record.routing_version for m in messages if m and m.staged):
+            self._publish_rerouted(core, files, token)
+            remove_staged(core, files)
+            return
 
         def one(item: tuple[Value, list[Staged]]) -> None:
             value, parts = item
@@ -140,7 +157,26 @@ class Sink:
                 sink.close()
 
         core.env.threads.map(one, list(staged.items()), workers=WORKERS)
-        remove_staged(core, [part for parts in staged.values() for part in parts])
+        remove_staged(core, files)
+
+    def _publish_rerouted(self, core: Core, files: Sequence[Staged], token: Token) -> None:
+        """The table was resharded since the rows were staged: sort them anew."""
+        sinks: dict[Value, ShardSink] = {}
+        left = not_yet_in(core, token)
+        limit = min(self.entry_bytes, REROUTED_BYTES)
+        try:
+            for file in files:
+                for batch in read_staged(core, file):
+                    for rows in left(batch):
+                        for value, part in core.router.split(rows):
+                            if value not in sinks:
+                                sinks[value] = ShardSink(core, value, token, entry_bytes=limit)
+                            sinks[value].add(part)
+            for sink in sinks.values():
+                sink.finish()
+        finally:
+            for sink in sinks.values():
+                sink.close()
 
     def replace(self, messages: Sequence[Message | None]) -> None:
         """On the driver: what tasks staged in the place of everything the table held."""
