@@ -22,7 +22,7 @@ from weir.upkeep.checkpoint import checkpoints, create, delete
 from weir.upkeep.compact import compact
 from weir.upkeep.reshard import reshard
 
-TABLE_ROLE: Final = Role("script", ops=8, config={**SMALL, "durable_write": True})
+TABLE_ROLE: Final = Role("script", ops=5, config={**SMALL, "durable_write": True})
 
 
 def compact_table(_run: Run, actor: Actor) -> None:
