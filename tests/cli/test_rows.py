@@ -109,6 +109,28 @@ def test_put_of_what_does_not_fit_names_it_and_writes_nothing(
     assert table.scan().count() == 3
 
 
+def test_put_beside_another_writer_says_what_happened_and_what_to_do(run, table, tmp_path):
+    file = tmp_path / "many.csv"
+    file.write_text("id,v\n" + "".join(f"{i},1\n" for i in range(100)))
+    real, takers = weir.TableWriter.put, []
+
+    def put(self, data, **options):
+        done = real(self, data, **options)
+        if not takers:  # after the first piece somebody else takes a shard over
+            takers.append(table.shard(0).writer())
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weir.TableWriter, "put", put)
+        ran = run("put", table.uri, file, "--batch-rows", 50)
+    takers[0].close()
+    assert ran.status == 1
+    assert "another writer took 1 shard over after 50 rows" in ran.err
+    assert "put the file again" in ran.err
+    assert run("put", table.uri, file).status == 0
+    assert table.scan().count() == 100
+
+
 def test_put_of_a_missing_file(run, table):
     ran = run("put", table.uri, "no-such-file.csv")
     assert ran.status == 1

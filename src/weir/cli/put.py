@@ -12,6 +12,7 @@ import typer
 
 from weir.cli import options as o
 from weir.cli import screen, settings, sources
+from weir.errors import FencedError, PartialWrite, WeirError
 
 BATCH_ROWS = 10_000
 
@@ -66,10 +67,13 @@ def put(
         for source in files:
             found = settings.storage_options(source, option, config)
             for batch in _sized(sources.batches(source, schema, found, format), batch_rows):
-                if delete:
-                    writer.delete(batch.select(list(table.primary_key)))
-                else:
-                    writer.put(batch)
+                try:
+                    if delete:
+                        writer.delete(batch.select(list(table.primary_key)))
+                    else:
+                        writer.put(batch)
+                except (FencedError, PartialWrite) as error:
+                    raise _taken_over(error, rows) from error
                 rows, puts = rows + batch.num_rows, puts + 1
                 progress.update(progress.task_ids[0], completed=rows)
     took = time.monotonic() - began
@@ -81,6 +85,18 @@ def put(
         screen.out().print(
             f"[good]{verb}[/good] {screen.many(rows, 'row')} in {screen.span(took)}{rate}"
         )
+
+
+def _taken_over(error: FencedError | PartialWrite, rows: int) -> WeirError:
+    """What being fenced means at the shell; any other failure as it is."""
+    failures = error.failures.values() if isinstance(error, PartialWrite) else [error]
+    fenced = [one for one in failures if isinstance(one, FencedError)]
+    if len(fenced) < len(failures):
+        return error
+    return WeirError(
+        f"another writer took {screen.many(len(fenced), 'shard')} over after {rows:,} rows were"
+        " put; put the file again when that one is done: with a key nothing is put twice"
+    )
 
 
 def _sized(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
