@@ -131,6 +131,24 @@ def test_put_beside_another_writer_says_what_happened_and_what_to_do(run, table,
     assert table.scan().count() == 100
 
 
+@pytest.mark.parametrize("rows", [[9], range(9, 20)], ids=["one shard", "all shards"])
+def test_a_takeover_after_the_last_row_is_no_failure(run, table, tmp_path, monkeypatch, rows):
+    file = tmp_path / "one.csv"
+    file.write_text("id,v\n" + "".join(f"{i},9\n" for i in rows))
+    real, takers = weir.TableWriter.close, []
+
+    def close(self):
+        takers.extend(shard.writer() for shard in table.shards())
+        real(self)
+
+    monkeypatch.setattr(weir.TableWriter, "close", close)
+    ran = run("put", table.uri, file)
+    for taker in takers:
+        taker.close()
+    assert ran.status == 0, ran.err
+    assert table.get([9])["v"].to_pylist() == [9.0]
+
+
 def test_put_of_a_missing_file(run, table):
     ran = run("put", table.uri, "no-such-file.csv")
     assert ran.status == 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
 import pyarrow as pa
 import typer
 
+import weir
 from weir.cli import options as o
 from weir.cli import screen, settings, sources
 from weir.errors import FencedError, PartialWrite, WeirError
@@ -62,7 +64,7 @@ def put(
     files = file or [sources.STDIN]
     if sources.STDIN in files and sys.stdin.isatty():
         screen.err().print("[dim]rows from the keyboard, as CSV or JSON lines; Ctrl-D ends[/]")
-    with screen.working("rows", quiet=json) as progress, table.writer() as writer:
+    with screen.working("rows", quiet=json) as progress, _closing(table.writer()) as writer:
         progress.update(progress.task_ids[0], total=sources.known_rows(files, format))
         for source in files:
             found = settings.storage_options(source, option, config)
@@ -87,14 +89,35 @@ def put(
         )
 
 
+@contextmanager
+def _closing(writer: weir.TableWriter) -> Iterator[weir.TableWriter]:
+    """Close it at the end. Whoever took a shard over since the last put has all of its rows, which
+    were durable before: that is no failure, unless some were only buffered."""
+    with ExitStack() as stack:
+        stack.push(writer)  # closes when the work failed
+        yield writer
+        stack.pop_all()
+    try:
+        writer.close()
+    except (FencedError, PartialWrite) as error:
+        lost = error.unacknowledged
+        if not _fenced(error) or any(lost.values() if isinstance(lost, dict) else lost):
+            raise
+
+
+def _fenced(error: FencedError | PartialWrite) -> int:
+    """The number of shards that were taken over, if that is all that happened."""
+    failures = error.failures.values() if isinstance(error, PartialWrite) else [error]
+    return len(failures) if all(isinstance(one, FencedError) for one in failures) else 0
+
+
 def _taken_over(error: FencedError | PartialWrite, rows: int) -> WeirError:
     """What being fenced means at the shell; any other failure as it is."""
-    failures = error.failures.values() if isinstance(error, PartialWrite) else [error]
-    fenced = [one for one in failures if isinstance(one, FencedError)]
-    if len(fenced) < len(failures):
+    shards = _fenced(error)
+    if not shards:
         return error
     return WeirError(
-        f"another writer took {screen.many(len(fenced), 'shard')} over after {rows:,} rows were"
+        f"another writer took {screen.many(shards, 'shard')} over after {rows:,} rows were"
         " put; put the file again when that one is done: with a key nothing is put twice"
     )
 
