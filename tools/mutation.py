@@ -328,8 +328,8 @@ MUTANTS = (
     Mutant(
         "a checkpoint pins a base that is being cleaned up",
         "src/weir/upkeep/pinning.py",
-        "        if base_floor(core) >= pending.base_version:\n",
-        "        if False:\n",
+        "    if base_floor(core) >= draft.base_version:\n",
+        "    if False:\n",
         tests("tests/regress/test_base_version_in_a_collected_place.py"),
         "K-1b",
     ),
@@ -448,6 +448,78 @@ MUTANTS = (
         "L-4",
     ),
     Mutant(
+        "reshard seals late",
+        "src/weir/upkeep/reshard.py",
+        "        _seal_all(core, old, pause)\n        state = _checkpoint(table, state)\n",
+        "        state = _checkpoint(table, state)\n",
+        soak(1500, "reshards"),
+        "C-11",
+    ),
+    Mutant(
+        "rows on their way go to the heir as well",
+        "src/weir/log/appender.py",
+        "            told.maybe_written = True\n",
+        "            told.maybe_written = False\n",
+        soak(1500, "reshards"),
+        "C-11",
+    ),
+    Mutant(
+        "a hand-over leaves rows behind",
+        "src/weir/shard/handover.py",
+        '        old.flush()\n        pause("flushed")\n',
+        '        old.flush_wal()\n        pause("flushed")\n',
+        soak(1500, "moves"),
+        "S-3",
+    ),
+    Mutant(
+        "an opener does not ask where the log is",
+        "src/weir/log/fence.py",
+        "    settle(site, epoch, floors)\n",
+        "",
+        soak(1500, "moves"),
+        "S-3",
+    ),
+    Mutant(
+        "a checkpoint is read in the store the log is in now",
+        "src/weir/log/wal_store.py",
+        "        return site if position > site.wal_after else self.site_of(shard, position)\n",
+        "        return site\n",
+        soak(1500, "moves"),
+        "K-7",
+    ),
+    Mutant(
+        "a fold passes entries above one that was flushed meanwhile",
+        "src/weir/upkeep/compact_wal.py",
+        "        if taken_on or current.replay_after >= fold.through:\n",
+        "        if current.replay_after >= fold.through:\n",
+        tests("tests/regress/test_fold_beside_a_flush.py"),
+        "L-2",
+    ),
+    Mutant(
+        "a clone that is ready holds no pin",
+        "src/weir/upkeep/clone.py",
+        "        Checkpoints(_store_of(job, tie.uri)).refresh(tie.checkpoint, expires=None)\n",
+        "        Checkpoints(_store_of(job, tie.uri)).erase(tie.checkpoint)\n",
+        soak(1500, "clones"),
+        "C-1",
+    ),
+    Mutant(
+        "a pin is let go of without a word to the clone",
+        "src/weir/upkeep/collect.py",
+        " if dry_run or target.give_up(pin)]\n",
+        "]\n",
+        tests("tests/regress/test_clone_interrupted.py"),
+        "C-3",
+    ),
+    Mutant(
+        "a restore keeps what was written since",
+        "src/weir/upkeep/restore.py",
+        "            replay_after=last,\n",
+        "            replay_after=latest.replay_after,\n",
+        soak(1500, "restores"),
+        "F-3",
+    ),
+    Mutant(
         "an entry cut off between two batches is read",
         "src/weir/format/wal_entry.py",
         "            if bytes(data[end - len(_END) : end]) != _END:\n",
@@ -531,17 +603,32 @@ def copy_tree(target: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", target / "pyproject.toml")
 
 
-def plant(tree: Path, mutant: Mutant) -> str | None:
-    """Apply the bug; what is wrong with the patch, or None."""
-    path = tree / mutant.file
-    text = path.read_text(encoding="utf-8")
+def patched(text: str, mutant: Mutant) -> str:
+    """The file with the bug; `ValueError` when the patch does not fit."""
     for old, new in ((mutant.old, mutant.new), *mutant.more):
         found = text.count(old)
         if found != 1:
-            return f"the patch fits {found} times"
+            raise ValueError(f"the patch fits {found} times")
         text = text.replace(old, new)
-    path.write_text(text, encoding="utf-8")
+    return text
+
+
+def misfit(tree: Path, mutant: Mutant) -> str | None:
+    """What is wrong with the patch, or None."""
+    try:
+        patched((tree / mutant.file).read_text(encoding="utf-8"), mutant)
+    except (OSError, ValueError) as error:
+        return str(error)
     return None
+
+
+def plant(tree: Path, mutant: Mutant) -> str | None:
+    """Apply the bug; what is wrong with the patch, or None."""
+    stale = misfit(tree, mutant)
+    if stale is None:
+        path = tree / mutant.file
+        path.write_text(patched(path.read_text(encoding="utf-8"), mutant), encoding="utf-8")
+    return stale
 
 
 def judge(mutant: Mutant) -> tuple[str, float, str]:
@@ -596,12 +683,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names, or parts of them")
     parser.add_argument("--list", action="store_true", help="name the mutants and stop")
+    parser.add_argument("--check", action="store_true", help="only look whether each patch fits")
     parser.add_argument("--docs", type=Path, help="write the table here")
     args = parser.parse_args()
     chosen = [m for m in MUTANTS if not args.only or any(part in m.name for part in args.only)]
     if args.list:
         print("\n".join(f"{m.rule:5} {m.name}" for m in chosen))
         return 0
+    if args.check:
+        stale = [(m.name, problem) for m in chosen if (problem := misfit(ROOT, m))]
+        print("\n".join(f"stale: {name}: {problem}" for name, problem in stale) or "all fit")
+        return 1 if stale else 0
     broken = baseline()
     if broken:
         print(f"the tree itself fails, so nothing can be learned: {broken}")
