@@ -1,5 +1,6 @@
 """P-2 through a reshard: batches that were staged, or written in part, under the old routing."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,3 +73,15 @@ def test_p1_a_task_laid_out_for_the_old_routing_stops(tmp_path: Path) -> None:
     with pytest.raises(weir.InvalidInput, match="do not keep the shards"):
         stage(sink, ROWS)
     assert in_weir(table).total() == 0
+
+
+def test_a_table_made_anew_at_the_same_place_is_another_table(tmp_path: Path) -> None:
+    where = tmp_path / "t"
+    place = Place(str(where))
+    for number in range(2):
+        table = weir.create(str(where), SCHEMA, primary_key="id")
+        sink = Sink(place, None, None, 1 << 20, "app", 3)
+        sink.publish([stage(sink, {number: "x"})], TOKEN)
+        assert in_weir(table) == once({number: "x"})
+        assert place.current().core.record.table_id == table.core.record.table_id
+        shutil.rmtree(where)

@@ -65,7 +65,7 @@ def scan(
     repeatable read, a fresh look is a fresh `scan`.
     """
     place = Place(uri, dict(storage_options or {}))
-    table = place.open()
+    table = place.current()
     schema = spark_schema(table.schema, columns)
     parts = plan(table, freshness=freshness, checkpoint=checkpoint, split_rows=split_rows)
     target = arrow_schema(schema)

@@ -43,20 +43,28 @@ class Place:
 
     def open(self) -> weir.Table:
         """The table; the same handle for every task of this process, which keeps its caches."""
-        # The process is part of the key: Spark's workers are forks of one another.
-        key = (os.getpid(), self.uri, self.wal_uri, tuple(sorted(self.storage.items())))
-        table = _OPEN.get(key)
+        table = _OPEN.get(self._key())
         if table is None:
             table = weir.open(self.uri, storage_options=dict(self.storage), wal_uri=self.wal_uri)
-            _OPEN[key] = table
+            _OPEN[self._key()] = table
         return table
 
     def current(self) -> weir.Table:
-        """The table, with its record read again: for whoever routes rows, since it may have been
-        resharded since this process opened it. A list and a get."""
+        """The table, with its record read again: for whoever plans a read or routes rows.
+
+        It may have been resharded, or removed and made anew, since this process opened it. A list
+        and a get.
+        """
         table = self.open()
-        table.core.refresh()
+        known = table.core.record.table_id
+        if table.core.refresh().table_id != known:
+            del _OPEN[self._key()]
+            table = self.open()
         return table
+
+    def _key(self) -> Any:
+        # The process is part of the key: Spark's workers are forks of one another.
+        return (os.getpid(), self.uri, self.wal_uri, tuple(sorted(self.storage.items())))
 
 
 _OPEN: dict[Any, weir.Table] = {}

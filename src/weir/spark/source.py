@@ -33,7 +33,7 @@ Part = dict[str, Any]
 
 def schema(options: Mapping[str, str]) -> StructType:
     """The columns a read gives: of the option `columns` when given; the feed's with metadata."""
-    table = Place.of(options).open()
+    table = Place.of(options).current()
     if wants_metadata(options):
         return feed_schema(table)
     return spark_schema(table.schema, names(options, "columns"))
@@ -143,7 +143,7 @@ class WeirReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The snapshot, resolved here, once."""
         parts = plan(
-            self._place.open(),
+            self._place.current(),
             freshness=self._freshness,
             checkpoint=self._checkpoint,
             split_rows=self._split,
