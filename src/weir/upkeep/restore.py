@@ -83,7 +83,8 @@ def restore(table: Table, checkpoint: Ref, *, pause: Pause = lambda _step: None)
         version = versions(core).restore(target.base_version)
         pause("base")
         pins = {pin.shard: pin for pin in target.shards}
-        base = core.lake.open_base(version)
+        # The pinned one, which is the same: the new version is nobody's to keep (G-12).
+        base = core.lake.open_base(target.base_version)
         discarded: dict[UUID, tuple[int, int]] = {}
         for shard in dict.fromkeys([*pins, *core.shard_ids()]):
             folded = base.compacted.get(shard, 0)

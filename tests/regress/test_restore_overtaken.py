@@ -1,0 +1,26 @@
+"""A restore slept after it had rolled the base back, and others went on: `MissingEntry`, as if rows
+were lost, when its version of the base was cleaned up (seed 20896 of the simulator's restores)."""
+
+from datetime import timedelta
+
+from tests.support.moments import again, expect, make, put, rows
+
+A, B = range(10), range(5, 20)
+
+
+def test_g12_a_restore_needs_nothing_that_only_it_knows_of(tmp_path):
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, A, "a")
+    held = table.checkpoint(scope="all")
+    with table.writer() as writer:
+        put(writer, B, "b")
+
+    def go_on(step):
+        if step == "base":
+            other = again(table).core.lake
+            other.fence_base("somebody")
+            other.cleanup_old_versions(timedelta(0))
+
+    again(table).restore(held, pause=go_on)
+    assert rows(again(table)) == expect((A, "a"))
