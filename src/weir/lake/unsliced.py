@@ -1,4 +1,4 @@
-"""Rows as Lance can take them over: arrow-rs panics on a slice of a struct that holds a struct."""
+"""Rows as Lance can take them over: arrow-rs panics on some slices, and on unaligned buffers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
 def unsliced(rows: _Rows) -> _Rows:
-    """`rows`; columns with a struct in a struct are copied where they start inside their buffers.
+    """`rows`; columns that Lance would panic over are copied.
 
-    Measured with pylance 14.0.2: any other nesting survives a slice.
+    Measured with pylance 14.0.2: a struct in a struct that starts inside its buffers, any other
+    nesting survives a slice; and buffers that do not begin where Rust wants them, which is what a
+    decimal out of an IPC stream has every other time (its format aligns to 8 bytes, not to 16).
     """
-    nested = [i for i, field in enumerate(rows.schema) if _is_nested(field.type)]
-    if not nested:
+    columns = [
+        _sound(column, nested=_is_nested(field.type), step=_alignment(field.type))
+        for column, field in zip(rows.columns, rows.schema, strict=True)
+    ]
+    if all(new is old for new, old in zip(columns, rows.columns, strict=True)):
         return rows
-    columns = list(rows.columns)
-    for index in nested:
-        columns[index] = _copied(columns[index])
     return type(rows).from_arrays(columns, schema=rows.schema)
 
 
@@ -30,7 +32,17 @@ def _is_nested(dtype: pa.DataType) -> bool:
     return any(_is_nested(child) or (is_struct and pa.types.is_struct(child)) for child in children)
 
 
-def _copied(column: Any) -> Any:
+def _alignment(dtype: pa.DataType) -> int:
+    children = [_alignment(dtype.field(i).type) for i in range(dtype.num_fields)]
+    return max([16 if pa.types.is_decimal(dtype) else 8, *children])
+
+
+def _sound(column: Any, *, nested: bool, step: int) -> Any:
     if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([_copied(chunk) for chunk in column.chunks], type=column.type)
-    return column.take(pa.array(np.arange(len(column)))) if column.offset else column
+        chunks = [_sound(chunk, nested=nested, step=step) for chunk in column.chunks]
+        if all(new is old for new, old in zip(chunks, column.chunks, strict=True)):
+            return column
+        return pa.chunked_array(chunks, type=column.type)
+    if (nested and column.offset) or any(b and b.address % step for b in column.buffers()):
+        return column.take(pa.array(np.arange(len(column))))
+    return column
