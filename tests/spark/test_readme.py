@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 def test_the_readmes_lines_run_in_a_plain_pyspark_shell(tmp_path: Path) -> None:
     found = [b for b in blocks(ROOT / "README.md") if "weir.spark" in b.code]
     assert len(found) == 1
-    lines = found[0].code.strip().splitlines()
+    lines = [line for line in found[0].code.splitlines() if line]
     assert len(lines) == 5
     binaries = Path(sys.executable).parent
     # As in a shell of one's own: nothing the suite sets for its session.

@@ -1,8 +1,8 @@
 """Local files: whole objects, no traces, clear errors."""
 
+import errno
 import fcntl
 import multiprocessing
-import errno
 import os
 import tempfile
 from contextlib import contextmanager
