@@ -178,6 +178,91 @@ def test_what_scan_writes_put_reads_again(run, table, tmp_path):
         assert copy.scan().to_table().sort_by("id") == table.scan().to_table().sort_by("id")
 
 
+KINDS = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("raw", pa.binary()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("plain", pa.timestamp("ms")),
+        ("day", pa.date32()),
+        ("hour", pa.time64("us")),
+        ("vector", pa.list_(pa.float32(), 3)),
+        ("tags", pa.list_(pa.string())),
+        ("deep", pa.struct([("a", pa.list_(pa.int64()))])),
+        ("exact", pa.decimal128(5, 2)),
+        ("yes", pa.bool_()),
+    ]
+)
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv", "arrow"])
+def test_values_of_every_kind_come_back_as_they_were(run, tmp_path, format):
+    import datetime as dt
+    import decimal
+
+    row = {
+        "id": 1,
+        "raw": b"\x00\xff,\n",
+        "at": dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC),
+        "plain": dt.datetime(2026, 1, 2, 3, 4, 5),  # noqa: DTZ001
+        "day": dt.date(2026, 1, 2),
+        "hour": dt.time(1, 2, 3),
+        "vector": [0.5, 1.5, 2.5],
+        "tags": ["a", 'b"c', "d,e"],
+        "deep": {"a": [1, 2]},
+        "exact": decimal.Decimal("1.20"),
+        "yes": True,
+    }
+    table = weir.create(str(tmp_path / "kinds"), KINDS, primary_key="id")
+    with table.writer() as writer:
+        writer.put([row, {"id": 2}])
+    file = tmp_path / f"rows.{format}"
+    assert run("scan", table.uri, "--format", format, "--output", file).status == 0
+    copy = weir.create(str(tmp_path / "copy"), KINDS, primary_key="id")
+    ran = run("put", copy.uri, file)
+    assert ran.status == 0, ran.err
+    assert copy.scan().to_table().sort_by("id") == table.scan().to_table().sort_by("id")
+
+
+def test_text_comes_in_blocks_that_end_with_a_line(monkeypatch):
+    from weir.cli import texts
+
+    monkeypatch.setattr(texts, "_BLOCK", 16)
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    csv = b"id,name\n" + b"".join(b"%d,name %d\n" % (i, i) for i in range(50)) + b"50,last"
+    found = pa.Table.from_batches(texts.csv(io.BytesIO(csv), schema))
+    assert found["id"].to_pylist() == list(range(51))
+    assert found["name"].to_pylist()[-1] == "last"
+    lines = b"".join(b'{"id": %d, "name": "%d"}\n' % (i, i) for i in range(50)) + b"\n\n"
+    found = pa.Table.from_batches(texts.json_lines(io.BytesIO(lines), schema))
+    assert found["id"].to_pylist() == list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [('[{"id": 1}]', "JSON array"), ("", None), ("id\n", None), ('{"id": "x"}', "is not jsonl")],
+)
+def test_odd_text_on_standard_input(run, table, monkeypatch, text, words):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    ran = run("put", table.uri)
+    assert ran.status == (0 if words is None else 1)
+    assert words is None or words in ran.err
+    assert ran.err.count("\n") == (words is not None)
+
+
+@pytest.mark.parametrize(
+    ("column", "text"), [("raw", "not base64!"), ("vector", "[1, 2"), ("tags", "plain")]
+)
+def test_a_cell_that_is_not_what_its_column_needs_names_the_column(run, tmp_path, column, text):
+    table = weir.create(str(tmp_path / "kinds"), KINDS, primary_key="id")
+    file = tmp_path / "rows.csv"
+    file.write_text(f'id,{column}\n1,"{text}"\n')
+    ran = run("put", table.uri, file)
+    assert ran.status == 1
+    assert repr(column) in ran.err
+    assert str(file) in ran.err
+
+
 def test_scan_count_limit_and_explain(run, table):
     assert run("scan", table.uri, "--count").out == "3\n"
     assert run("scan", table.uri, "--count", "--json").json() == {"rows": 3}

@@ -111,17 +111,19 @@ def _is_deep(dtype: pa.DataType) -> bool:
 
 
 def _flatten(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Lists and structs as JSON text: CSV has nothing else for them."""
+    """Lists and structs as JSON text, bytes in base64: CSV has nothing else for them."""
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if _is_deep(field.type):
-            texts = [
-                None if v is None else json.dumps(v, default=value) for v in column.to_pylist()
-            ]
+            texts = [None if v is None else _cell(v) for v in column.to_pylist()]
             columns.append(pa.array(texts, pa.string()))
         else:
             columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cell(item: Any) -> str:
+    return str(value(item)) if isinstance(item, bytes) else json.dumps(item, default=value)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import typer
 
 _VECTOR = re.compile(r"(\w+)\[(\d+)\]")
 _LIST = re.compile(r"list<(.+)>")
+_DECIMAL = re.compile(r"decimal(?:128)?\((\d+), ?(\d+)\)")
 
 
 def parse(columns: Sequence[str], key: Sequence[str]) -> pa.Schema:
@@ -36,6 +37,8 @@ def require(schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
 def _type(text: str) -> pa.DataType:
     if found := _LIST.fullmatch(text):
         return pa.list_(_type(found[1]))
+    if found := _DECIMAL.fullmatch(text):
+        return pa.decimal128(int(found[1]), int(found[2]))
     try:
         return pa.type_for_alias(text)
     except ValueError:
@@ -44,6 +47,6 @@ def _type(text: str) -> pa.DataType:
         return pa.list_(_type(found[1]), int(found[2]))
     raise typer.BadParameter(
         f"unknown type {text!r}; int64, float64, string, bool, binary, timestamp[us], date32,"
-        " float32[768] for a vector, list<string> are some of them",
+        " decimal(10,2), float32[768] for a vector, list<string> are some of them",
         param_hint="--column",
     )

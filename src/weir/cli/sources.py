@@ -8,16 +8,16 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.ipc as paipc
-import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 import weir
+from weir.cli import texts
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.lake.adopt import find_dataset
 from weir.store.open import lance_options
@@ -36,7 +36,6 @@ _SUFFIXES = {
     ".feather": "arrow",
     ".lance": "lance",
 }
-_BLOCK = 1 << 20
 STDIN = "-"
 
 
@@ -51,16 +50,17 @@ def batches(
     if kind == "lance":
         yield from _dataset(source, storage_options)
         return
-    stream: BinaryIO
-    if source == STDIN:
-        stream, kind = _standard_input(kind)
-    else:
-        stream = Path(source).open("rb")  # noqa: SIM115  closed below
-    with stream:
+    where = "standard input" if source == STDIN else source
+    with ExitStack() as stack:
+        if source == STDIN:
+            stream, kind = _standard_input(kind)
+        else:
+            stream = stack.enter_context(Path(source).open("rb"))
         try:
             yield from _read(kind, stream, schema)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError) as error:
-            where = "standard input" if source == STDIN else source
+        except InvalidInput as error:
+            raise InvalidInput(f"{where}: {error}") from error
+        except pa.ArrowException as error:
             raise InvalidInput(f"{where} is not {kind} that fits the table: {error}") from error
 
 
@@ -99,15 +99,14 @@ def _format(source: str, named: str | None) -> str | None:
 
 
 def _standard_input(kind: str | None) -> tuple[BinaryIO, str]:
-    stream = io.BufferedReader(sys.stdin.buffer, _BLOCK)  # type: ignore[type-var]
-    head = stream.peek(8)[:8]
+    head, stream = texts.head(sys.stdin.buffer, 8)
     if kind is None:
         if head.startswith(b"PAR1"):
             kind = "parquet"
         elif head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
             kind = "arrow"
         else:
-            kind = "jsonl" if head.lstrip().startswith(b"{") else "csv"
+            kind = "jsonl" if head.lstrip().startswith((b"{", b"[")) else "csv"
     if kind == "parquet" or head.startswith(b"ARROW1"):
         return io.BytesIO(stream.read()), kind  # both have their directory at the end
     return stream, kind
@@ -124,28 +123,9 @@ def _read(kind: str | None, stream: BinaryIO, schema: pa.Schema | None) -> Itera
         else:
             yield from paipc.open_stream(stream)
     elif kind == "csv":
-        types = None if schema is None else {f.name: f.type for f in schema if _flat(f.type)}
-        convert = pacsv.ConvertOptions(column_types=types, strings_can_be_null=True)
-        yield from pacsv.open_csv(stream, convert_options=convert)
+        yield from texts.csv(stream, schema)
     else:
-        yield from pajson.open_json(stream, parse_options=_json_options(schema))
-
-
-def _json_options(schema: pa.Schema | None) -> Any:
-    if schema is None:
-        return pajson.ParseOptions()
-    # Nullable: a missing key column is refused by the table, which names it.
-    fields = [f.with_nullable(True).with_type(_parsable(f.type)) for f in schema]
-    return pajson.ParseOptions(explicit_schema=pa.schema(fields))
-
-
-def _parsable(dtype: pa.DataType) -> pa.DataType:
-    """What the JSON reader can parse: it knows no vectors, and the table takes lists."""
-    return pa.list_(dtype.value_type) if pa.types.is_fixed_size_list(dtype) else dtype
-
-
-def _flat(dtype: pa.DataType) -> bool:
-    return not pa.types.is_nested(dtype)
+        yield from texts.json_lines(stream, schema)
 
 
 def _dataset(uri: str, storage_options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,120 @@
+"""Rows out of CSV and JSON lines, block by block, with the table's own types.
+
+Read here and now, never by a thread of pyarrow: one that still waits for Python when the program
+ends aborts it. A block ends at the end of a line, which is as far as pyarrow's own blocks know
+CSV too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+from collections.abc import Iterator
+from datetime import time
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.json as pajson
+
+from weir.errors import InvalidInput
+
+_BLOCK = 1 << 22
+
+
+def csv(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    """The rows; lists, structs and vectors are JSON in a cell, bytes are base64."""
+    types = None if schema is None else {f.name: _read_as(f.type, deep=False) for f in schema}
+    convert = pacsv.ConvertOptions(column_types=types, strings_can_be_null=True)
+    names: list[str] | None = None
+    for block in _blocks(stream):
+        read = pacsv.ReadOptions(column_names=names, block_size=max(len(block), 1))
+        found = pacsv.read_csv(pa.BufferReader(block), read_options=read, convert_options=convert)
+        names = found.column_names
+        yield from _decoded(found, schema).to_batches()
+
+
+def json_lines(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    """The rows; bytes are base64, dates and times ISO 8601."""
+    options = pajson.ParseOptions()
+    if schema is not None:
+        # Nullable: a missing key column is refused by the table, which names it.
+        fields = [f.with_nullable(True).with_type(_read_as(f.type, deep=True)) for f in schema]
+        options = pajson.ParseOptions(explicit_schema=pa.schema(fields))
+    for block in _blocks(stream):
+        if block.lstrip().startswith(b"["):
+            raise InvalidInput("this is a JSON array: put one object on each line (jq -c '.[]')")
+        if not block.strip():
+            continue
+        read = pajson.ReadOptions(block_size=len(block) + 1)
+        found = pajson.read_json(pa.BufferReader(block), read_options=read, parse_options=options)
+        yield from _decoded(found, schema).to_batches()
+
+
+def _blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """Whole lines, as many as are there: a pipe that is slow is not waited for."""
+    read = getattr(stream, "read1", stream.read)
+    rest = b""
+    while chunk := read(_BLOCK):
+        lines, end, tail = chunk.rpartition(b"\n")
+        if not end:
+            rest += chunk
+            continue
+        yield rest + lines + end
+        rest = tail
+    if rest:
+        yield rest
+
+
+def _read_as(dtype: pa.DataType, *, deep: bool) -> pa.DataType:
+    """What the reader is told: text where it cannot parse the type itself."""
+    if pa.types.is_fixed_size_list(dtype) and deep:
+        return pa.list_(dtype.value_type)  # the table takes lists for vectors
+    if pa.types.is_nested(dtype):
+        return dtype if deep else pa.string()
+    if _is_binary(dtype) or (deep and (pa.types.is_date(dtype) or pa.types.is_time(dtype))):
+        return pa.string()
+    return dtype
+
+
+def _decoded(found: pa.Table, schema: pa.Schema | None) -> pa.Table:
+    """The same rows with text turned into what it stands for."""
+    for place, name in enumerate(found.column_names):
+        wanted = None if schema is None or name not in schema.names else schema.field(name).type
+        column = found.column(place)
+        if wanted is None or not pa.types.is_string(column.type) or pa.types.is_string(wanted):
+            continue
+        if pa.types.is_nested(wanted):
+            column = _each(column, json.loads, wanted, name)
+        elif _is_binary(wanted):
+            column = _each(column, lambda text: base64.b64decode(text, validate=True), wanted, name)
+        elif pa.types.is_time(wanted):
+            column = _each(column, time.fromisoformat, wanted, name)
+        elif pa.types.is_date(wanted):
+            column = column.cast(wanted)
+        found = found.set_column(place, name, column)
+    return found
+
+
+def _each(column: pa.ChunkedArray, decode: Any, wanted: pa.DataType, name: str) -> pa.Array:
+    try:
+        values = [None if text is None else decode(text) for text in column.to_pylist()]
+    except (ValueError, binascii.Error) as error:
+        raise InvalidInput(f"column {name!r}, which holds {wanted}: {error}") from error
+    return pa.array(values, wanted)
+
+
+def _is_binary(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(dtype)
+        or pa.types.is_large_binary(dtype)
+        or pa.types.is_fixed_size_binary(dtype)
+    )
+
+
+def head(stream: BinaryIO, size: int) -> tuple[bytes, BinaryIO]:
+    """The first bytes, and the stream with them still in it."""
+    buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[type-var]
+    return buffered.peek(size)[:size], buffered
