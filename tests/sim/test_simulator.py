@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from weir.env import SystemClock, SystemThreads
 from weir.testing.simulate import SCENARIOS, STORIES, draw_plan, simulate
 from weir.testing.soak import run_chunk
 
@@ -34,12 +35,41 @@ def test_same_seed_same_history(seed):
     assert first.digest == second.digest
 
 
+@pytest.mark.parametrize("story", sorted(STORIES))
+def test_same_seed_same_story(story):
+    first, second = simulate(draw_plan(3, story)), simulate(draw_plan(3, story))
+    assert first.notes == second.notes
+
+
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS | STORIES))
+def test_nothing_of_the_real_machine_is_used(scenario, monkeypatch):
+    """A real thread, wait or clock inside of a history makes it another one, or hangs it."""
+    used = []
+
+    def forbid(owner, name):
+        def call(*_args, **_options):
+            used.append(f"{owner.__name__}.{name}")
+            raise AssertionError(used[-1])
+
+        monkeypatch.setattr(owner, name, call)
+
+    for name in ("start", "map", "condition"):
+        forbid(SystemThreads, name)
+    for name in ("sleep", "boottime", "wall"):
+        forbid(SystemClock, name)
+    for seed in range(3):
+        outcome = simulate(draw_plan(seed, scenario))
+        assert used == []
+        assert outcome.failure is None
+
+
 @pytest.mark.slow
 def test_same_seed_same_history_in_another_process_with_another_hash_seed():
     code = (
         "import logging; logging.disable(50)\n"
-        "from weir.testing.simulate import draw_plan, simulate\n"
-        "print([simulate(draw_plan(seed)).digest for seed in range(20, 32)])"
+        "from weir.testing.simulate import STORIES, draw_plan, simulate\n"
+        "print([simulate(draw_plan(seed)).digest for seed in range(20, 32)])\n"
+        "print([simulate(draw_plan(5, story)).digest for story in sorted(STORIES)])"
     )
     answers = [
         subprocess.run(

@@ -48,7 +48,8 @@ def _misfit(judge: Judge, number: int, found: State, low: Mapping[UUID, int]) ->
     if any(low.get(shard, 0) for shard in later):
         return "rows of a later one were acknowledged before"
     base = complete(judge, number)
-    for shard in {shard_of(record.sharding, key, record.routing_version) for key in sorted(keys)}:
+    shards = {shard_of(record.sharding, key, record.routing_version) for key in keys}
+    for shard in sorted(shards, key=str):
 
         def mine(state: State, shard: UUID = shard) -> State:
             return {
