@@ -1,5 +1,7 @@
 """The model of Lance and Lance itself, held to the same contract: what the mass runs rest on."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from tests.support.one_shard import SHARD, small_schema
 from weir.env import SYSTEM
 from weir.errors import CommitConflict
+from weir.format.base_manifest import ShardingField, ShardingSpec
 from weir.format.schema import TOMBSTONE
 from weir.lake import adopt, fold
 from weir.lake.pylance_lake import PylanceLake
@@ -14,14 +17,29 @@ from weir.store.memory import MemoryStore
 from weir.store.open import open_store
 from weir.testing.model_lake import ModelLake
 
+FIELD = ShardingField("bucket", (), "unsharded", None, "int32")
+
 
 class Model:
     """The model behind the calls of this suite."""
 
     def __init__(self, folder, *, keyed):
         self.schema = small_schema(keyed=keyed)
-        self.lake = ModelLake(MemoryStore(), self.schema)
+        self.folder = folder
+        self.stores = {}
+        self.lake = self._at(MemoryStore(f"{folder.name}-parent"))
         self.lake.create_base()
+
+    def _at(self, store):
+        self.stores[store.uri] = store
+        return ModelLake(store, self.schema, self.stores.__getitem__)
+
+    def clone(self, version):
+        """A clone of that version, as its own lake."""
+        store = MemoryStore(f"{self.folder.name}-clone")
+        for _ in range(2):  # idempotent
+            assert self.lake.shallow_clone(store, version) == version
+        return self._at(store)
 
     def changes(self, rows):
         return self.lake.write_changes(f"{id(rows):x}", wal_rows(rows, self.schema))
@@ -31,6 +49,7 @@ class Lance:
     """pylance behind the same calls."""
 
     def __init__(self, folder, *, keyed):
+        self.folder = folder
         uri = str(folder / "table")
         store = open_store(uri)
         self.lake = PylanceLake(uri, None, store)
@@ -45,6 +64,13 @@ class Lance:
         live = table.filter(pc.invert(marks)).select(["k", "v"])
         gone = table.filter(marks).select(["k"])
         return fold.fold_rows(self.lake.open_base(), live, gone, SYSTEM)
+
+    def clone(self, version):
+        """A clone of that version, as its own lake."""
+        store = open_store(str(self.folder / "clone"))
+        for _ in range(2):  # idempotent
+            assert self.lake.shallow_clone(store, version) == version
+        return PylanceLake(store.uri, None, store)
 
 
 def wal_rows(rows, schema):
@@ -169,3 +195,50 @@ def test_old_versions_stay_readable_and_protected_ones_survive_clean_up(keyed):
     keyed.lake.check_version(first)
     keyed.lake.release_version("weir-test")
     assert "weir-test" not in keyed.lake.protected_versions()
+
+
+def test_a_restore_brings_back_rows_and_marks(keyed):
+    mine = claim(keyed, "me")
+    first = commit(keyed, [(1, 1)], mine, "a")
+    commit(keyed, [(1, 2), (2, 2)], mine, "b")
+    keyed.lake.mark_compacted({SHARD: 3})
+    version = keyed.lake.restore(first)
+    base = keyed.lake.open_base()
+    assert base.version == version > first
+    assert pairs(base.scan()) == [(1, 1)]
+    assert base.compacted.get(SHARD, 0) == 0
+
+
+def test_l4_a_fold_planned_before_a_restore_is_dead(keyed):
+    mine = claim(keyed, "me")
+    first = commit(keyed, [(1, 1)], mine, "a")
+    planned = keyed.lake.open_base().version
+    changes = keyed.changes([(1, 2)])
+    keyed.lake.restore(first)
+    with pytest.raises(CommitConflict):
+        keyed.lake.commit_fold(changes, claim=mine, planned_at=planned, fold_id="b", properties={})
+    assert pairs(keyed.lake.open_base().scan()) == [(1, 1)]
+
+
+def test_a_shallow_clone_is_that_version_and_stays_it(keyed):
+    mine = claim(keyed, "me")
+    first = commit(keyed, [(1, 1), (2, 2)], mine, "a")
+    keyed.lake.mark_compacted({SHARD: 2})
+    copy = keyed.clone(first)
+    commit(keyed, [(1, 10)], mine, "b")
+    assert copy.open_base().version == first
+    assert pairs(copy.open_base().scan()) == [(1, 1), (2, 2)]
+    copy.fence_base("its own")
+    assert pairs(copy.open_base().scan()) == [(1, 1), (2, 2)]
+    assert pairs(keyed.lake.open_base().scan()) == [(1, 10), (2, 2)]
+
+
+def test_c11_the_sharding_is_replaced_once(keyed):
+    base = keyed.lake.open_base()
+    details = replace(base.mem_wal, sharding_specs=(ShardingSpec(7, (FIELD,)),))
+    told = {"planned_at": base.version, "properties": {"weir.routing": "2"}}
+    version = keyed.lake.replace_mem_wal(details, **told)
+    assert [spec.spec_id for spec in keyed.lake.open_base().mem_wal.sharding_specs] == [7]
+    assert keyed.lake.find_commit("weir.routing", "2", after_version=base.version) == version
+    with pytest.raises(CommitConflict):
+        keyed.lake.replace_mem_wal(details, **told)
