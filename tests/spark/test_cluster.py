@@ -56,22 +56,37 @@ def meanwhile(job: Callable[[], Any], disturb: Callable[[], None]) -> Any:
     return results[0]
 
 
-@pytest.mark.parametrize("kill", [True, False])
-@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize(
+    ("keyed", "kill", "large"),
+    [
+        (True, True, False),
+        (True, False, False),
+        (False, True, False),
+        (False, False, False),
+        (False, True, True),
+        (False, False, True),
+    ],
+)
 def test_p1_a_write_survives_kill_and_speculation(
-    cluster: Cluster, session: SparkSession, tmp_path: Path, keyed: bool, kill: bool
+    cluster: Cluster, session: SparkSession, tmp_path: Path, keyed: bool, kill: bool, large: bool
 ) -> None:
-    """The first attempt waits in the middle of its rows; another one overtakes it, or it dies."""
+    """The first attempt waits in the middle of its rows; another one overtakes it, or it dies.
+
+    `large`: the rows of a task are too many for one log entry.
+    """
     table = make_table(tmp_path, keyed=keyed, buckets=2)
     rows = dict.fromkeys(range(200), "x")
     close_gate(tmp_path, "write")
     df = session.range(200).selectExpr("id", "'x' AS v")
     spread, how = weir.spark.layout(df, table.uri)
-    slow = spread.mapInArrow(slow_rows(str(tmp_path), "write"), spread.schema)
+    slow = spread.mapInArrow(slow_rows(str(tmp_path), "write", after=5 * large), spread.schema)
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10" if large else "10000")
 
     def write() -> None:
         session.createDataFrame([], "nothing int")  # the active session of this thread
         writer = slow.write.format("weir").mode("append").option("layout", how)
+        if large:
+            writer = writer.option("maxEntryBytes", "300")
         writer.option("appId", "job").option("txnVersion", "1").save(table.uri)
 
     def disturb() -> None:
@@ -87,6 +102,8 @@ def test_p1_a_write_survives_kill_and_speculation(
     write()  # and a whole second run of the job changes nothing
     assert in_weir(table) == once(rows)
     assert layout_of(table) is not None
+    if large:
+        assert all(len(shard.manifest().sstables) > 1 for shard in table.shards())
 
 
 @pytest.mark.parametrize("keyed", [True, False])

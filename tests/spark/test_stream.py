@@ -285,7 +285,7 @@ def test_latest_is_resolved_before_the_query_starts(spark: SparkSession, tmp_pat
     assert [r["id"] for b in rows for r in b] == [3]
 
 
-@pytest.mark.parametrize("store_kind", ["local", "s3"], indirect=True)
+@pytest.mark.parametrize("store_kind", ["s3"], indirect=True)
 def test_from_one_table_to_another(
     spark: SparkSession, tmp_path: Path, store_kind: StoreKind
 ) -> None:

@@ -42,12 +42,13 @@ def await_reached(folder: Path, name: str) -> None:
         time.sleep(0.05)
 
 
-def slow_rows(folder: str, name: str) -> Any:
-    """For `mapInArrow`: rows pass, but the first task to start its work waits."""
+def slow_rows(folder: str, name: str, *, after: int = 0) -> Any:
+    """For `mapInArrow`: rows pass, but the first task with `after` batches behind it waits."""
 
     def run(batches: Any) -> Any:
-        for batch in batches:
-            gate(folder, name)
+        for number, batch in enumerate(batches):
+            if number >= after:
+                gate(folder, name)
             yield batch
 
     return run
