@@ -186,6 +186,21 @@ def test_compact_again_and_again_until_interrupted(run, table, monkeypatch):
     assert pauses == [300.0, 300.0]
 
 
+def test_watching_survives_what_passes_and_nothing_else(run, table, monkeypatch):
+    errors = [weir.StoreError("no route"), weir.CommitConflict("lost"), weir.CorruptEntry("torn")]
+    monkeypatch.setattr(upkeep, "sleep", lambda _seconds: None)
+
+    def fails(*_, **__):
+        raise errors.pop(0)
+
+    monkeypatch.setattr(weir.Table, "compact", fails)
+    ran = run("compact", table.uri, "--watch", "5m")
+    assert ran.status == 1
+    assert ran.err.splitlines() == [
+        "weir: no route; again in 5 m", "weir: lost; again in 5 m", "weir: torn",
+    ]  # fmt: skip
+
+
 def test_reshard(run, table):
     assert run("reshard", table.uri, "--bucket", "id:8", "--json").json()["shards"] == 8
     assert weir.open(table.uri).scan().count() == 3

@@ -15,9 +15,11 @@ import weir
 from weir.cli import options as o
 from weir.cli import screen, settings
 from weir.durations import seconds
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, WeirError
 
 _PANEL = "Upkeep"
+PASSING = ("unavailable", "conflict")
+"""Kinds of errors after which a watching command goes on: the next time may be better."""
 
 
 def register(app: typer.Typer) -> None:
@@ -50,14 +52,20 @@ def compact(
 ) -> None:
     """Fold SSTables and WAL-only logs into the base table.
 
-    Safe beside writers, readers and other compactions. With --watch until Ctrl-C.
+    Safe beside writers, readers and other compactions. With --watch until Ctrl-C, also
+    through failures of the store that pass.
     """
     if engine not in ("local", "spark"):
         raise typer.BadParameter("local or spark", param_hint="--engine")
     pause = None if watch is None else seconds(watch, name="--watch")
     with contextlib.suppress(KeyboardInterrupt) if pause is not None else contextlib.nullcontext():
         while True:
-            _compact_once(uri, engine, option, config, json=json)
+            try:
+                _compact_once(uri, engine, option, config, json=json)
+            except WeirError as error:
+                if pause is None or error.kind not in PASSING:
+                    raise
+                screen.complain(f"{error}; again in {screen.span(pause)}")
             if pause is None:
                 return
             sleep(pause)
