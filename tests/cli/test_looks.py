@@ -46,6 +46,13 @@ def test_no_other_colour_is_used():
         assert named.findall(path.read_text()) == [], path.name
 
 
+def test_help_breaks_lines_where_the_terminal_ends(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line.strip() for line in run("put", "--help").out.splitlines()]
+    first = next(i for i, line in enumerate(lines) if line.startswith("Rows with the key"))
+    assert len(lines[first]) + len(lines[first + 1].split()[0]) > 76
+
+
 def test_help_shows_no_types_of_switches_and_no_ranges(run):
     for command in ("scan", "top", "get"):
         shown = run(command, "--help").out

@@ -64,6 +64,9 @@ def tidy_help(command: Any) -> None:
 
 
 def _tidy(node: Any) -> None:
+    # Lines end where the terminal does, not where the docstring's did.
+    paragraphs = (node.help or "").split("\n\n")
+    node.help = "\n\n".join(" ".join(part.split()) for part in paragraphs)
     context = typer.Context(node, help_option_names=list(HELP_OPTIONS))
     shown = node.get_help_option(context)
     if shown is not None:
