@@ -13,6 +13,7 @@ import weir.spark
 from tests.support.cluster import Cluster
 from tests.support.slow_tasks import await_reached, close_gate, open_gate, slow_rows
 from tests.support.spark import in_frame, in_weir, make_table, once, put
+from tests.support.stores import StoreKind
 from weir.spark.layout import layout_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kill, pytest.mark.timeout(600)]
@@ -106,17 +107,21 @@ def test_p1_a_write_survives_kill_and_speculation(
         assert all(len(shard.manifest().sstables) > 1 for shard in table.shards())
 
 
-@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize(
+    ("keyed", "store_kind"), [(True, "s3"), (False, "local")], indirect=["store_kind"]
+)
 def test_p5_compaction_survives_a_killed_executor(
     cluster: Cluster,
     session: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     keyed: bool,
+    store_kind: StoreKind,
 ) -> None:
     from weir.spark import runner
 
-    table = make_table(tmp_path, keyed=keyed, buckets=2)
+    keys = store_kind.storage_options
+    table = make_table(store_kind.uri_factory(), keyed=keyed, buckets=2, storage_options=keys)
     put(table, dict.fromkeys(range(100), "base"))
     table.compact()
     put(table, dict.fromkeys(range(50, 150), "one"), (3, 60) if keyed else ())
@@ -142,10 +147,14 @@ def test_p5_compaction_survives_a_killed_executor(
         cluster.kill_executor(session)
         open_gate(tmp_path, "compact")
 
-    report = meanwhile(lambda: weir.spark.compact(session, table.uri, engine="spark"), disturb)
+    report = meanwhile(
+        lambda: weir.spark.compact(session, table.uri, engine="spark", storage_options=keys),
+        disturb,
+    )
     assert report.tasks >= 2
     assert in_weir(table, freshness="base") == in_weir(table) == model
-    assert in_frame(session.read.format("weir").load(table.uri)) == model
+    reach = {f"storage.{name}": value for name, value in keys.items()}
+    assert in_frame(session.read.format("weir").options(**reach).load(table.uri)) == model
 
 
 def test_p2_p3_streams_survive_a_killed_executor(
