@@ -7,12 +7,18 @@ seal and a checkpoint of scope "all" flush such tables. Found by the simulator's
 
 from dataclasses import replace
 
-from tests.support.moments import again, expect, make, put, rows
+import pytest
+
+import weir
+from tests.support.moments import SCHEMA, again, expect, make, put, rows
 from weir.config import WriterConfig
+from weir.errors import CommitConflict
 from weir.format.manifest import SsTable
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.types import Generation, Position
+from weir.upkeep.compact_plan import log_of
+from weir.upkeep.compact_wal import publish_closed
 
 A, B = range(10), range(5)
 
@@ -60,3 +66,23 @@ def test_l2_a_fold_does_not_pass_entries_above_one_that_was_flushed_meanwhile(tm
     writer.close()
     again(table).compact()
     assert rows(again(table)) == expect((A, "a"), (B, "b"))
+
+
+def test_l6_a_log_that_was_discarded_meanwhile_is_not_published(tmp_path):
+    """A restore moves R in the epoch it claimed, without a generation: RuleBroken, and only that
+    kept the discarded rows out (seed 51562 of the simulator's restores)."""
+    config = WriterConfig(enable_memtable=False, max_memtable_rows=1)
+    table = weir.create(str(tmp_path / "t"), SCHEMA, writer_defaults=config)
+    with table.shards()[0].writer() as writer:
+        for text in "abc":
+            put(writer, B, text)
+    manifest = table.shards()[0].manifest()
+    site, through = log_of(table.core, manifest)
+
+    def discard(current):
+        last = Position(through)
+        return replace(current, replay_after=last, last_seen=last), Evidence(covered=last)
+
+    Manifests(site).update(discard, epoch=manifest.writer_epoch)
+    with pytest.raises(CommitConflict):
+        publish_closed(table.core, site, manifest, through)

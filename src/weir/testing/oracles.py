@@ -215,17 +215,17 @@ class Judge:
             return
         if manifest.writer_epoch < before.writer_epoch:
             raise Violation("S", f"manifest {version} lowers the epoch to {manifest.writer_epoch}")
+        held = self.rollback.get(actor.name)
         if manifest.writer_epoch > before.writer_epoch:
             self.claims[actor.name, shard] = manifest.writer_epoch
-        elif manifest.replay_after > before.replay_after:
-            self._on_rollback(actor, truth, manifest)
+            if held is not None and not held.done:
+                held.epoch = manifest.writer_epoch
+        elif held is not None and held.epoch == manifest.writer_epoch and not held.done:
+            self._on_rollback(held, truth, manifest)
         self._check_move(actor, truth, manifest, before)
 
-    def _on_rollback(self, actor: Actor, truth: ShardTruth, manifest: ShardManifest) -> None:
+    def _on_rollback(self, held: Rollback, truth: ShardTruth, manifest: ShardManifest) -> None:
         """A restore's one manifest: from its position on the log begins at the checkpoint."""
-        held = self.rollback.get(actor.name)
-        if held is None or held.done or held.shard != truth.shard:
-            return
         held.done = True
         del truth.folded[manifest.replay_after - 1 :]
         truth.folded.append(held.state)

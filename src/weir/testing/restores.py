@@ -73,7 +73,7 @@ def roll_back(run: Run, actor: Actor, table: Table, checkpoint: UUID) -> None:
     state: State = run.moments[checkpoint]
 
     def begins(step: str) -> None:
-        if step == "held":
+        if step == "announced":
             judge.mix()
             judge.rollback[actor.name] = Rollback(SHARD, state)
 

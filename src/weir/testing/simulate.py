@@ -39,7 +39,7 @@ STORIES: dict[str, tuple[str, ...]] = {
         "collector",
         "table-reader",
     ),
-    "restores": ("writer", "writer", "restorer", "compactor", "collector", "reader", "reader"),
+    "restores": ("writer", "writer", "restorer", "restorer", "compactor", "collector", "reader"),
     "moves": ("writer", "fencer", "writer", "checkpointer", "compactor", "collector", "reader"),
 }
 """Scenarios that change where or what the table is; one seed in three tells one of them."""

@@ -53,6 +53,8 @@ class Rollback:
 
     shard: UUID
     state: State
+    epoch: int | None = None
+    """What it claimed for it."""
     done: bool = False
 
 

@@ -120,10 +120,12 @@ def publish_closed(core: Core, site: ShardSite, manifest: ShardManifest, through
     record_tokens(site, manifest.replay_after, covered)
 
     def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-        if current.current_generation != manifest.current_generation:
+        # A flush, or a restore, which discards the entries without publishing anything.
+        planned = (manifest.current_generation, manifest.replay_after)
+        if (current.current_generation, current.replay_after) != planned:
             raise CommitConflict(
-                f"{site}: somebody published generation {manifest.current_generation} while its"
-                " log was turned into an SSTable; compact again"
+                f"{site}: somebody published generation {manifest.current_generation} or discarded"
+                " its rows while its log was turned into an SSTable; compact again"
             )
         following = replace(
             current,

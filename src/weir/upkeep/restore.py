@@ -4,7 +4,8 @@ Steps, each idempotent; run again after a crash with the same checkpoint it star
 same:
   1  keep what is there now as a checkpoint (scope "durable"), so that the way back exists
   2  note in the lineage what is going on
-  3  keep compactors away, then make the checkpoint's version of the base the latest
+  3  keep compactors away, announce it in the lineage once more, then make the checkpoint's version
+     of the base the latest
   4  for each shard: claim it, which fences every writer, and publish in one manifest the
      checkpoint's SSTables, its log rows as one more, and R = L over everything discarded
   5  note that it is done, and what was rolled back
@@ -80,6 +81,11 @@ def restore(table: Table, checkpoint: Ref, *, pause: Pause = lambda _step: None)
     pause("begun")
     with without_compaction(core) as hold:
         pause("held")
+        # Lance lets nobody stand between a rollback and the latest version. So it is announced in
+        # the chain that also says "ready": of two restores at once one is refused, and a rollback
+        # that comes late leaves a table that says it must be restored again.
+        lineage = append_lineage(core.store, lineage, core.env.new_id())
+        pause("announced")
         version = versions(core).restore(target.base_version)
         pause("base")
         pins = {pin.shard: pin for pin in target.shards}
