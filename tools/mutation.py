@@ -538,8 +538,8 @@ MUTANTS = (
     Mutant(
         "slices of structs in structs go to Lance",
         "src/weir/lake/unsliced.py",
-        "    if not nested:\n",
-        "    if True:\n",
+        "    if (nested and column.offset) or any(",
+        "    if any(",
         tests("tests/rules/test_filters.py", "-k", "struct_in_a_struct"),
         "M-4",
     ),
