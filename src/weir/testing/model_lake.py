@@ -143,15 +143,15 @@ class ModelLake:
         specs = [spec.spec_id for spec in details.sharding_specs]
         try:
             target = self.open_base(planned_at)
-        except MissingEntry as gone:
-            raise CommitConflict(f"{self.uri}: others went on since {planned_at}") from gone
-        for _ in range(_ATTEMPTS):
-            try:
-                return self._commit(target, {**properties, "kind": "config"}, specs=specs)
-            except ObjectExists:
-                target = self.open_base(target.version + 1)
-                if target.properties["kind"] not in {"fold", "fence"}:
-                    break
+            for _ in range(_ATTEMPTS):
+                try:
+                    return self._commit(target, {**properties, "kind": "config"}, specs=specs)
+                except ObjectExists:
+                    target = self.open_base(target.version + 1)
+                    if target.properties["kind"] not in {"fold", "fence"}:
+                        break
+        except MissingEntry:  # cleaned up meanwhile: no damage, and Lance says conflict too
+            raise CommitConflict(f"{self.uri}: others went on since {planned_at}") from None
         raise CommitConflict(f"{self.uri}: its MemWAL entry was changed since {planned_at}")
 
     def check_version(self, version: int) -> None:
