@@ -165,19 +165,27 @@ class Core:
     def ensure_shard(self, value: Value, record: TableRecord | None = None) -> UUID:
         """The shard of `value`, made if it does not exist. Creators at the same time agree.
 
-        Raises `SealedShard` when the routing is being changed: nothing new is made under the old.
+        Raises `SealedShard` when the routing was or is being changed: nothing new is written under
+        the old. Of identity sharding one list.
         """
         record = record or self.record
         shard = shard_id(record.sharding, value, record.routing_version)
         manifests = self.tails.manifests(self.beside(shard))
-        if isinstance(record.sharding, Identity) and manifests.latest() is None:
-            change = read_resharding(self.store)
-            if change is not None and change.routing_version >= record.routing_version:
-                raise SealedShard(f"{self.uri} is being resharded to {change.sharding}; open again")
-            dtype = self.schema().plain.field(record.sharding.column).type
-            entries = field_entries(record.sharding, value, dtype)
-            manifests.create(first_manifest(shard, record.spec, entries))
+        if isinstance(record.sharding, Identity):
+            if manifests.latest() is None:
+                self._require_routing(record)
+                dtype = self.schema().plain.field(record.sharding.column).type
+                entries = field_entries(record.sharding, value, dtype)
+                manifests.create(first_manifest(shard, record.spec, entries))
+            # C-11: once the shard is there. Who changes the routing says so before it looks for
+            # shards to seal: either it finds this one, or we find its word here.
+            self._require_routing(record)
         return shard
+
+    def _require_routing(self, record: TableRecord) -> None:
+        change = read_resharding(self.store)
+        if change is not None and change.routing_version >= record.routing_version:
+            raise SealedShard(f"{self.uri} was resharded to {change.sharding}; open it again")
 
     def value_of(self, shard: UUID, manifest: ShardManifest | None) -> Value:
         """What the shard stands for; None for a shard outside the routing."""
