@@ -258,7 +258,14 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
             continue  # the log moved while we looked (S-3)
         if tip <= manifest.replay_after:
             return manifest
-        if _holds_rows(site, manifest, tip):
+        try:
+            holds_rows = _holds_rows(site, manifest, tip)
+        except (MissingEntry, SnapshotExpired):
+            # Flushed and collected, or moved to another store, since we read the manifest (S-3).
+            if manifests.latest_with_floors() == (manifest, floors):
+                raise
+            continue
+        if holds_rows:
             assert manifest.status is not Status.SEALED, "C-11: a sealed shard has no gap"
             config = replace(core.record.writer_defaults, enable_memtable=True)
             with Shard(core, shard, None, is_routed=False).writer(_plain(config)) as writer:
