@@ -18,7 +18,7 @@ KNOWN = {
     "restores": (20896, 50360, 50524, 50765, 50807, 50978, 51562),
     "moves": (0, 28, 84, 1184, 2140, 2182, 2240, 2283, 3362, 2_005_234),
 }
-"""Seeds that broke a promise once. Most of what they found has a test of its own in tests/regress."""
+"""Seeds that broke a promise once; most of what they found has a test in tests/regress too."""
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import weir
 import weir.spark
 from tests.support.spark import SCHEMA, frame, in_frame, in_weir, make_table, once, put
+from weir.spark import jobs
 from weir.upkeep import compact_plan
 
 
@@ -169,3 +170,19 @@ def test_every_job_shows_its_progress_and_its_name(
         assert tracker.getJobIdsForGroup("mine")
     finally:
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("amount", "cluster", "engine"),
+    [
+        (jobs.AUTO_BYTES, True, "spark"),
+        (jobs.AUTO_BYTES - 1, True, "local"),
+        (jobs.AUTO_BYTES, False, "local"),  # its threads would wait for the same processors
+    ],
+)
+def test_auto_goes_by_bytes_and_by_processors(amount: int, cluster: bool, engine: str) -> None:
+    assert jobs.choose(amount, jobs.AUTO_BYTES, cluster=cluster) == engine
+
+
+def test_a_local_master_is_no_cluster(spark: SparkSession) -> None:
+    assert not jobs._is_cluster(spark)

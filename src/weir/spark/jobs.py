@@ -22,10 +22,17 @@ from weir.upkeep.tasks import LocalRunner, Runner
 
 Engine = Literal["auto", "local", "spark"]
 
-AUTO_BYTES: Final = 2 << 30
-"""Waiting bytes from which on executors are used. A guess: the break-even is not measured yet."""
+AUTO_BYTES: Final = 512 << 20
+"""Waiting bytes from which on executors are used, if they have processors of their own.
+
+Measured by `make bench` on two cores (docs/benchmarks.md): starting the Python workers of a first
+job takes 2 s, a fold in process runs at 68 MB/s. With twice the cores executors are ahead from
+330 MB on; on the driver's own processors they never are (3 times as long at 2M base rows, 5 times
+at 50M).
+"""
 AUTO_DELETES: Final = 20_000
-"""The same for objects to be deleted, a guess too."""
+"""The same for objects to be deleted: 4.4 s in process at the 4,500/s of an S3 server on loopback,
+twice the start of the workers."""
 
 Options = Mapping[str, str] | None
 
@@ -41,7 +48,8 @@ def compact(
 ) -> compaction.CompactReport:
     """Fold what waits into the base table, on executors when there is enough of it.
 
-    `engine`: "auto" chooses by bytes. `options` are those of `Table.compact`. The commit is made
+    `engine`: "auto" chooses by bytes, and by whether Spark has processors of its own. `options` are
+    those of `Table.compact`. The commit is made
     here, on the driver, and only here. `progress(kind, done, total)` is called as tasks finish;
     True draws a bar, False none, None one where it disturbs nothing.
     """
@@ -62,8 +70,19 @@ def _runner(spark: SparkSession, place: Place, table: Table, engine: Engine) -> 
     if engine == "auto":
         fold_wal = not table.writer_defaults.enable_memtable
         _, waiting = find_waiting(table.core, fold_wal=fold_wal)
-        engine = "spark" if sum(w.nbytes for w in waiting) >= AUTO_BYTES else "local"
+        engine = choose(sum(w.nbytes for w in waiting), AUTO_BYTES, cluster=_is_cluster(spark))
     return LocalRunner() if engine == "local" else SparkRunner(spark, place, group="weir-compact")
+
+
+def choose(amount: int, enough: int, *, cluster: bool) -> Literal["local", "spark"]:
+    """Which engine "auto" means: executors for enough work, where they add processors."""
+    return "spark" if cluster and amount >= enough else "local"
+
+
+def _is_cluster(spark: SparkSession) -> bool:
+    """False when the executors are threads of the driver's own machine."""
+    master = spark.conf.get("spark.master", "") or ""
+    return not master.startswith("local") or master.startswith("local-cluster")
 
 
 def gc(
@@ -84,7 +103,9 @@ def gc(
     report, batches = collect.plan(table, **options)
     total = sum(len(batch.paths) for batch in batches)
     tasks = [{"run": "collect_tasks.delete", **batch.to_dict()} for batch in batches]
-    local = engine == "local" or (engine == "auto" and total < AUTO_DELETES)
+    if engine == "auto":
+        engine = choose(total, AUTO_DELETES, cluster=_is_cluster(spark))
+    local = engine == "local"
     runner: Runner = LocalRunner(8) if local else SparkRunner(spark, place, group="weir-gc")
     with shown(progress, uri, _at_work(spark, runner)) as tell:
         results = runner.run(table.core, tasks, tell)
