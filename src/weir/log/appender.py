@@ -218,10 +218,21 @@ class WalAppender:
         try:
             data = self.site.wal.get(paths.wal_path(self.site.shard, position)).data
         except ObjectMissing:
-            return False
+            raise self._collected(position) from None
         except StoreError as error:
             raise self._finish_unknown(position, error) from error
         return data == bytes(entry)
+
+    def _collected(self, position: Position) -> WeirError:
+        """What was there is gone: ours or not, nobody can tell any more (F-11)."""
+        try:
+            self.ownership.prove()
+        except FencedError as fenced:
+            told = self._finish_fenced(fenced)
+            told.maybe_written = True
+            return told
+        gone = StoreError("an entry was there, and was collected before it could be compared")
+        return self._finish_unknown(position, gone)
 
     def _collided(self, position: Position) -> WeirError:
         """F-5: somebody wrote where we were to write; either we are fenced or the log is not ours

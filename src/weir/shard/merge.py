@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.env import SYSTEM, Env
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.lake.api import Base
@@ -139,6 +139,15 @@ def merge_lookup(
         order = pc.index_in(pk_values(rows, key), value_set=asked)
         rows = rows.take(pc.sort_indices(order))
     return rows.select(target.names).replace_schema_metadata(target.metadata)
+
+
+def unless_collected(rows: Iterator[pa.RecordBatch], where: object) -> Iterator[pa.RecordBatch]:
+    """The rows; `SnapshotExpired` when a file they were planned on was collected meanwhile."""
+    try:
+        yield from rows
+    except MissingEntry as gone:
+        told = f"{where}: collected since this read began ({gone}); read again"
+        raise SnapshotExpired(told) from None
 
 
 def _without(keys: pa.Table, found: pa.Table, key: Sequence[str]) -> pa.Table:

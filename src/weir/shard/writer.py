@@ -31,7 +31,7 @@ from weir.shard.flush import MemTables
 from weir.shard.group import GroupCommit
 from weir.shard.indexes import WriterIndexes
 from weir.shard.indexes_plan import search_writer
-from weir.shard.merge import merge_lookup, merge_scan
+from weir.shard.merge import merge_lookup, merge_scan, unless_collected
 from weir.shard.once import Once
 from weir.shard.replay import Progress, replay_entries
 from weir.shard.stats import (
@@ -213,11 +213,15 @@ class ShardWriter:
     def scan(
         self, columns: Sequence[str] | None = None, filter: Any = None
     ) -> pa.RecordBatchReader:
-        """This shard's rows, the newest of each key, with everything this writer has put (M-1)."""
+        """This shard's rows, the newest of each key, with everything this writer has put (M-1).
+
+        A file collected while they are read raises `SnapshotExpired` (gc keeps it for `min_age`).
+        """
         levels, base = self._readable("scan").levels()
         how = {"columns": columns, "filter": filter, "belongs": self._belongs}
         schema, batches = merge_scan(levels, base, self._schema, env=self.site.env, **how)
-        return pa.RecordBatchReader.from_batches(schema, batches)
+        rows = unless_collected(batches, self.site)
+        return pa.RecordBatchReader.from_batches(schema, rows)
 
     def get(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
         """The newest rows of those keys; one in the MemTable costs microseconds, no request."""

@@ -206,13 +206,18 @@ class RetryingStore:
                 self.inner.put_if_absent(path, data)
             except ObjectExists:
                 try:
-                    mine = self._is_mine(path, data)
+                    found = self._find(path)
                 except StoreError as error:
                     # Something is there, and reading it failed: whose it is stays unknown.
                     raise LostAnswer(
                         f"{self.uri}/{path}: {error}; whose object it is, is unknown"
                     ) from error
-                if not mine:
+                if found is None:
+                    raise LostAnswer(
+                        f"{self.uri}/{path}: an object was there and is gone, collected perhaps;"
+                        " whose it was, is unknown"
+                    ) from None
+                if found.data != bytes(data):
                     raise
                 _log.info("store.put.settled path=%s attempts=%d", path, attempt)
                 return
@@ -228,10 +233,6 @@ class RetryingStore:
                 _log.info("store.put.settled path=%s attempts=%d", path, attempt)
                 return
         raise lost or last
-
-    def _is_mine(self, path: str, data: Bytes) -> bool:
-        blob = self._find(path)
-        return blob is not None and blob.data == bytes(data)
 
     def _find(self, path: str) -> Blob | None:
         try:
