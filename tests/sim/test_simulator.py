@@ -14,9 +14,11 @@ from weir.testing.soak import run_chunk
 SEEDS_PER_TEST = 40
 KNOWN = {
     "clones": (28, 30, 94, 1251, 3_003_385),
+    "compaction": (4_006_908,),
+    "moves": (0, 28, 84, 1184, 2140, 2182, 2240, 2283, 3362, 2_005_234, 4_003_546, 4_004_622),
     "reshards": (8, 17, 42, 1084, 1114, 1115, 1206, 1241, 1_000_837, 2_002_019, 3_007_953),
-    "restores": (20896, 50360, 50524, 50765, 50807, 50978, 51562),
-    "moves": (0, 28, 84, 1184, 2140, 2182, 2240, 2283, 3362, 2_005_234),
+    "restores": (20896, 50360, 50524, 50765, 50807, 50978, 51562, 4_006_738),
+    "stream": (4_003_709,),
 }
 """Seeds that broke a promise once; most of what they found has a test in tests/regress too."""
 

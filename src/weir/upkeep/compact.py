@@ -181,17 +181,27 @@ class _Run:
             version = self._commit(job, claim, changes, keyed=bool(base.schema.primary_key))
         except (MissingEntry, SnapshotExpired) as gone:
             latest = jobs.latest()
-            if latest is not None and latest.seq == renewal.record.seq:
+            if latest is None or latest.seq != renewal.record.seq:
+                raise CommitConflict(
+                    f"{self.core.uri}: another compactor took over and its inputs were collected"
+                    f" while this one was at work ({gone}); nothing was committed"
+                ) from None
+            if self._is_as_planned(job):
                 raise
-            raise CommitConflict(
-                f"{self.core.uri}: another compactor took over and its inputs were collected while"
-                f" this one was at work ({gone}); nothing was committed"
-            ) from gone
+            raise SnapshotExpired(
+                f"{self.core.uri}: what was to be folded was flushed, moved or collected meanwhile"
+                f" ({gone}); compact again"
+            ) from None
         self.pause("committed")
         self._finisher.finish(job)
         jobs.step(renewal.record, "done", None)
         self._tell(job, version, waiting, results)
         return self.report
+
+    def _is_as_planned(self, job: Job) -> bool:
+        """True when a plan made now would read the same."""
+        base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
+        return bool(waiting) and make_job(job.id, base, waiting) == job
 
     def _has_work(self) -> bool:
         _, waiting = find_waiting(self.core, fold_wal=self.fold_wal)

@@ -37,7 +37,7 @@ from weir.table.table import Table
 from weir.table.tails import live_entries
 from weir.types import Epoch, Generation, Position
 from weir.upkeep import checkpoint as checkpoints
-from weir.upkeep.exclusive import without_compaction
+from weir.upkeep.exclusive import Hold, without_compaction
 from weir.upkeep.pinning import Pause, versions
 
 log = logging.getLogger("weir.upkeep")
@@ -94,7 +94,7 @@ def restore(table: Table, checkpoint: Ref, *, pause: Pause = lambda _step: None)
         discarded: dict[UUID, tuple[int, int]] = {}
         for shard in dict.fromkeys([*pins, *core.shard_ids()]):
             folded = base.compacted.get(shard, 0)
-            span = _restore_shard(core, shard, pins.get(shard), base.schema, folded)
+            span = _restore_shard(core, shard, pins.get(shard), base.schema, folded, hold)
             if span is not None:
                 discarded[shard] = span
             pause(f"shard {shard}")
@@ -126,7 +126,12 @@ def _begin(table: Table, target: Checkpoint) -> tuple[Lineage, Checkpoint]:
 
 
 def _restore_shard(
-    core: Core, shard: UUID, pin: ShardPin | None, schema: TableSchema, folded: int
+    core: Core,
+    shard: UUID,
+    pin: ShardPin | None,
+    schema: TableSchema,
+    folded: int,
+    hold: Hold,
 ) -> tuple[int, int] | None:
     """Step 4 for one shard; a shard the checkpoint does not know becomes empty."""
     manifests = Manifests(core.beside(shard))
@@ -143,6 +148,9 @@ def _restore_shard(
     kept = [] if pin is None else [t for t in pin.sstables if t.generation > folded]
 
     def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+        # After the claim: who took over since, and rolled back or folded, claims the shard after
+        # us; who took over before would have our rows beside its own.
+        hold.require()
         first = latest.current_generation
         named = [
             replace(table, generation=Generation(first + i))

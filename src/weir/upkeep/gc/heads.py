@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from weir.errors import CorruptEntry
 from weir.format import paths
 from weir.format.manifest import decode_manifest
 from weir.format.wal_entry import decode_entry
 from weir.format.wal_header import HEADER_BYTES, EntryHeader, read_header
+from weir.log.floors import Floors
 from weir.log.site import ShardSite
 from weir.shard.tokens import Tokens
 from weir.store.api import ObjectMissing
@@ -55,21 +55,27 @@ def _headers(site: ShardSite, positions: list[int]) -> list[EntryHeader | None]:
     return site.env.threads.map(one, positions, workers=_WORKERS)
 
 
-def record_tokens(site: ShardSite, state: ShardState, doomed: npt.NDArray[np.intp]) -> None:
-    """Make exactly-once tokens outlive their entries (P-2).
+def record_tokens(site: ShardSite, positions: list[int]) -> None:
+    """Make exactly-once tokens outlive their entries (P-2). Before the floor passes them.
 
     weir records them when it flushes; a native writer that flushed weir's rows did not. Only shards
     where tokens are in use pay: one ranged read an entry, and a whole one where there is a token.
+    In a place that was collected already only a zombie's entry can be, and its rows are not in.
     """
     folder = paths.token_dir(site.shard, "").rpartition("/")[0]
     names, _ = site.store.list_folder(folder)
     if not names:
         return
+    found: list[tuple[int, str, int]] = []
+    for start in range(0, len(positions), _CHUNK):
+        part = positions[start : start + _CHUNK]
+        headers = zip(part, _headers(site, part), strict=True)
+        found += _tokens(site, [p for p, h in headers if h and h.may_hold_tokens])
+    # After the entries were read: another collector may have passed them meanwhile (G-7c).
+    floor = Floors(site).load().wal
     highest: dict[str, int] = {}
-    for start in range(0, len(doomed), _CHUNK):
-        positions = [int(state.wal.positions[i]) for i in doomed[start : start + _CHUNK]]
-        found = zip(positions, _headers(site, positions), strict=True)
-        for app, number in _tokens(site, [p for p, h in found if h and h.may_hold_tokens]):
+    for position, app, number in found:
+        if position > floor:
             highest[app] = max(number, highest.get(app, number))
     tokens = Tokens(site)
     for app, number in sorted(highest.items()):
@@ -78,11 +84,12 @@ def record_tokens(site: ShardSite, state: ShardState, doomed: npt.NDArray[np.int
             tokens.record(app, number)
 
 
-def _tokens(site: ShardSite, positions: list[int]) -> Iterable[tuple[str, int]]:
+def _tokens(site: ShardSite, positions: list[int]) -> Iterable[tuple[int, str, int]]:
     where = [paths.wal_path(site.shard, Position(p)) for p in positions]
     for position, path, data in zip(positions, where, site.wal.get_many(where), strict=True):
         if data is not None:
-            yield from decode_entry(data, position=Position(position), path=path).tokens
+            entry = decode_entry(data, position=Position(position), path=path)
+            yield from ((position, app, number) for app, number in entry.tokens)
 
 
 def is_native(site: ShardSite, state: ShardState, ages: Ages) -> bool:

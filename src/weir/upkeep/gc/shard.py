@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 
 from weir.errors import CommitConflict, FencedError, StoreError
 from weir.format import paths
@@ -280,14 +281,25 @@ def _raise_floors(
         # succeed.
         manifests.floors.raise_to("manifest", living.floor)
         manifests.floors.trim("manifest")
-    every = (listing.wal, listing.beside, *(left for _, left in listing.former))
-    logs = [log.positions for log in every if log is not None]
+    logs = _logs(manifests.site, listing)
     limit = replay_point(retained)
-    highest = max((int(p[p < limit].max(initial=0)) for p in logs), default=0)
+    highest = max((int(p[p < limit].max(initial=0)) for _, p in logs), default=0)
     if highest > floors.wal:
+        # P-2: while an entry of a zombie cannot be among them. Once the floor has passed, it can.
+        for site, positions in logs:
+            passed = positions[(positions > floors.wal) & (positions <= highest)]
+            heads.record_tokens(site, passed.tolist())
+        job.pause("tokens")
         manifests.floors.raise_to("wal", highest)
         manifests.floors.trim("wal")
     job.pause("floors")
+
+
+def _logs(site: ShardSite, listing: Listing) -> list[tuple[ShardSite, npt.NDArray[np.int64]]]:
+    """Every place that holds entries of the shard, and their positions."""
+    left = [(replace(site, wal=store), log) for store, log in listing.former]
+    every = [(site, listing.wal), (replace(site, wal=site.store), listing.beside), *left]
+    return [(where, log.positions) for where, log in every if log is not None]
 
 
 def _delete_wal(site: ShardSite, job: Job, state: ShardState) -> None:
@@ -297,8 +309,6 @@ def _delete_wal(site: ShardSite, job: Job, state: ShardState) -> None:
     _count(job, "wal", len(state.wal), int(state.wal.sizes.sum()), plan.wal_kept)
     if not len(plan.wal):
         return
-    if not job.dry_run:
-        heads.record_tokens(site, state, plan.wal)
     where: Where = "table" if site.wal is site.store else "wal"
     items = _wal_items(site, state.wal, plan)
     work = batches("wal", where, items, job.report, job.veto)

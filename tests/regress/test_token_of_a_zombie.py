@@ -1,0 +1,79 @@
+"""A zombie's exactly-once entry landed in a collected place; collection recorded its token.
+
+The zombie was fenced and its rows are nowhere, as is right (G-7b), but the batch was then said to
+be in: lost (P-2; seed 4003709 of the simulator, scenario stream). Tokens are read before the floor
+passes their entries; behind it only zombies write.
+"""
+
+from tests.support.hooks import HookStore
+from tests.support.one_shard import KEYED, lake_on, open_writer, site_on
+from weir.config import WriterConfig
+from weir.env import SYSTEM
+from weir.format import paths
+from weir.format.wal_entry import EntryEncoder
+from weir.log.floors import Floors
+from weir.log.intake import Intake
+from weir.shard.tokens import Tokens
+from weir.store.memory import MemoryStore
+from weir.types import Epoch, Generation, Position
+from weir.upkeep.collect import Target, collect
+
+
+def collect_all(site, store=None):
+    target = Target(store or site.store, SYSTEM, [site], lake=lake_on(site), fence_ttl=0)
+    collect(target, min_age=0, fence_retention=0, keep_first_entries=False)
+
+
+def put_batch(site, version):
+    writer = open_writer(site, WriterConfig(fence_ttl=0))
+    assert writer.put_once([{"k": version, "v": version}], app="s", version=version)
+    writer.close()
+
+
+def entry_with(version):
+    rows = Intake(KEYED).rows([{"k": 99, "v": 99}])
+    return bytes(
+        EntryEncoder(KEYED).encode(
+            rows,
+            epoch=Epoch(1),
+            generation=Generation(1),
+            entry_id="0" * 32,
+            tokens=[("s", version)],
+        )
+    )
+
+
+def test_p2_the_token_of_an_entry_in_a_collected_place_is_not_recorded():
+    store = MemoryStore()
+    site = site_on(store)
+    put_batch(site, 1)
+    put_batch(site, 2)
+    collect_all(site)
+    floor = Floors(site).load().wal
+    assert floor >= 2
+    place = paths.wal_path(site.shard, Position(floor))
+    store.delete([place])
+    store.put_if_absent(place, entry_with(9))
+    put_batch(site, 3)
+    collect_all(site)
+    assert store.head(place) is None, "the zombie's entry is collected again"
+    assert Tokens(site).load("s") == 3
+
+
+def test_p2_an_entry_another_collector_passed_meanwhile_is_a_zombies_too():
+    store = MemoryStore()
+    site = site_on(store)
+    put_batch(site, 1)
+    put_batch(site, 2)
+    last = Position(2)
+
+    def pass_it():
+        collect_all(site)
+        place = paths.wal_path(site.shard, last)
+        store.delete([place])
+        store.put(place, entry_with(9))
+
+    # Between the look at the floors and the look at the entries.
+    slow = site_on(HookStore(store, "list_folder", "/tokens", pass_it))
+    collect_all(slow)
+    assert Tokens(site).load("s") == 2
