@@ -62,6 +62,8 @@ def keep(run: Run, actor: Actor, rng: random.Random, table: Table) -> None:
         return  # of both sides, perhaps
     if pin.wal_through < low:
         raise Violation("K", f"T is {pin.wal_through}, and {low} was acknowledged (K-2)")
+    if pin.wal_through > len(judge.truth(SHARD).folded):
+        return  # an entry the judge has not been told of yet: it is on its way
     run.moments[made.id] = judge.truth(SHARD).state(pin.wal_through)
     judge.pins[made.id] = (SHARD, pin.manifest_version, pin.wal_through)
     run.note(actor, f"keeps the moment {pin.wal_through}")

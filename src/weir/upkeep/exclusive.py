@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, cast
 
-from weir.errors import CommitConflict
+from weir.errors import CommitConflict, SnapshotExpired
+from weir.lake.fence import FENCE
 from weir.lake.pylance_lake import PylanceLake
 from weir.table.core import Core
 from weir.upkeep.compact import CompactReport
@@ -45,6 +46,19 @@ class Hold:
             raise CommitConflict(
                 f"{self._core.uri}: a compaction took over in the middle; run this again"
             )
+
+    def require_since(self, version: int) -> None:
+        """Raise `CommitConflict` when somebody else fenced the base after that version of it."""
+        lake = cast("PylanceLake", self._core.lake)
+        try:
+            alone = all(
+                told.get(FENCE) in (None, self.record.token)
+                for _, told in lake.commit_properties(after_version=version)
+            )
+        except SnapshotExpired:
+            alone = False  # cleaned up since: others have been at work
+        if not alone:
+            raise CommitConflict(f"{self._core.uri}: others went on in the middle; run this again")
 
 
 @contextmanager

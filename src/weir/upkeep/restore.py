@@ -19,7 +19,9 @@ restore.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -37,7 +39,7 @@ from weir.table.table import Table
 from weir.table.tails import live_entries
 from weir.types import Epoch, Generation, Position
 from weir.upkeep import checkpoint as checkpoints
-from weir.upkeep.exclusive import Hold, without_compaction
+from weir.upkeep.exclusive import without_compaction
 from weir.upkeep.pinning import Pause, versions
 
 log = logging.getLogger("weir.upkeep")
@@ -87,6 +89,10 @@ def restore(table: Table, checkpoint: Ref, *, pause: Pause = lambda _step: None)
         lineage = append_lineage(core.store, lineage, core.env.new_id())
         pause("announced")
         version = versions(core).restore(target.base_version)
+        # Nothing stands between a sleeper and its rollback. One that came late undid what others
+        # did; its shards must follow, or the table would be half of each. Who is replaced after its
+        # rollback must leave the shards alone: they are another's.
+        require = partial(hold.require_since, version)
         pause("base")
         pins = {pin.shard: pin for pin in target.shards}
         # The pinned one, which is the same: the new version is nobody's to keep (G-12).
@@ -94,7 +100,7 @@ def restore(table: Table, checkpoint: Ref, *, pause: Pause = lambda _step: None)
         discarded: dict[UUID, tuple[int, int]] = {}
         for shard in dict.fromkeys([*pins, *core.shard_ids()]):
             folded = base.compacted.get(shard, 0)
-            span = _restore_shard(core, shard, pins.get(shard), base.schema, folded, hold)
+            span = _restore_shard(core, shard, pins.get(shard), base.schema, folded, require)
             if span is not None:
                 discarded[shard] = span
             pause(f"shard {shard}")
@@ -131,7 +137,7 @@ def _restore_shard(
     pin: ShardPin | None,
     schema: TableSchema,
     folded: int,
-    hold: Hold,
+    require: Callable[[], None],
 ) -> tuple[int, int] | None:
     """Step 4 for one shard; a shard the checkpoint does not know becomes empty."""
     manifests = Manifests(core.beside(shard))
@@ -148,9 +154,8 @@ def _restore_shard(
     kept = [] if pin is None else [t for t in pin.sstables if t.generation > folded]
 
     def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-        # After the claim: who took over since, and rolled back or folded, claims the shard after
-        # us; who took over before would have our rows beside its own.
-        hold.require()
+        # After the claim: who takes over from now on claims the shard after us.
+        require()
         first = latest.current_generation
         named = [
             replace(table, generation=Generation(first + i))
