@@ -56,7 +56,8 @@ class Hold:
                 for _, told in lake.commit_properties(after_version=version)
             )
         except SnapshotExpired:
-            alone = False  # cleaned up since: others have been at work
+            # Cleaned up since (G-12): the claim itself must tell.
+            return self.require()
         if not alone:
             raise CommitConflict(f"{self._core.uri}: others went on in the middle; run this again")
 
