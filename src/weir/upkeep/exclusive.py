@@ -57,7 +57,8 @@ class Hold:
             )
         except SnapshotExpired:
             # Cleaned up since (G-12): the claim itself must tell.
-            return self.require()
+            self.require()
+            alone = True
         if not alone:
             raise CommitConflict(f"{self._core.uri}: others went on in the middle; run this again")
 
