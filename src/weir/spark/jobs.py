@@ -25,10 +25,10 @@ Engine = Literal["auto", "local", "spark"]
 AUTO_BYTES: Final = 512 << 20
 """Waiting bytes from which on executors are used, if they have processors of their own.
 
-Measured by `make bench` on two cores (docs/benchmarks.md): starting the Python workers of a first
-job takes 2 s, a fold in process runs at 68 MB/s. With twice the cores executors are ahead from
-330 MB on; on the driver's own processors they never are (3 times as long at 2M base rows, 5 times
-at 50M).
+Computed from `make bench` on two cores (docs/benchmarks.md), not seen on a larger cluster: a first
+job takes 2 s longer than later ones, and 8 MB of changes fold in 0.12 s in process, so that
+twice the cores would be ahead from some 330 MB on. On the driver's own processors executors never
+are: 3 times as long at 2M base rows, 5 times at 50M.
 """
 AUTO_DELETES: Final = 20_000
 """The same for objects to be deleted: 4.4 s in process at the 4,500/s of an S3 server on loopback,
