@@ -19,6 +19,7 @@ from weir.format.schema import TableSchema
 from weir.lake import adopt, announce, fence, fold, history, mem_wal, versions
 from weir.lake.api import SsTableInfo
 from weir.lake.base import LanceBase
+from weir.lake.blocks import RowBlocks
 from weir.lake.cache import ByteCache
 from weir.lake.datasets import Datasets
 from weir.lake.resident import ResidentKeys
@@ -53,8 +54,9 @@ class PylanceLake:
         self.uri = self.datasets.uri
         self.store = store
         self._writer = SsTableWriter(self.uri, self.datasets.storage_options, store, env)
-        self._caches = SsTableCaches(env)
-        self._resident = ResidentKeys(env)
+        rows = RowBlocks(env)
+        self._caches = SsTableCaches(env, rows)
+        self._resident = ResidentKeys(env, rows)
         self._env = env
         self._bases: ByteCache[LanceBase] = ByteCache(_BASES_LIMIT, env)
         self._sstables: ByteCache[LanceSsTable] = ByteCache(_SSTABLES_LIMIT, env)

@@ -18,6 +18,7 @@ from lance.fragment import FragmentSession
 
 from weir.env import Env
 from weir.format.keys import pk_values
+from weir.lake.blocks import RowBlocks
 from weir.lake.cache import ByteCache
 from weir.lake.keysets import KeyIndex, rows_of_keys
 from weir.lake.lance_errors import lance_errors
@@ -34,13 +35,18 @@ _FRAGMENTS_MAX: Final = 64
 _ROWS_PER_LOOKUP: Final = 32_768
 """Reading the keys of so many rows costs what one lookup through a scalar index loses."""
 
+_Columns = tuple[tuple[str, int], ...]
+_File = tuple[str, _Columns]
+"""What a row read from a fragment depends on."""
+
 
 class ResidentKeys:
     """The keys of one table's base, for the versions in use. Safe to share between threads."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Env, blocks: RowBlocks) -> None:
         self._keys: ByteCache[KeyIndex] = ByteCache(BASE_KEY_CACHE_BYTES, env)
         self._sessions: ByteCache[FragmentSession] = ByteCache(_SESSIONS_LIMIT, env)
+        self._blocks = blocks
 
     def pays(self, base: LanceBase, lookups: int) -> bool:
         """Whether holding the keys beats asking Lance, after so many lookups on this version."""
@@ -60,11 +66,14 @@ class ResidentKeys:
         extra = [] if is_exact else [name for name in names if name not in wanted]
         parts = []
         for fragment_id, described in base.identities:
-            positions = self._index(base, fragment_id, described).find(values)
+            index = self._index(base, fragment_id, described)
+            positions = index.find(values)
             if len(positions):
-                session = self._session(base, fragment_id, described, [*extra, *wanted])
+                columns = [*extra, *wanted]
+                file = (described, self._columns(base, columns))
+                session = self._session(base, fragment_id, file)
                 with lance_errors(f"looking up keys in {base!r}"):
-                    parts.append(session.take(positions.tolist()))  # type: ignore[no-untyped-call]
+                    parts.append(self._blocks.take(file, len(index), positions, session.take))
         if not parts:
             return base.empty(wanted)
         found = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
@@ -84,17 +93,15 @@ class ResidentKeys:
         key = (described, self._columns(base, names))
         return self._keys.get_or_make(key, load, lambda made: made.nbytes)
 
-    def _session(
-        self, base: LanceBase, fragment_id: int, described: str, columns: list[str]
-    ) -> FragmentSession:
+    def _session(self, base: LanceBase, fragment_id: int, file: _File) -> FragmentSession:
         return self._sessions.get_or_make(
-            (described, self._columns(base, columns)),
-            lambda: base.fragment(fragment_id).open_session(columns=columns),
+            file,
+            lambda: base.fragment(fragment_id).open_session(columns=[name for name, _ in file[1]]),
             lambda _: 1,
         )
 
     @staticmethod
-    def _columns(base: LanceBase, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    def _columns(base: LanceBase, names: Sequence[str]) -> _Columns:
         # A name may be given to another column while the fragment stays as it is.
         return tuple((name, base.schema.field_ids[name]) for name in names)
 

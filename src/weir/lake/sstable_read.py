@@ -29,9 +29,10 @@ from weir.format.schema import (
     is_same_column,
 )
 from weir.lake.base import SCAN_BATCH_ROWS
+from weir.lake.blocks import RowBlocks
 from weir.lake.cache import ByteCache
 from weir.lake.filters import filter_rows
-from weir.lake.keysets import KeyIndex, Positions, rows_of_keys
+from weir.lake.keysets import KeyIndex, rows_of_keys
 from weir.lake.lance_errors import lance_errors
 from weir.lake.schemas import with_field_ids
 from weir.store.api import ObjectMissing, Store
@@ -49,7 +50,8 @@ _SESSIONS_LIMIT: Final = 512
 class SsTableCaches:
     """What lookups keep between calls, for all SSTables of one table."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Env, rows: RowBlocks) -> None:
+        self.rows = rows
         self.keys: ByteCache[KeyIndex] = ByteCache(KEY_CACHE_BYTES, env)
         self.blooms: ByteCache[bloom.BloomFilter] = ByteCache(BLOOM_CACHE_BYTES, env)
         self.sessions: ByteCache[FragmentSession] = ByteCache(_SESSIONS_LIMIT, env)
@@ -141,7 +143,10 @@ class LanceSsTable:
         Bloom filter, and of the key columns when that says 'perhaps'.
         """
         wanted = self._wanted(columns)
-        candidates = self._find(keys)
+        index = self._index_of(keys)
+        if index is None:
+            return self._projection(wanted).empty
+        candidates = index.find(pk_values(keys, self.schema.primary_key))
         if len(candidates) == 0:
             return self._projection(wanted).empty
         names = self.schema.primary_key
@@ -149,8 +154,10 @@ class LanceSsTable:
         is_exact = len(names) == 1 and KeyIndex.is_exact(self.schema.arrow.field(names[0]).type)
         extra = [] if is_exact else [name for name in names if name not in wanted]
         projection = self._projection((*extra, *wanted))
+        session = self._session(projection)
+        file = (self._path, tuple(projection.source_names))
         with lance_errors(f"looking up keys in {self.dataset.uri}"):
-            taken = self._session(projection).take(candidates.tolist())  # type: ignore[no-untyped-call]
+            taken = self._caches.rows.take(file, len(index), candidates, session.take)
         rows = projection.apply(taken)
         return rows if is_exact else rows_of_keys(rows, keys, names).select(wanted)
 
@@ -158,19 +165,19 @@ class LanceSsTable:
         names = self._all_columns if columns is None else columns
         return (*(name for name in names if name != TOMBSTONE), TOMBSTONE)
 
-    def _find(self, keys: pa.Table) -> Positions:
-        """Positions among the live rows that may hold one of the keys."""
+    def _index_of(self, keys: pa.Table) -> KeyIndex | None:
+        """The index of the live rows' keys; None when the filter rules out all of `keys`."""
         index = self._caches.keys.get(self._path)
         if index is None:
             perhaps = self._bloom().might_contain(
                 [keys.column(name) for name in self.schema.primary_key]
             )
             if not perhaps.any():
-                return np.zeros(0, np.int64)
+                return None
             index = self._caches.keys.get_or_make(
                 self._path, self._load_keys, lambda made: made.nbytes
             )
-        return index.find(pk_values(keys, self.schema.primary_key))
+        return index
 
     def _bloom(self) -> bloom.BloomFilter:
         path = f"{self._path}/{paths.BLOOM_FILTER}"
