@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from weir.errors import CommitConflict, InvalidInput, MissingEntry
 from weir.format.lance_file import version_name
@@ -16,6 +16,10 @@ from weir.store.api import ObjectExists, ObjectMissing, Store
 from weir.types import Version
 
 VERSIONS: Final = "_versions"
+_LISTINGS: Final = 16
+"""How often tags are listed anew because one went between its listing and its reading."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ def protect_version(datasets: Datasets, name: str, version: int) -> None:
     """
     dataset = datasets.latest()
     with lance_errors(f"protecting version {version} of {datasets.uri}"):
-        tags = dataset.tags.list()
+        tags = _as_tags_go(dataset.tags.list)
         if name not in tags:
             dataset.tags.create(name, version)
             return
@@ -48,14 +52,36 @@ def release_version(datasets: Datasets, name: str) -> None:
     """Undo `protect_version`; a name that protects nothing is left alone."""
     dataset = datasets.latest()
     with lance_errors(f"releasing {name!r} of {datasets.uri}"):
-        if name in dataset.tags.list():
-            dataset.tags.delete(name)
+        if name in _as_tags_go(dataset.tags.list):
+            try:
+                dataset.tags.delete(name)
+            except ValueError as error:  # somebody else released it meanwhile
+                if "ref not found" not in str(error).lower():
+                    raise
 
 
 def protected_versions(datasets: Datasets) -> dict[str, int]:
     """Each tag and the version it protects, weir's and other people's."""
     with lance_errors(f"listing the tags of {datasets.uri}"):
-        return {name: tag["version"] for name, tag in datasets.latest().tags.list().items()}
+        tags = _as_tags_go(datasets.latest().tags.list)
+        return {name: tag["version"] for name, tag in tags.items()}
+
+
+def _as_tags_go(act: Callable[[], T]) -> T:
+    """The answer of a call of Lance's that reads the tags.
+
+    Lance lists them and then reads each; one that is deleted in between fails the call. Listed
+    again, it shows what took its place: a pin that is handed over has two tags for a while, and
+    whoever skipped the one that went would see neither (K-1).
+    """
+    for _ in range(_LISTINGS):
+        try:
+            return act()
+        except (OSError, ValueError) as error:
+            text = str(error).lower()
+            if "_refs/tags/" not in text or "not found" not in text:
+                raise
+    return act()
 
 
 def shallow_clone(datasets: Datasets, source: Store, destination: Store, version: int) -> int:
@@ -120,9 +146,9 @@ def cleanup_old_versions(
                 return Cleaned(0, 0)
         selection |= {"older_than": older_than, "error_if_tagged_old_versions": False}
         if dry_run:
-            stats = dataset.explain_cleanup_old_versions(**selection).stats
+            stats = _as_tags_go(lambda: dataset.explain_cleanup_old_versions(**selection)).stats
         else:
-            stats = dataset.cleanup_old_versions(**selection)
+            stats = _as_tags_go(lambda: dataset.cleanup_old_versions(**selection))
     return Cleaned(stats.old_versions, stats.bytes_removed)
 
 

@@ -172,14 +172,15 @@ class ModelLake:
         self.store.delete([f"_refs/tags/{name}"])
 
     def protected_versions(self) -> dict[str, int]:
-        """Each tag and the version it protects."""
-        found = {}
-        for meta in self.store.list("_refs/tags"):
+        """Each tag and the version it protects; listed anew when one goes before it is read."""
+        while True:
+            found = {}
             try:
-                found[meta.path.rpartition("/")[2]] = int(self.store.get(meta.path).data)
+                for meta in self.store.list("_refs/tags"):
+                    found[meta.path.rpartition("/")[2]] = int(self.store.get(meta.path).data)
             except ObjectMissing:
                 continue
-        return found
+            return found
 
     def cleanup_old_versions(
         self, older_than: timedelta, *, keep_from: int | None = None, dry_run: bool = False

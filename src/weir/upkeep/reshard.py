@@ -89,9 +89,8 @@ def reshard(
     claim, a flush and two manifests.
     """
     core = table.core
-    record = core.refresh()
-    check_sharding(sharding, core.schema().plain, record.primary_key)
-    state = _begin(core, record, sharding)
+    check_sharding(sharding, core.schema().plain, core.refresh().primary_key)
+    state, record = _begin(core, sharding)
     if state is None:
         return ReshardReport(record.routing_version, (), (), None, None)
     pause("begun")
@@ -122,25 +121,28 @@ def reshard(
     )
 
 
-def _begin(core: Core, record: TableRecord, sharding: Sharding) -> Resharding | None:
-    """Step 1; None when the table is sharded so already."""
+def _begin(core: Core, sharding: Sharding) -> tuple[Resharding | None, TableRecord]:
+    """Step 1, and the table's record after it; None when the table is sharded so already."""
     found = read_resharding(core.store)
+    # After the changes that were made: a routing read before the last of them is over (C-11). One
+    # that is begun meanwhile takes the place where this one wants to be noted.
+    record = core.refresh()
     if found is not None and found.is_open:
         if found.sharding != sharding:
             raise InvalidInput(
                 f"{core.uri}: a change to {found.sharding} was begun and not finished; finish it"
                 f" first: table.reshard({found.sharding})"
             )
-        return found
+        return found, record
     if record.sharding == sharding:
-        return None
+        return None, record
     begun = Resharding(
         state="begun",
         routing_version=record.routing_version,
         sharding=sharding,
         seq=found.seq if found is not None else 0,
     )
-    return append_resharding(core.store, begun, core.env.new_id())
+    return append_resharding(core.store, begun, core.env.new_id()), record
 
 
 def _fold_sealed(table: Table, engine: Literal["local"] | Runner) -> None:
