@@ -1,7 +1,7 @@
-"""Found by the simulator (seeds 6011068, 6012052): a change of routing that read the table's record,
-slept while another change was made, and then read that nothing was going on, went on from the old
-routing. It changed nothing, told success, and kept as its way back a table that others had written
-to."""
+"""Found by the simulator (seeds 6011068, 6012052): a change of routing that read the table's
+record, slept while another change was made, and then read that nothing was going on, went on from
+the old routing. It changed nothing, told success, and kept as its way back a table that others had
+written to."""
 
 from pathlib import Path
 
