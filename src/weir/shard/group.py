@@ -116,6 +116,17 @@ class GroupCommit:
     def wait(self, ack: Ack, timeout: float | None = None) -> None:
         """Return when `ack` is done, leading as often as it takes; or `TimeoutError`."""
         deadline = None if timeout is None else self._env.clock.boottime() + timeout
+        try:
+            in_time = self._await(ack, deadline)
+        except BaseException:  # interrupted: its turn, or the lead it was given, passes on
+            self._stop_waiting(ack)
+            raise
+        if not in_time and not self._stop_waiting(ack):
+            what = f"{self._name}: not durable after {timeout} s"
+            raise TimeoutError(f"{what}; the put goes on, wait again to learn more")
+
+    def _await(self, ack: Ack, deadline: float | None) -> bool:
+        """False when the deadline passed."""
         turns = self._turns
         while True:
             with self.lock:
@@ -123,7 +134,7 @@ class GroupCommit:
                 if ack.done:
                     if chosen and not self._leading:
                         self._promote()
-                    return
+                    return True
                 lead = not self._leading and (chosen or turns.is_settled)
                 if lead:
                     group = self._take()
@@ -132,16 +143,8 @@ class GroupCommit:
             if lead:
                 self._lead(group)
                 continue
-            try:
-                in_time = gate.acquire(timeout=self._left(deadline))
-            except BaseException:  # interrupted: the lead it may have been given passes on
-                self._stop_waiting(ack)
-                raise
-            if not in_time:
-                if self._stop_waiting(ack):
-                    return
-                what = f"{self._name}: not durable after {timeout} s"
-                raise TimeoutError(f"{what}; the put goes on, wait again to learn more")
+            if not gate.acquire(timeout=self._left(deadline)):
+                return False
             gate.release()  # a turnstile: `flush_wal` may wait for the same ack as its putter
 
     def _left(self, deadline: float | None) -> float:
@@ -256,14 +259,8 @@ class GroupCommit:
 
         def failed(attempt: int, error: StoreError) -> None:
             self._counters.append_failures += 1
-            rows = sum(ack.rows for ack in group)
-            log.warning(
-                "wal.append.failed %s attempt=%d rows=%d reason=%s",
-                self._name,
-                attempt,
-                rows,
-                error,
-            )
+            told = (self._name, attempt, sum(ack.rows for ack in group), error)
+            log.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *told)
 
         position = persist(
             self._env,
