@@ -18,7 +18,8 @@ import weir
 
 WRITER = Path(__file__).parent.parent / "support" / "kill_writer.py"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("batch", pa.int64()), ("size", pa.int64())])
-ROUNDS = {"local": int(os.environ.get("WEIR_KILL_ROUNDS", "10")), "s3": 6}
+ASKED = os.environ.get("WEIR_KILL_ROUNDS")
+ROUNDS = {"local": int(ASKED or 10), "s3": int(ASKED or 6)}
 PATIENCE = 30.0
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
