@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.harness import ANYWHERE, Ctx, Figures, Size, Where, Workload, measure
-from benchmarks.places import open_place
+from benchmarks.places import open_ground, open_place
 from benchmarks.workloads import WORKLOADS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -45,13 +45,15 @@ def main(argv: list[str] | None = None) -> int:
     began = time.monotonic()
     results = []
     print(report.HEADER, flush=True)
-    for workload in chosen:
-        for where in places:
-            if where in workload.where:
-                figures = run_one(workload, where, size, min(rounds, workload.rounds_max))
-                result = report.as_result(workload, where, figures)
-                results.append(result)
-                print(report.line(result), flush=True)
+    with open_ground() as ground:
+        for workload in chosen:
+            for where in places:
+                if where in workload.where:
+                    number = min(rounds, workload.rounds_max)
+                    figures = run_one(workload, where, size, number, ground)
+                    result = report.as_result(workload, where, figures)
+                    results.append(result)
+                    print(report.line(result), flush=True)
     print(report.summary(results, time.monotonic() - began))
     complete = not asked.only and not asked.where
     if asked.save or (asked.save is None and complete):
@@ -61,10 +63,10 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if any("weir" in result["errors"] for result in results) else 0
 
 
-def run_one(workload: Workload, where: Where, size: Size, rounds: int) -> Figures:
+def run_one(workload: Workload, where: Where, size: Size, rounds: int, ground: str) -> Figures:
     """One workload on one store; whatever goes wrong becomes part of the result."""
     try:
-        with open_place(where) as place:
+        with open_place(where, ground) as place:
             ctx = Ctx(where, place.root, place.options, size, "")
             return measure(workload, ctx, rounds)
     except Exception as error:  # noqa: BLE001  the other workloads go on

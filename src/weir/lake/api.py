@@ -15,8 +15,10 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.format.base_manifest import MemWalDetails
+from weir.format.manifest import SsTable
 from weir.format.schema import TableSchema
 from weir.store.api import Store
+from weir.types import Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,16 @@ class SsTableInfo:
     rows: int
     in_memory_bytes: int
     primary_key_bytes: int | None
+
+    def listed_as(self, generation: Generation, name: str) -> SsTable:
+        """As a shard manifest lists it; `name` is the folder it was written to."""
+        return SsTable(
+            generation=generation,
+            path=name,
+            in_memory_bytes=self.in_memory_bytes,
+            physical_rows=self.rows,
+            primary_key_bytes=self.primary_key_bytes,
+        )
 
 
 class SsTableReader(Protocol):

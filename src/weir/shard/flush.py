@@ -308,13 +308,7 @@ class MemTables:
             self._schema,
             after_write=self.indexes.build,
         )
-        return SsTable(
-            generation=table.generation,
-            path=name,
-            in_memory_bytes=info.in_memory_bytes,
-            physical_rows=info.rows,
-            primary_key_bytes=info.primary_key_bytes,
-        )
+        return info.listed_as(table.generation, name)
 
     def _publish(
         self,

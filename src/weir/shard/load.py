@@ -149,10 +149,4 @@ class Load:
         generation = Generation(self._first + len(self._tables))
         name = paths.sstable_name(generation, f"{site.env.random.getrandbits(32):08x}")
         info = self._lake.write_sstable(site.shard, name, batches, self._schema)
-        return SsTable(
-            generation=generation,
-            path=name,
-            in_memory_bytes=info.in_memory_bytes,
-            physical_rows=info.rows,
-            primary_key_bytes=info.primary_key_bytes,
-        )
+        return info.listed_as(generation, name)

@@ -179,10 +179,4 @@ def _write(core: Core, site: ShardSite, generation: Generation, entries: list[Wa
     name = paths.sstable_name(generation, f"{core.env.random.getrandbits(32):08x}")
     batches = [align_batch(batch, schema.wal) for entry in entries for batch in entry.batches]
     info = core.lake.write_sstable(site.shard, name, batches, schema)
-    return SsTable(
-        generation=generation,
-        path=name,
-        in_memory_bytes=info.in_memory_bytes,
-        physical_rows=info.rows,
-        primary_key_bytes=info.primary_key_bytes,
-    )
+    return info.listed_as(generation, name)

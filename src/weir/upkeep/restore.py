@@ -199,10 +199,4 @@ def _log_rows(core: Core, pin: ShardPin, schema: TableSchema) -> SsTable | None:
     generation = Manifests(core.beside(site.shard)).require().current_generation
     name = paths.sstable_name(generation, tag)
     info = core.lake.write_sstable(site.shard, name, batches, schema)
-    return SsTable(
-        generation=generation,
-        path=name,
-        in_memory_bytes=info.in_memory_bytes,
-        physical_rows=info.rows,
-        primary_key_bytes=info.primary_key_bytes,
-    )
+    return info.listed_as(generation, name)
