@@ -631,6 +631,38 @@ MUTANTS = (
         tests("tests/rules/test_wal_store.py", "-k", "g1"),
         "G-1",
     ),
+    Mutant(
+        "a change of routing from an old record",
+        "src/weir/upkeep/reshard.py",
+        "    record = core.refresh()\n    if found",
+        "    record = core.record\n    if found",
+        tests("tests/regress/test_reshard_planned_on_an_old_record.py"),
+        "C-11",
+    ),
+    Mutant(
+        "a tag deleted while tags are listed is an error",
+        "src/weir/lake/versions.py",
+        "    for _ in range(_LISTINGS):\n",
+        "    for _ in range(0):\n",
+        tests("tests/regress/test_tag_deleted_while_tags_are_listed.py"),
+        "K-1",
+    ),
+    Mutant(
+        "a putter whose turn somebody took sleeps on",
+        "src/weir/shard/turns.py",
+        "            gate.release()\n            if ack.woken:\n                return\n",
+        "            if ack.woken:\n                gate.release()\n                return\n",
+        tests("tests/unit/shard/test_turns.py"),
+        "M-7",
+    ),
+    Mutant(
+        "rows of one file are held as another's",
+        "src/weir/lake/blocks.py",
+        "        key = (file, per_block, number)\n",
+        "        key = (per_block, number)\n",
+        tests("tests/unit/lake/test_blocks.py"),
+        "L-1",
+    ),
 )
 
 
