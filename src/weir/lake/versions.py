@@ -37,14 +37,17 @@ def protect_version(datasets: Datasets, name: str, version: int) -> None:
     """
     dataset = datasets.latest()
     with lance_errors(f"protecting version {version} of {datasets.uri}"):
-        tags = _as_tags_go(dataset.tags.list)
-        if name not in tags:
+        try:
             dataset.tags.create(name, version)
             return
-    if tags[name]["version"] != version:
+        except ValueError as error:
+            if "already exists" not in str(error).lower():
+                raise
+        protected = dataset.tags.get_version(name)
+    if protected != version:
         raise CommitConflict(
-            f"{datasets.uri}: tag {name!r} protects version {tags[name]['version']},"
-            f" not {version}; use another name"
+            f"{datasets.uri}: tag {name!r} protects version {protected}, not {version};"
+            " use another name"
         )
 
 
@@ -52,12 +55,11 @@ def release_version(datasets: Datasets, name: str) -> None:
     """Undo `protect_version`; a name that protects nothing is left alone."""
     dataset = datasets.latest()
     with lance_errors(f"releasing {name!r} of {datasets.uri}"):
-        if name in _as_tags_go(dataset.tags.list):
-            try:
-                dataset.tags.delete(name)
-            except ValueError as error:  # somebody else released it meanwhile
-                if "ref not found" not in str(error).lower():
-                    raise
+        try:
+            dataset.tags.delete(name)
+        except ValueError as error:
+            if "ref not found" not in str(error).lower():
+                raise
 
 
 def protected_versions(datasets: Datasets) -> dict[str, int]:
