@@ -291,6 +291,13 @@ MUTANTS = (
         "    keep(positions > state.latest.replay_after,",
         soak(3000, "collection"),
         "G-9",
+        # The latest manifest is one of those whose age keeps it: that line alone would do as well.
+        more=(
+            (
+                "    keep(positions >= replay_point(state.retained),",
+                "    keep(positions > replay_point(state.retained),",
+            ),
+        ),
     ),
     Mutant(
         "manifests deleted above the floor",
