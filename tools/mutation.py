@@ -670,6 +670,14 @@ MUTANTS = (
         tests("tests/unit/lake/test_blocks.py"),
         "L-1",
     ),
+    Mutant(
+        "a successor's folded generation is taken for ours",
+        "src/weir/shard/flush.py",
+        "            self._check_folded_after_us(compacted)\n",
+        "            pass\n",
+        tests("tests/regress/test_zombie_reads_its_own.py"),
+        "M-1",
+    ),
 )
 
 

@@ -14,7 +14,7 @@ from weir.testing.soak import run_chunk
 SEEDS_PER_TEST = 40
 KNOWN = {
     "clones": (28, 30, 94, 1251, 3_003_385, 6_009_809),
-    "compaction": (4_006_908,),
+    "compaction": (4_006_908, 7_002_971),
     "moves": (0, 28, 84, 1184, 2140, 2182, 2240, 2283, 3362, 2_005_234, 4_003_546, 4_004_622),
     "reshards": (
         8,

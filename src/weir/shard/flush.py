@@ -19,7 +19,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from weir.env import Env, Thread
-from weir.errors import CommitConflict, StoreError, WeirError
+from weir.errors import CommitConflict, FencedError, StoreError, WeirError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import TableSchema
@@ -171,6 +171,8 @@ class MemTables:
         shard = self._appender.site.shard
         base = self._lake.open_base()
         compacted = base.compacted.get(shard, 0)
+        if any(table.rows and table.generation <= compacted for table in fresh):
+            self._check_folded_after_us(compacted)
         levels: list[Level] = [
             table.level for table in fresh if table.rows and table.generation > compacted
         ]
@@ -180,6 +182,20 @@ class MemTables:
             if sstable.generation > compacted
         )
         return levels, base
+
+    def _check_folded_after_us(self, compacted: int) -> None:
+        """Fenced (F-13) when a successor's generation was folded under the number of ours: leaving
+        ours out, as if it were in the base, would hide rows that this writer was handed (M-1)."""
+        with self._group.lock:
+            waiting = [table for table in (self.active, *self.frozen) if table.rows]
+        if not any(table.generation <= compacted for table in waiting):
+            return  # published by us since we looked
+        manifests, epoch = self._appender.manifests, self._appender.epoch
+        try:
+            manifests.require_owner(manifests.require(), epoch)
+        except FencedError as fenced:
+            self._group.fail(fenced)
+            raise self._group.ended() from fenced
 
     def fresh_levels(self) -> list[Level]:
         """The levels alone; the base is asked only when there are SSTables it may have folded."""

@@ -1,0 +1,44 @@
+"""Found by the simulator (seed 7002971): a writer that was fenced and did not know it yet read its
+own rows. Its successor's generation, which has the same number, had been folded into the base, so
+the rows in its memory were taken for folded and left out."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import weir
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
+BUFFERED = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
+
+
+def zombie_of(folder: Path, key: str | None) -> weir.ShardWriter:
+    """It holds a row that is not durable; its successor's rows are in the base."""
+    table = weir.create(str(folder / "t"), SCHEMA, primary_key=key)
+    zombie = table.shard(None).writer(BUFFERED)
+    zombie.put([{"id": 1, "v": "buffered"}])
+    with weir.open(table.uri).shard(None).writer() as successor:
+        successor.put([{"id": 1, "v": "newer"}, {"id": 2, "v": "newer"}])
+    weir.open(table.uri).compact()
+    return zombie
+
+
+@pytest.mark.parametrize("key", ["id", None])
+def test_m1_a_scan_that_cannot_show_what_was_put_tells_that_the_writer_was_fenced(
+    tmp_path: Path, key: str | None
+) -> None:
+    zombie = zombie_of(tmp_path, key)
+    with pytest.raises(weir.FencedError) as told:
+        zombie.scan()
+    assert [b.column("v").to_pylist() for b in told.value.unacknowledged] == [["buffered"]]
+    assert zombie.fenced
+    with pytest.raises(weir.FencedError):
+        zombie.close()
+
+
+def test_m1_a_lookup_in_memory_shows_what_was_put(tmp_path: Path) -> None:
+    zombie = zombie_of(tmp_path, "id")
+    assert zombie.get([1]).to_pylist() == [{"id": 1, "v": "buffered"}]
+    with pytest.raises(weir.FencedError):
+        zombie.close()
