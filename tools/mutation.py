@@ -8,6 +8,7 @@ too: mend it here.
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -761,8 +762,8 @@ def evidence(output: str) -> str:
         if line.strip().startswith("make sim SEED="):
             return line.strip().removeprefix("make sim ")[:110]
     for line in output.splitlines():
-        if line.startswith(("FAILED", "ERROR")):
-            return line.partition(" - ")[0].removeprefix("FAILED ").strip()[:110]
+        if line.startswith(("FAILED tests/", "ERROR tests/")):
+            return line.partition(" - ")[0].partition(" ")[2].strip()[:110]
     return (output.strip().splitlines() or [""])[-1][:110]
 
 
@@ -800,9 +801,21 @@ def main() -> int:
 
 def table(rows: list[tuple[Mutant, str, float, str]]) -> str:
     """The table for the documentation."""
-    lines = ["| bug | rule | found by |", "| --- | --- | --- |"]
-    lines += [f"| {m.name} | {m.rule} | {how or verdict} |" for m, verdict, _, how in rows]
+    lines = ["| planted bug | rule | in | found by |", "| --- | --- | --- | --- |"]
+    for mutant, verdict, _, how in rows:
+        place = mutant.file.removeprefix("src/weir/")
+        found = _found_by(how) if verdict == "caught" else verdict
+        lines.append(f"| {mutant.name} | {mutant.rule} | `{place}` | {found} |")
     return "\n".join(lines) + "\n"
+
+
+def _found_by(how: str) -> str:
+    """The seed, or the test, without what it said."""
+    seed = re.match(r"SEED=(\d+)\s+(\w)", how)
+    if seed:
+        return f"the simulator, seed {seed[1]} ({seed[2]})"
+    test = re.match(r"(tests/[\w/]+\.py)(?:::(\w+))?", how)
+    return f"`{test[1].rpartition('/')[2]}`" if test else "a test that ends in an error"
 
 
 if __name__ == "__main__":
