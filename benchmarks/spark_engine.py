@@ -1,9 +1,11 @@
 """Where Spark's executors begin to pay: compaction in process against compaction on Spark.
 
-    python benchmarks/spark_engine.py [--base 2000000] [--changes 200000,2000000]
+    python benchmarks/spark_engine.py [--base 2000000] [--changes 200000,2000000] [--own-cores 1]
 
 For each number of changes: four overlapping generations into the base, both engines, and the
-memory high-water mark of the Python workers that ran the tasks.
+memory high-water mark of the Python workers that ran the tasks. With `--own-cores` the compaction
+in process may use so many processors and Spark all of them: a driver and a larger cluster, on one
+machine. Spark is timed twice: by its first job, which starts the workers, and by a later one.
 """
 
 import argparse
@@ -13,11 +15,17 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
+import pyarrow as pa
 
-from benchmarks.compaction import change, make
+import weir
+from benchmarks.compaction import make, rows
 
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -48,44 +56,84 @@ class Watch:
         self._thread.join()
 
 
-def main() -> None:
+@contextmanager
+def on_cores(count: int) -> Iterator[None]:
+    """Every thread of this process on so many processors; Spark's processes keep theirs."""
+    every = os.sched_getaffinity(0)
+    _pin(set(sorted(every)[:count]))
+    try:
+        yield
+    finally:
+        _pin(every)
+
+
+def _pin(cores: set[int]) -> None:
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)
+
+
+def change(table: weir.Table, count: int, changes: int) -> int:
+    """Four overlapping generations, a tenth of each deletes; the bytes that then wait."""
+    rng = np.random.default_rng(7)
+    config = weir.WriterConfig(max_memtable_rows=100_000_000)
+    for generation in range(4):
+        ids = rng.integers(0, int(count * 1.05), changes // 4)
+        with table.shard(0).writer(config) as writer:
+            for part in np.array_split(ids, max(1, len(ids) // 500_000)):
+                writer.put(rows(part, f"g{generation}"), wait=False)
+            writer.delete(pa.table({"id": ids[: len(ids) // 10]}))
+    return sum(s.in_memory_bytes or 0 for s in table.shard(0).manifest().sstables)
+
+
+def session(master: str) -> Any:
+    """A Spark whose workers have yet to be started."""
     from pyspark.sql import SparkSession
 
-    import weir.spark
-
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--base", type=int, default=2_000_000)
-    parser.add_argument("--changes", default="200000,2000000")
-    parser.add_argument("--master", default="local[2]")
-    given = parser.parse_args()
     spark = (
-        SparkSession.builder.master(given.master)
+        SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def main() -> None:
+    import weir.spark
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--base", type=int, default=2_000_000)
+    parser.add_argument("--changes", default="200000,2000000")
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--own-cores", type=int)
+    given = parser.parse_args()
     for changes in map(int, given.changes.split(",")):
         folder = Path(tempfile.mkdtemp())
         table = make(folder / "t", given.base, btree=False)
-        change(table, given.base, changes)
-        shutil.copytree(folder / "t", folder / "copy")
-        shutil.copytree(folder / "t", folder / "warm")
-        weir.spark.compact(spark, str(folder / "warm"), engine="spark", rewrite=False)
-        began = time.perf_counter()
-        table.compact(rewrite=False)
-        local = time.perf_counter() - began
-        with Watch() as watch:
+        waiting = change(table, given.base, changes)
+        for copy in ("first", "later"):
+            shutil.copytree(folder / "t", folder / copy)
+        took = {}
+        with on_cores(given.own_cores or os.cpu_count() or 1):
             began = time.perf_counter()
-            report = weir.spark.compact(spark, str(folder / "copy"), engine="spark", rewrite=False)
-            remote = time.perf_counter() - began
+            table.compact(rewrite=False)
+            took["in process"] = time.perf_counter() - began
+        spark = session(given.master)
+        with Watch() as watch:
+            for copy in ("first", "later"):
+                began = time.perf_counter()
+                uri = str(folder / copy)
+                report = weir.spark.compact(spark, uri, engine="spark", rewrite=False)
+                took[f"Spark, {copy} job"] = time.perf_counter() - began
+        times = "  ".join(f"{side} {seconds:.2f} s" for side, seconds in took.items())
         print(
-            f"base {given.base:>9}  changes {changes:>8}  local {local:6.2f} s"
-            f"  spark {remote:6.2f} s in {report.tasks} tasks,"
-            f" largest worker {watch.peak >> 20} MiB",
+            f"base {given.base}  changes {changes} ({waiting >> 20} MiB)  {times}"
+            f"  ({report.tasks} tasks, largest worker {watch.peak >> 20} MiB)",
             flush=True,
         )
+        spark.stop()
         shutil.rmtree(folder)
 
 
