@@ -221,7 +221,10 @@ class Judge:
             if held is not None and not held.done:
                 held.epoch = manifest.writer_epoch
         elif held is not None and held.epoch == manifest.writer_epoch and not held.done:
-            self._on_rollback(held, truth, manifest)
+            # Its R is its own fence. A fold that it finishes first for somebody ends below that.
+            last = truth.log.get(manifest.replay_after)
+            if last is not None and last.epoch == held.epoch:
+                self._on_rollback(held, truth, manifest)
         self._check_move(actor, truth, manifest, before)
 
     def _on_rollback(self, held: Rollback, truth: ShardTruth, manifest: ShardManifest) -> None:
