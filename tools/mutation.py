@@ -679,6 +679,22 @@ MUTANTS = (
         tests("tests/regress/test_zombie_reads_its_own.py"),
         "M-1",
     ),
+    Mutant(
+        "a repeated record of several shards is somebody else's",
+        "src/weir/log/checkpoints.py",
+        "            if standing.seq == seq and _dumps(standing) == _dumps(following):\n",
+        "            if standing == following:\n",
+        tests("tests/regress/test_reshard_resumed_beside_a_claim.py"),
+        "F-9",
+    ),
+    Mutant(
+        "a change of routing waits for its own sealed rows",
+        "src/weir/upkeep/reshard.py",
+        "    return bool(sealed) and not sealed.issubset(_old_shards(core, old))\n",
+        "    return bool(sealed)\n",
+        tests("tests/regress/test_reshard_resumed_beside_a_claim.py"),
+        "C-11",
+    ),
 )
 
 

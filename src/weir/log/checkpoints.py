@@ -246,7 +246,7 @@ class Checkpoints:
             standing = self.load(following.id)
             if standing is None:
                 raise self._gone(following.id) from None
-            if standing == following:
+            if standing.seq == seq and _dumps(standing) == _dumps(following):
                 return standing  # our own, repeated on its way, or one that says the same (F-9)
             raise CommitConflict(f"{self._where(following.id)}: changed meanwhile") from None
         if self._store.head(self._path(following.id, 1)) is None:

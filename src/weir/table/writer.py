@@ -42,6 +42,9 @@ REROUTES: Final = 8
 REROUTE_SECONDS: Final = 120.0
 """How long a put waits for the new routing when it met a sealed shard."""
 REROUTE_POLL_SECONDS: Final = 0.05
+REROUTE_POLL_SECONDS_MAX: Final = 2.0
+REROUTE_POLL_GROWTH: Final = 1.5
+"""It looks soon, because a change takes some tenths of a second, and less and less often after."""
 
 
 class TableWriter:
@@ -182,10 +185,12 @@ class TableWriter:
         clock = self._core.env.clock
         patience = REROUTE_SECONDS if timeout is None else min(timeout, REROUTE_SECONDS)
         until = clock.boottime() + patience
+        pause = REROUTE_POLL_SECONDS
         while self._core.refresh().routing_version <= left:
             if clock.boottime() >= until:
                 return False
-            clock.sleep(REROUTE_POLL_SECONDS)
+            clock.sleep(pause)
+            pause = min(pause * REROUTE_POLL_GROWTH, REROUTE_POLL_SECONDS_MAX)
         return True
 
     def _explain(self, errors: Iterable[WeirError]) -> None:

@@ -98,7 +98,7 @@ def reshard(
     if old is None:
         raise CommitConflict(f"{core.uri}: the record of its old routing is gone")
     if record.routing_version == state.routing_version:
-        _fold_sealed(table, engine)
+        _fold_sealed(table, old, engine)
         _make_shards(core, old, sharding)
         pause("made")
         _seal_all(core, old, pause)
@@ -145,21 +145,24 @@ def _begin(core: Core, sharding: Sharding) -> tuple[Resharding | None, TableReco
     return append_resharding(core.store, begun, core.env.new_id()), record
 
 
-def _fold_sealed(table: Table, engine: Literal["local"] | Runner) -> None:
+def _fold_sealed(table: Table, old: TableRecord, engine: Literal["local"] | Runner) -> None:
     """Two generations of sealed shards would have no order between them: fold the older one."""
-    if not _sealed_waiting(table.core):
+    if not _sealed_waiting(table.core, old):
         return
     report = run_compaction(table, engine=engine)
-    if _sealed_waiting(table.core):
+    if _sealed_waiting(table.core, old):
         raise CommitConflict(
             f"{table.uri}: rows of an earlier change of routing still wait to be compacted"
             f" ({report.skipped or 'they could not all be folded'}); try again"
         )
 
 
-def _sealed_waiting(core: Core) -> bool:
+def _sealed_waiting(core: Core, old: TableRecord) -> bool:
+    """Whether rows wait that an earlier change sealed; those of `old` this one seals, or did when
+    it was begun."""
     _, waiting = find_waiting(core, fold_wal=False)
-    return any(one.cut.sealed for one in waiting)
+    sealed = {one.cut.shard for one in waiting if one.cut.sealed}
+    return bool(sealed) and not sealed.issubset(_old_shards(core, old))
 
 
 def _make_shards(core: Core, old: TableRecord, sharding: Sharding) -> None:

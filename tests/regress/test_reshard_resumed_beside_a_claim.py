@@ -1,0 +1,84 @@
+"""Found by the simulator (seed 9000545): a change of routing that had sealed its shards and then
+failed wanted their rows folded before it would go on, and was refused for as long as a dead
+compactor's claim stood; all writers waited for it. And it had failed for nothing: a checkpoint of
+several shards did not know its own record when the request was repeated on its way."""
+
+from pathlib import Path
+from typing import NoReturn
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+import weir
+from weir.log.checkpoints import Checkpoint, Checkpoints, ShardPin
+from weir.store.memory import MemoryStore
+from weir.types import Epoch, Generation, Position, Version
+from weir.upkeep.reshard import reshard
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
+
+
+class Died(BaseException):
+    """Nobody catches it, as nobody catches a death."""
+
+
+class DeadRunner:
+    """Dies with the compaction it was asked to run."""
+
+    name = "dead"
+    slots = 1
+
+    def run(self, *_: object) -> NoReturn:
+        raise Died
+
+
+def test_c11_an_interrupted_change_goes_on_although_a_compactor_died_meanwhile(
+    tmp_path: Path,
+) -> None:
+    table = weir.create(
+        str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=weir.Bucket("id", 2)
+    )
+    with table.writer() as writer:
+        writer.put([{"id": n, "v": "old"} for n in range(10)])
+
+    def die(step: str) -> None:
+        if step == "checkpointed":
+            raise Died
+
+    with pytest.raises(Died):
+        reshard(table, weir.Bucket("id", 3), pause=die)
+    with pytest.raises(Died):
+        weir.open(table.uri).compact(engine=DeadRunner())
+    report = reshard(weir.open(table.uri), weir.Bucket("id", 3), compact=False)
+    assert len(report.sealed) == 2
+    with weir.open(table.uri).writer() as writer:
+        writer.put([{"id": n, "v": "new"} for n in range(5, 15)])
+    rows = weir.open(table.uri).scan().to_table().to_pylist()
+    assert {r["id"]: r["v"] for r in rows} == {n: "old" if n < 5 else "new" for n in range(15)}
+
+
+def test_f9_a_checkpoint_of_several_shards_knows_its_own_record() -> None:
+    def pin(number: int) -> ShardPin:
+        return ShardPin(
+            shard=UUID(int=number),
+            manifest_version=Version(1),
+            epoch=Epoch(1),
+            replay_after=Position(0),
+            wal_through=Position(0),
+            current_generation=Generation(1),
+            sstables=(),
+            shard_spec_id=0,
+            field_entries=(),
+            sealed=False,
+        )
+
+    records = Checkpoints(MemoryStore())
+    draft = Checkpoint(
+        UUID(int=7), "all", created=0.0, base_version=1, routing_version=1, shards=(pin(2), pin(1))
+    )
+    pending = records.announce(draft, pending_until=60.0)
+    first = records.confirm(pending, expires=None)
+    assert records.confirm(pending, expires=None).seq == first.seq
+    with pytest.raises(weir.CommitConflict):
+        records.confirm(pending, expires=99.0)
