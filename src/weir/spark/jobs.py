@@ -22,13 +22,13 @@ from weir.upkeep.tasks import LocalRunner, Runner
 
 Engine = Literal["auto", "local", "spark"]
 
-AUTO_BYTES: Final = 512 << 20
+AUTO_BYTES: Final = 256 << 20
 """Waiting bytes from which on executors are used, if they have processors of their own.
 
-Computed from `make bench` on two cores (docs/benchmarks.md), not seen on a larger cluster: a first
-job takes 2 s longer than later ones, and 8 MB of changes fold in 0.12 s in process, so that
-twice the cores would be ahead from some 330 MB on. On the driver's own processors executors never
-are: 3 times as long at 2M base rows, 5 times at 50M.
+Seen with a driver on one processor and Spark on two (benchmarks/spark_engine.py --own-cores 1, 2M
+base rows): 71 MiB take 1.0 s in process, 7.2 s as a first job, which starts the workers, and 2.1 s
+as a later one; 283 MiB 12.5 s, 9.8 and 7.4; 567 MiB 29.3 s, 17.6 and 15.4. On the driver's own
+processors executors are never ahead: 3 times as long at 2M base rows, 5 times at 50M.
 """
 AUTO_DELETES: Final = 20_000
 """The same for objects to be deleted: 4.4 s in process at the 4,500/s of an S3 server on loopback,
