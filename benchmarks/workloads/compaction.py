@@ -91,7 +91,7 @@ def _workload(name: str, *, btree: bool) -> Workload:
         prepare=partial(_layers, btree=btree),
         sides=sides,
         note="the floor merges rows that are in memory already, newest of each key",
-        rounds_max=3,
+        rounds_max=9,
     )
 
 
