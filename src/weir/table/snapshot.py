@@ -126,21 +126,25 @@ class Snapshot:
             return Snapshot(
                 base_version=int(raw["base_version"]),
                 freshness=check_freshness(raw["freshness"]),
-                cuts=tuple(
-                    Cut(
-                        UUID(shard),
-                        int(version),
-                        int(after),
-                        int(through),
-                        int(generation),
-                        tuple((int(number), str(name)) for number, name in sstables),
-                        bool(sealed),
-                    )
-                    for shard, version, after, through, generation, sstables, sealed in raw["cuts"]
-                ),
+                cuts=tuple(_cut_from(fields) for fields in raw["cuts"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInput(f"not a snapshot: {error!r}") from error
+
+
+def _cut_from(fields: Sequence[Any]) -> Cut:
+    shard, version, after, through, generation, sstables, sealed = fields
+    if int(after) > int(through):
+        raise ValueError(f"a tail that ends at {through}, before it begins after {after}")
+    return Cut(
+        UUID(shard),
+        int(version),
+        int(after),
+        int(through),
+        int(generation),
+        tuple((int(number), str(name)) for number, name in sstables),
+        bool(sealed),
+    )
 
 
 def check_freshness(freshness: Any) -> Freshness:

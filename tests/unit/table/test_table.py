@@ -1,5 +1,7 @@
 """The facade: routing, writers, reads in all shapes, the feed, schema changes."""
 
+import json
+
 import lance
 import numpy as np
 import pyarrow as pa
@@ -225,6 +227,10 @@ def test_snapshot_travels_as_text_and_reads_the_same(filled):
     assert count >= 20
     with pytest.raises(weir.InvalidInput, match="snapshot"):
         Snapshot.from_json("{}")
+    ends_before_it_begins = [str(snapshot.cuts[0].shard), 3, 2, 1, 4, [], False]
+    backwards = {"base_version": 4, "freshness": "durable", "cuts": [ends_before_it_begins]}
+    with pytest.raises(weir.InvalidInput):
+        Snapshot.from_json(json.dumps(backwards))
 
 
 def test_stats_tell_what_the_store_shows(filled):
