@@ -33,7 +33,7 @@ class Place:
 def open_ground() -> Iterator[str]:
     """The folder of one run. Nothing of a workload is removed before the run is over.
 
-    ext4 gives the number of a removed file to nobody for up to five minutes, and every new file
+    ext4 gives the number of a removed file to nobody for a while, and every new file
     near it looks at all of those first: after 20,000 files were removed a new one took 443 us
     instead of 23. Whoever's turn came then would be charged for it. Folders of this one are laid
     apart on the disk for the same reason.

@@ -13,7 +13,8 @@ import pytest
 import weir
 from weir.log.checkpoints import Checkpoint, Checkpoints, ShardPin
 from weir.store.memory import MemoryStore
-from weir.types import Epoch, Generation, Position, Version
+from weir.table.core import first_manifest
+from weir.types import Position
 from weir.upkeep.reshard import reshard
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
@@ -59,26 +60,15 @@ def test_c11_an_interrupted_change_goes_on_although_a_compactor_died_meanwhile(
 
 
 def test_f9_a_checkpoint_of_several_shards_knows_its_own_record() -> None:
-    def pin(number: int) -> ShardPin:
-        return ShardPin(
-            shard=UUID(int=number),
-            manifest_version=Version(1),
-            epoch=Epoch(1),
-            replay_after=Position(0),
-            wal_through=Position(0),
-            current_generation=Generation(1),
-            sstables=(),
-            shard_spec_id=0,
-            field_entries=(),
-            sealed=False,
-        )
-
+    first, second = (
+        ShardPin.of(first_manifest(UUID(int=number), 0, ()), Position(0)) for number in (1, 2)
+    )
     records = Checkpoints(MemoryStore())
     draft = Checkpoint(
-        UUID(int=7), "all", created=0.0, base_version=1, routing_version=1, shards=(pin(2), pin(1))
+        UUID(int=7), "all", created=0.0, base_version=1, routing_version=1, shards=(second, first)
     )
     pending = records.announce(draft, pending_until=60.0)
-    first = records.confirm(pending, expires=None)
-    assert records.confirm(pending, expires=None).seq == first.seq
+    confirmed = records.confirm(pending, expires=None)
+    assert records.confirm(pending, expires=None).seq == confirmed.seq
     with pytest.raises(weir.CommitConflict):
         records.confirm(pending, expires=99.0)

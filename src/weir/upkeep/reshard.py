@@ -89,7 +89,7 @@ def reshard(
     claim, a flush and two manifests.
     """
     core = table.core
-    check_sharding(sharding, core.schema().plain, core.refresh().primary_key)
+    check_sharding(sharding, core.schema().plain, core.record.primary_key)
     state, record = _begin(core, sharding)
     if state is None:
         return ReshardReport(record.routing_version, (), (), None, None)
