@@ -25,12 +25,14 @@ from lance.mem_wal import CompactedSsTable
 from weir.env import Env
 from weir.errors import CommitConflict, InvalidInput, StoreError
 from weir.format.keys import pk_values
+from weir.lake import keysets
 from weir.lake.base import LanceBase
 from weir.lake.datasets import Datasets
 from weir.lake.fence import check_fence, fence_base
 from weir.lake.history import find_commit
-from weir.lake.keysets import KeySet
+from weir.lake.keysets import KeySet, NumberKeys
 from weir.lake.lance_errors import lance_errors
+from weir.lake.slots import SlotTable, is_whole
 from weir.lake.unsliced import unsliced
 
 # Stored. Never change a value; add one.
@@ -44,6 +46,9 @@ Measured on 8 million rows in random order, local disk, seconds through the BTre
 keys 0.03 and 0.06, 1 000 keys 0.16 and 0.05, 100 000 keys 1.1 and 0.11. A random key costs a page
 of 4 096 rows, so that few keys touch most of the index; on an object store the bytes are the same
 ones."""
+FIND_BATCH_ROWS: Final = 131_072
+"""Keys that are looked for at a time: Lance hands out few large batches faster than many small."""
+FIND_WORKERS: Final = 2
 ROWS_PER_FILE: Final = 1_048_576
 BYTES_PER_FILE: Final = 8 * 1024**3
 _COMMIT_ATTEMPTS_MAX: Final = 20
@@ -82,15 +87,34 @@ class Changes:
         return cls(tuple(parts["updated"]), tuple(parts["removed"]), tuple(parts["added"]))
 
 
-def delete_keys(base: LanceBase, keys: pa.Table) -> Changes:
+def delete_keys(
+    base: LanceBase, keys: pa.Table, env: Env, *, known: SlotTable | None = None
+) -> Changes:
     """Deletion vectors that hide the rows of `keys` in the whole base; commits nothing.
 
-    Lance's own join: one pass over the key columns, or the key's index when the keys are few.
+    Through the index of the key when the keys are few; else one pass over the key columns: whole
+    numbers are looked for here, others by Lance's own join. `known`: the keys as numbers, when they
+    are in such a table already.
     """
-    names = list(base.schema.primary_key)
     if keys.num_rows == 0 or base.count() == 0:
         return Changes()
-    use_index = keys.num_rows * INDEX_PAYS_ROWS_PER_KEY < base.count()
+    names = base.schema.primary_key
+    use_index = keys.num_rows * INDEX_PAYS_ROWS_PER_KEY < base.count() and base.has_key_index
+    if use_index or len(names) > 1 or not is_whole(base.schema.arrow.field(names[0]).type):
+        return _delete_joined(base, keys, use_index=use_index)
+    wanted = key_set(base, keys) if known is None else NumberKeys(known)
+    fragments = [fragment_id for fragment_id, _ in base.fragments()]
+    return together(
+        env.threads.map(
+            lambda fragment: delete_keys_in_fragment(base, fragment, wanted),
+            fragments,
+            workers=FIND_WORKERS,
+        )
+    )
+
+
+def _delete_joined(base: LanceBase, keys: pa.Table, *, use_index: bool) -> Changes:
+    names = list(base.schema.primary_key)
     with lance_errors(f"finding the rows to replace in {base.dataset.uri}"):
         transaction, _ = (
             base.dataset.merge_insert(names)
@@ -117,9 +141,11 @@ def find_keys(base: LanceBase, fragment_id: int, keys: KeySet) -> Offsets:
     """Where in the fragment the rows of `keys` are."""
     names = base.schema.primary_key
     wanted: list[Offsets] = []
-    for batch in base.scan(list(names), fragments=[fragment_id], with_row_address=True):
-        hit = keys.contains(pk_values(batch, names))
-        wanted.append(batch.column("_rowaddr").to_numpy()[hit] & _ROW_BITS)
+    for batch in base.scan(
+        list(names), fragments=[fragment_id], with_row_address=True, batch_size=FIND_BATCH_ROWS
+    ):
+        found = keys.find(pk_values(batch, names))
+        wanted.append(batch.column("_rowaddr").to_numpy()[found] & _ROW_BITS)
     return np.concatenate(wanted) if wanted else np.zeros(0, np.uint64)
 
 
@@ -136,7 +162,7 @@ def hide_rows(base: LanceBase, fragment_id: int, offsets: Offsets) -> Changes:
 
 def key_set(base: LanceBase, keys: pa.Table) -> KeySet:
     """The keys as `delete_keys_in_fragment` wants them; made once for many fragments."""
-    return KeySet(pk_values(keys, base.schema.primary_key))
+    return keysets.key_set(pk_values(keys, base.schema.primary_key))
 
 
 def write_rows(
@@ -169,11 +195,19 @@ def write_rows(
     )
 
 
-def fold_rows(base: LanceBase, upserts: pa.Table, deletes: pa.Table, env: Env) -> Changes:
+def fold_rows(
+    base: LanceBase,
+    upserts: pa.Table,
+    deletes: pa.Table,
+    env: Env,
+    *,
+    known: SlotTable | None = None,
+) -> Changes:
     """The changes that make `upserts` the rows of their keys and remove the keys of `deletes`.
 
-    One process: rows are written while Lance looks for those they replace. The keys of both tables
-    together are distinct. Without a key the rows are added and `deletes` is empty.
+    One process: rows are written while those they replace are looked for. The keys of both tables
+    together are distinct; `known` holds them all, if given. Without a key the rows are added and
+    `deletes` is empty.
     """
     names = list(base.schema.primary_key)
     jobs: list[Callable[[], Changes]] = [lambda: write_rows(base, upserts)]
@@ -182,7 +216,7 @@ def fold_rows(base: LanceBase, upserts: pa.Table, deletes: pa.Table, env: Env) -
         keys = pa.concat_tables(
             [_as_stored(part.select(names), stored) for part in (upserts, deletes)]
         )
-        jobs.append(lambda: delete_keys(base, keys))
+        jobs.append(lambda: delete_keys(base, keys, env, known=known))
     elif deletes.num_rows:
         raise InvalidInput(f"{base.dataset.uri} has no primary key; no row of it can be deleted")
     return together(env.threads.map(lambda job: job(), jobs, workers=2))

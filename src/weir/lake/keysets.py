@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 from weir.format.columns import VarBytes, fixed_values, var_values
 from weir.format.keys import pk_values
 from weir.format.siphash import siphash13
+from weir.lake.slots import SlotTable, codes_of, is_whole
 
 Positions = npt.NDArray[np.int64]
 
@@ -47,7 +49,7 @@ class KeyIndex:
     @staticmethod
     def is_exact(dtype: pa.DataType) -> bool:
         """Whether `find` answers with the keys asked for alone, not with candidates."""
-        return not _is_hashed(dtype)
+        return is_whole(dtype)
 
     @property
     def nbytes(self) -> int:
@@ -77,44 +79,61 @@ class KeyIndex:
         return found.astype(np.int64)
 
 
-class KeySet:
-    """A set of keys that rows are tested against, batch by batch. Immutable, exact."""
+class KeySet(Protocol):
+    """Keys that rows are looked for in, batch by batch. Exact."""
+
+    def find(self, keys: pa.Array) -> Positions:
+        """The places of those of `keys` that are in the set, ascending."""
+
+
+def key_set(keys: pa.Array) -> KeySet:
+    """The set of these keys."""
+    if not is_whole(keys.type):
+        return HashedKeys(keys)
+    numbers = SlotTable(len(keys))
+    numbers.add(codes_of(keys))
+    return NumberKeys(numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberKeys:
+    """Whole numbers, in a table that must not grow any more."""
+
+    numbers: SlotTable
+
+    def find(self, keys: pa.Array) -> Positions:
+        """The places of those of `keys` that are in the set, ascending."""
+        return self.numbers.find(codes_of(keys))
+
+
+class HashedKeys:
+    """Text and binary keys, sorted by their 64-bit hash: 16 bytes a key beside the keys."""
 
     def __init__(self, keys: pa.Array) -> None:
         self._keys = keys
         codes = _codes(keys)
         self._order: Positions = np.argsort(codes, kind="stable")
         self._codes = codes[self._order]
-        self._is_exact = not _is_hashed(keys.type)
         self._has_ties = bool((self._codes[:-1] == self._codes[1:]).any())
 
-    def __len__(self) -> int:
-        return len(self._codes)
-
-    def contains(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
-        """True where a key is in the set."""
+    def find(self, keys: pa.Array) -> Positions:
+        """The places of those of `keys` that are in the set, ascending."""
         if len(self._codes) == 0:
-            return np.zeros(len(keys), np.bool_)
+            return np.zeros(0, np.int64)
         codes = _codes(keys)
         first = np.searchsorted(self._codes, codes, side="left")
         first[first == len(self._codes)] = 0
-        hit: npt.NDArray[np.bool_] = self._codes[first] == codes
-        if self._is_exact or not hit.any():
-            return hit
+        (at,) = np.nonzero(self._codes[first] == codes)
+        if len(at) == 0:
+            return at
         # Equal hashes are only a strong hint; a wrong hit would hide a row that must stay.
-        (at,) = np.nonzero(hit)
+        asked = keys.take(pa.array(at))
         ours = self._keys.take(pa.array(self._order[first[at]]))
-        same = pc.equal(ours, keys.take(pa.array(at))).to_numpy(zero_copy_only=False)
+        same = pc.equal(ours, asked).to_numpy(zero_copy_only=False)
         if self._has_ties and not same.all():
-            same |= pc.is_in(keys.take(pa.array(at)), value_set=self._keys).to_numpy(
-                zero_copy_only=False
-            )
-        hit[at] = same
-        return hit
-
-
-def _is_hashed(dtype: pa.DataType) -> bool:
-    return not (pa.types.is_integer(dtype) or pa.types.is_boolean(dtype))
+            same = same | pc.is_in(asked, value_set=self._keys).to_numpy(zero_copy_only=False)
+        found: Positions = at[same]
+        return found
 
 
 def _codes(keys: pa.Array) -> npt.NDArray[Any]:

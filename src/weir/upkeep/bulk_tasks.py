@@ -11,7 +11,7 @@ import pyarrow as pa
 from weir.format.keys import pk_values
 from weir.lake import fold
 from weir.lake.base import LanceBase
-from weir.lake.keysets import KeySet
+from weir.lake.keysets import key_set
 from weir.table.core import Core
 from weir.upkeep.compact_tasks import only_slice
 from weir.upkeep.tasks import Result, Run, Task
@@ -26,7 +26,7 @@ def hide_rows(core: Core, task: Task) -> Result:
     found: dict[int, list[fold.Offsets]] = {int(f): [] for f in task["fragments"]}
     for number in range(passes):
         parts = [only_slice(batch, names, (number, passes)) for batch in _keys(core, task["keys"])]
-        keys = KeySet(pk_values(pa.Table.from_batches(parts, base.schema.key_schema), names))
+        keys = key_set(pk_values(pa.Table.from_batches(parts, base.schema.key_schema), names))
         for fragment, offsets in found.items():
             offsets.append(fold.find_keys(base, fragment, keys))
     hidden = [

@@ -20,9 +20,8 @@ from weir.format.columns import VarBytes, fixed_values, var_values
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.format.siphash import siphash13
-from weir.lake import fold
+from weir.lake import fold, keysets
 from weir.lake.base import LanceBase
-from weir.lake.keysets import KeySet as KeyLookup
 from weir.shard.keyset import KeySet
 from weir.shard.levels import Level, shaped
 from weir.table.core import Core
@@ -42,20 +41,23 @@ _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def fold_whole(core: Core, task: Task) -> Result:
-    """The whole job in one piece: rows are written while Lance looks for those they replace."""
+    """The whole job in one piece: rows are written while those they replace are looked for."""
     reader = _reader(core, task)
     base, schema = _base(reader), reader.schema
-    batches = list(winners(reader.levels(), schema, core))
+    levels = reader.levels()
+    seen = _no_keys(schema, sum(level.rows for level in levels))
+    batches = list(winners(levels, schema, core, seen=seen))
     if not batches:
         return _result(fold.Changes(), 0, 0)
     rows = pa.Table.from_batches(batches)
     marks = rows.column(TOMBSTONE)
-    live = shaped(rows.filter(pc.invert(marks)), schema.plain)
+    has_deletes = pc.any(marks).as_py()
+    live = shaped(rows.filter(pc.invert(marks)) if has_deletes else rows, schema.plain)
     if task["cluster"]:
         live = live.sort_by([(name, "ascending") for name in schema.primary_key])
     gone = rows.filter(marks).select(list(schema.primary_key))
     deletes = shaped(gone, schema.key_schema)
-    changes = fold.fold_rows(base, live, deletes, core.env)
+    changes = fold.fold_rows(base, live, deletes, core.env, known=seen.numbers)
     return _result(changes, live.num_rows, deletes.num_rows)
 
 
@@ -112,7 +114,8 @@ def hide_indexed(core: Core, task: Task) -> Result:
     bare = _key_batches(reader.levels(), schema, (0, 1))
     keys = pa.Table.from_batches(bare, schema.key_schema)
     distinct = keys.group_by(list(schema.primary_key)).aggregate([])
-    return _result(fold.delete_keys(_base(reader), shaped(distinct, schema.key_schema)), 0, 0)
+    found = fold.delete_keys(_base(reader), shaped(distinct, schema.key_schema), core.env)
+    return _result(found, 0, 0)
 
 
 TASKS: Final[dict[str, Run]] = {
@@ -124,15 +127,24 @@ TASKS: Final[dict[str, Run]] = {
 
 
 def winners(
-    levels: Sequence[Level], schema: TableSchema, core: Core, *, only: Slice = (0, 1)
+    levels: Sequence[Level],
+    schema: TableSchema,
+    core: Core,
+    *,
+    only: Slice = (0, 1),
+    seen: KeySet | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The newest row of each key, tombstones included; all rows of a table without a key."""
+    """The newest row of each key, tombstones included; all rows of a table without a key.
+
+    `seen`, empty at first, holds all keys in the end.
+    """
     key = schema.primary_key
     if not key:
         for level in reversed(levels):
             yield from level.scan()
         return
-    seen = KeySet(pk_values(schema.key_schema.empty_table(), key).type)
+    if seen is None:
+        seen = _no_keys(schema, sum(level.rows for level in levels) // only[1])
     for group in _grouped(levels):
         ahead = len(group) > 1
         scans = (
@@ -146,10 +158,12 @@ def winners(
                 chosen = only_slice(batch, key, only)
                 keys = pk_values(chosen, key)
                 mask = seen.new(keys)
+                if mask is not None:
+                    fresh = pa.array(mask)
+                    chosen, keys = chosen.filter(fresh), keys.filter(fresh)
                 level_keys.append(keys)
-                kept = chosen if mask is None else chosen.filter(pa.array(mask))
-                if kept.num_rows:
-                    yield kept
+                if chosen.num_rows:
+                    yield chosen
             # Only now: within a level no key occurs twice.
             for keys in level_keys:
                 seen.add(keys)
@@ -169,10 +183,14 @@ def _grouped(levels: Sequence[Level]) -> Iterator[list[Level]]:
         yield group
 
 
-def _keys(levels: Sequence[Level], schema: TableSchema, only: Slice) -> KeyLookup:
+def _no_keys(schema: TableSchema, expected: int) -> KeySet:
+    return KeySet(pk_values(schema.key_schema.empty_table(), schema.primary_key).type, expected)
+
+
+def _keys(levels: Sequence[Level], schema: TableSchema, only: Slice) -> keysets.KeySet:
     bare = _key_batches(levels, schema, only)
     table = pa.Table.from_batches(bare, schema.key_schema)
-    return KeyLookup(pk_values(table, schema.primary_key))
+    return keysets.key_set(pk_values(table, schema.primary_key))
 
 
 def _key_batches(levels: Sequence[Level], schema: TableSchema, only: Slice) -> list[pa.RecordBatch]:

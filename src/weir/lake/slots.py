@@ -1,0 +1,122 @@
+"""A set of whole numbers that answers for two million of them in a hundredth of a second.
+
+A table of hashed slots, each remembering the last number that fell on it, and before it one byte a
+slot that fits the processor's cache; numbers that lost their slot are few, and kept sorted. Under
+10 ns a number at any batch size. docs/design/0001-merge-engine.md has the figures.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from weir.format.columns import fixed_values
+
+Codes = npt.NDArray[np.int64]
+
+_SLOTS_PER_KEY: Final = 8
+_SLOT_BITS_MIN: Final = 12
+_SLOT_BITS_MAX: Final = 26
+"""At most 320 MiB of slots; with more than 8 million keys more of them lose their slot."""
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+def is_whole(dtype: pa.DataType) -> bool:
+    """Whether keys of this type are taken as numbers."""
+    return bool(pa.types.is_integer(dtype) or pa.types.is_boolean(dtype))
+
+
+def codes_of(keys: pa.Array) -> Codes:
+    """Keys of such a type as numbers, the same for equal keys."""
+    if pa.types.is_boolean(keys.type):
+        keys = keys.cast(pa.int8())
+    values = fixed_values(keys, keys.type.to_pandas_dtype())
+    return values.view(np.int64) if values.dtype.itemsize == 8 else values.astype(np.int64)
+
+
+class SlotTable:
+    """A growing set of numbers. One thread at a time while it grows.
+
+    `expected`: how many will come, if known. Each doubling settles all of them anew.
+    """
+
+    def __init__(self, expected: int = 0) -> None:
+        self._keys: Codes = np.empty(expected, np.int64)
+        self._count = 0
+        self._lost: list[Codes] = []
+        self._resize(_bits_for(expected))
+
+    def add(self, codes: Codes) -> None:
+        """Take numbers in; one that is there already does no harm."""
+        first = self._count
+        self._reserve(len(codes))
+        self._keys[first : self._count] = codes
+        bits = _bits_for(self._count)
+        if bits > self._bits:
+            self._resize(bits)
+            first = 0
+        self._settle(first)
+
+    def _settle(self, first: int) -> None:
+        """Give every key from `first` on its slot; whoever loses one is remembered apart."""
+        codes = self._keys[first : self._count]
+        slots = self._slot(codes)
+        before = self._table[slots]
+        pushed = before[(before >= 0) & (self._keys[before] != codes)]
+        self._table[slots] = np.arange(first, self._count, dtype=np.int32)
+        self._used[slots] = True
+        beaten = codes[self._keys[self._table[slots]] != codes]
+        lost = np.concatenate([self._keys[pushed], beaten])
+        if len(lost):
+            lost.sort()
+            self._lost = _merged([*self._lost, lost])
+
+    def find(self, codes: Codes) -> Codes:
+        """Which of these numbers are in the set: their places in `codes`, ascending."""
+        slots = self._slot(codes)
+        candidates = np.flatnonzero(self._used.take(slots, mode="clip"))
+        if len(candidates) == 0:
+            return candidates
+        values = codes.take(candidates, mode="clip")
+        holders = self._table.take(slots.take(candidates, mode="clip"), mode="clip")
+        seen = self._keys.take(holders, mode="clip") == values
+        for lost in self._lost:
+            rest = np.flatnonzero(~seen)
+            wanted = values[rest]
+            places = np.searchsorted(lost, wanted)
+            places[places == len(lost)] = 0
+            seen[rest] = lost[places] == wanted
+        found: Codes = candidates[seen]
+        return found
+
+    def _slot(self, codes: Codes) -> Codes:
+        spread = (codes.view(np.uint64) * _SPREAD) >> np.uint64(64 - self._bits)
+        return spread.view(np.int64)
+
+    def _resize(self, bits: int) -> None:
+        self._bits = bits
+        self._used = np.zeros(1 << bits, np.bool_)
+        self._table = np.full(1 << bits, -1, np.int32)
+        self._lost = []
+
+    def _reserve(self, more: int) -> None:
+        self._count += more
+        assert self._count < 2**31, "a table of slots numbers its keys with 31 bits"
+        if self._count > len(self._keys):
+            larger = np.empty(max(self._count, 2 * len(self._keys)), np.int64)
+            larger[: len(self._keys)] = self._keys
+            self._keys = larger
+
+
+def _bits_for(count: int) -> int:
+    return min(max((count * _SLOTS_PER_KEY).bit_length(), _SLOT_BITS_MIN), _SLOT_BITS_MAX)
+
+
+def _merged(tiers: list[Codes]) -> list[Codes]:
+    """Few sorted tiers, each at least twice as large as the next."""
+    while len(tiers) > 1 and len(tiers[-2]) < 2 * len(tiers[-1]):
+        tiers[-2:] = [np.sort(np.concatenate(tiers[-2:]), kind="stable")]
+    return tiers
