@@ -360,7 +360,7 @@ def test_text_keys_are_sliced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     schema = pa.schema([pa.field("k", pa.utf8(), nullable=False), pa.field("v", pa.int32())])
     table = weir.create(str(tmp_path / "t"), schema, primary_key="k")
     monkeypatch.setattr(compact_plan, "SLICE_ROWS", 5)
-    monkeypatch.setattr(compact_plan, "WHOLE_BYTES", 1)
+    monkeypatch.setattr(compact_plan, "STREAMED_TEXTS", 5)
     for number in range(2):
         with table.writer() as writer:
             writer.put([{"k": f"k{i}", "v": number} for i in range(number * 5, 20)])
@@ -369,6 +369,46 @@ def test_text_keys_are_sliced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     expected = sorted((f"k{i}", int(i >= 5)) for i in range(20))
     got = table.scan(freshness="base").to_table().to_pylist()
     assert sorted((r["k"], r["v"]) for r in got) == expected
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("cluster", [False, True])
+@pytest.mark.parametrize("key", [("n",), ("s",), ("n", "s")])
+def test_p5_a_piece_that_is_streamed_gives_the_same_rows(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: tuple[str, ...],
+    cluster: bool,
+    indexed: bool,
+) -> None:
+    schema = pa.schema(
+        [
+            pa.field("n", pa.int64(), nullable=False),
+            pa.field("s", pa.utf8(), nullable=False),
+            pa.field("v", pa.int32()),
+        ]
+    )
+    kinds: list[str] = []
+    monkeypatch.setattr(compact_plan, "WHOLE_BYTES", 1)
+    monkeypatch.setattr(fold, "INDEX_PAYS_ROWS_PER_KEY", 0 if indexed else 1 << 40)
+    table = weir.create(str(tmp_path / "t"), schema, primary_key=key)
+    model: dict[int, int] = {}
+    for number, (first, end, gone) in enumerate([(0, 30, ()), (20, 50, (3, 40)), (5, 25, (21,))]):
+        with table.writer() as writer:
+            writer.put([{"n": i, "s": f"k{i}", "v": number} for i in range(first, end)])
+            model.update(dict.fromkeys(range(first, end), number))
+            for i in gone:
+                writer.delete(pa.table({"n": [i], "s": [f"k{i}"]}).select(list(key)))
+                del model[i]
+        if number == 0:
+            table.compact()
+            if indexed:
+                lance.dataset(table.uri).create_scalar_index(key[0], "BTREE")
+    report = table.compact(cluster=cluster, progress=lambda kind, _done, _total: kinds.append(kind))
+    assert set(kinds) == {"compact_tasks.fold_streamed"}
+    assert (report.rows_written, report.rows_deleted) == (43, 3)
+    got = table.scan(freshness="base").to_table().to_pylist()
+    assert sorted((r["n"], r["v"]) for r in got) == sorted(model.items())
 
 
 def test_clustering_sorts_new_files_by_key(tmp_path: Path) -> None:
@@ -581,7 +621,8 @@ def test_a_task_is_found_by_name_only(tmp_path: Path) -> None:
         run_task(table.core, {"run": "compact_tasks.winners"})
     with pytest.raises(weir.InvalidInput):
         run_task(table.core, {"run": "os.system"})
-    assert set(compact_tasks.TASKS) == {"fold_whole", "write_rows", "hide_rows", "hide_indexed"}
+    named = {"fold_whole", "fold_streamed", "write_rows", "hide_rows", "hide_indexed"}
+    assert set(compact_tasks.TASKS) == named
 
 
 def test_l4_a_claim_at_work_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

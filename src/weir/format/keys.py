@@ -56,6 +56,11 @@ def pk_values(batch: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> p
     return encode_composite_keys(columns)
 
 
+def pk_type(key_schema: pa.Schema, primary_key: Sequence[str]) -> pa.DataType:
+    """The type of what `pk_values` gives for rows with these key columns."""
+    return pk_values(key_schema.empty_table(), primary_key).type
+
+
 def encode_composite_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.BinaryArray:
     """One binary per row, equal and ordered as the tuples of `columns` are."""
     if not columns:

@@ -103,11 +103,10 @@ def delete_keys(
     if use_index or len(names) > 1 or not is_whole(base.schema.arrow.field(names[0]).type):
         return _delete_joined(base, keys, use_index=use_index)
     wanted = key_set(base, keys) if known is None else NumberKeys(known)
-    fragments = [fragment_id for fragment_id, _ in base.fragments()]
     return together(
         env.threads.map(
-            lambda fragment: delete_keys_in_fragment(base, fragment, wanted),
-            fragments,
+            lambda fragment: delete_keys_in_fragment(base, fragment[0], wanted),
+            base.fragments(),
             workers=FIND_WORKERS,
         )
     )
@@ -162,7 +161,8 @@ def hide_rows(base: LanceBase, fragment_id: int, offsets: Offsets) -> Changes:
 
 def key_set(base: LanceBase, keys: pa.Table) -> KeySet:
     """The keys as `delete_keys_in_fragment` wants them; made once for many fragments."""
-    return keysets.key_set(pk_values(keys, base.schema.primary_key))
+    values = pk_values(keys, base.schema.primary_key)
+    return keysets.key_set([values], values.type, len(values))
 
 
 def write_rows(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -86,12 +86,14 @@ class KeySet(Protocol):
         """The places of those of `keys` that are in the set, ascending."""
 
 
-def key_set(keys: pa.Array) -> KeySet:
-    """The set of these keys."""
-    if not is_whole(keys.type):
-        return HashedKeys(keys)
-    numbers = SlotTable(len(keys))
-    numbers.add(codes_of(keys))
+def key_set(parts: Iterable[pa.Array], dtype: pa.DataType, expected: int = 0) -> KeySet:
+    """The set of these keys; numbers are taken in part by part, so that only the set is held."""
+    if not is_whole(dtype):
+        gathered = list(parts)
+        return HashedKeys(pa.concat_arrays(gathered) if gathered else pa.array([], dtype))
+    numbers = SlotTable(expected)
+    for part in parts:
+        numbers.add(codes_of(part))
     return NumberKeys(numbers)
 
 

@@ -7,12 +7,20 @@ docs/design/0001-merge-engine.md has the figures.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from weir.format.keys import pk_values
 from weir.lake.slots import SlotTable, codes_of, is_whole
+
+GATHER_BYTES: Final = 64 << 20
+GATHER_ROWS: Final = 1 << 20
+"""What is gathered at most where one large batch costs less than many (text keys, filters)."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -72,3 +80,45 @@ class KeySet:
             found = pc.is_in(keys, value_set=values)
             old |= found.to_numpy(zero_copy_only=False)
         return ~old if old.any() else None
+
+
+def unseen(
+    batches: Iterable[pa.RecordBatch], seen: KeySet, key: Sequence[str]
+) -> Iterator[tuple[pa.RecordBatch, pa.Array, Mask | None]]:
+    """Of each batch the rows whose key is not in `seen`; the keys of the whole batch, and which
+    of them are meant, None being all.
+
+    `seen` may grow between batches, by keys that no later batch has.
+    """
+    if not len(seen):
+        for batch in batches:
+            has_key = all(name in batch.schema.names for name in key)
+            yield batch, pk_values(batch, key) if has_key else None, None
+        return
+    groups = gathered(batches) if seen.wants_large_batches else ([batch] for batch in batches)
+    for group in groups:
+        keys = [pk_values(batch, key) for batch in group]
+        mask = seen.new(keys[0] if len(keys) == 1 else pa.chunked_array(keys))
+        start = 0
+        for batch, batch_keys in zip(group, keys, strict=True):
+            part = None if mask is None else mask[start : start + batch.num_rows]
+            start += batch.num_rows
+            rows = batch if part is None else batch.filter(pa.array(part))
+            yield rows, batch_keys, part
+
+
+def gathered(
+    batches: Iterable[pa.RecordBatch], *, rows: int = GATHER_ROWS
+) -> Iterator[list[pa.RecordBatch]]:
+    """Batches in groups of bounded size."""
+    group: list[pa.RecordBatch] = []
+    group_rows = group_bytes = 0
+    for batch in batches:
+        group.append(batch)
+        group_rows += batch.num_rows
+        group_bytes += batch.nbytes
+        if group_rows >= rows or group_bytes >= GATHER_BYTES:
+            yield group
+            group, group_rows, group_bytes = [], 0, 0
+    if group:
+        yield group

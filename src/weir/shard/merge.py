@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 
 from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
-from weir.format.keys import pk_values
+from weir.format.keys import pk_type, pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.lake.api import Base
 from weir.lake.filters import filter_columns, filter_rows
-from weir.shard.keyset import KeySet
+from weir.shard.keyset import KeySet, gathered, unseen
 from weir.shard.levels import Level, level_schema, shaped
 from weir.shard.older import OlderBase, seen_as
 
@@ -35,9 +35,6 @@ Emit = Literal["all", "fresh", "base"]
 READ_AHEAD_LEVELS: Final = 8
 READ_AHEAD_BYTES: Final = 128 << 20
 """Levels read concurrently, and what they may hold together; a larger one is streamed alone."""
-GATHER_BYTES: Final = 64 << 20
-GATHER_ROWS: Final = 1 << 20
-"""What is gathered at most where one large batch costs less than many (text keys, filters)."""
 _FILTER_ROWS: Final = 200_000
 
 
@@ -173,7 +170,9 @@ class _Plan:
     def merged(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """A table with a primary key."""
         key = self.schema.primary_key
-        seen = KeySet(pk_values(self.schema.key_schema.empty_table(), key).type)
+        seen = KeySet(
+            pk_type(self.schema.key_schema, key), sum(level.rows for level in self.levels)
+        )
         fresh = self._fresh(seen)
         if self.emit == "base":
             for _ in fresh:
@@ -182,7 +181,9 @@ class _Plan:
             yield from self._filtered(fresh)
         if self.base is None or self.emit == "fresh":
             return
-        for batch, _ in _unseen(self._base_rows(self.base, limit, masked=len(seen) > 0), seen, key):
+        for batch, _, _ in unseen(
+            self._base_rows(self.base, limit, masked=len(seen) > 0), seen, key
+        ):
             if batch.num_rows:
                 yield shaped(batch, self.target)
 
@@ -215,7 +216,7 @@ class _Plan:
         rows_of = pa.schema([self.schema.plain.field(name) for name in names])
         for batches in self._read_levels(names):
             level_keys: list[pa.Array] = []
-            for batch, keys in _unseen(batches, seen, key):
+            for batch, keys, _ in unseen(batches, seen, key):
                 level_keys.append(keys)
                 live = _live(batch)
                 if live.num_rows:
@@ -248,7 +249,7 @@ class _Plan:
             for batch in batches:
                 yield shaped(batch, self.target)
             return
-        for group in _gathered(batches, rows=_FILTER_ROWS):
+        for group in gathered(batches, rows=_FILTER_ROWS):
             rows = pa.Table.from_batches(group)
             bare = rows.cast(pa.schema([f.remove_metadata() for f in rows.schema]))
             for batch in filter_rows(bare, self.filter, self.target.names):
@@ -275,43 +276,6 @@ class _Plan:
 def _live(batch: pa.RecordBatch) -> pa.RecordBatch:
     marks = batch.column(batch.num_columns - 1)
     return batch if marks.true_count == 0 else batch.filter(pc.invert(marks))
-
-
-def _unseen(
-    batches: Iterable[pa.RecordBatch], seen: KeySet, key: Sequence[str]
-) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-    """Of each batch the rows whose key is not in `seen`, and the keys of the whole batch."""
-    if not len(seen):
-        for batch in batches:
-            has_key = all(name in batch.schema.names for name in key)
-            yield batch, pk_values(batch, key) if has_key else None
-        return
-    groups = _gathered(batches) if seen.wants_large_batches else ([batch] for batch in batches)
-    for group in groups:
-        keys = [pk_values(batch, key) for batch in group]
-        mask = seen.new(keys[0] if len(keys) == 1 else pa.chunked_array(keys))
-        start = 0
-        for batch, batch_keys in zip(group, keys, strict=True):
-            part = None if mask is None else mask[start : start + batch.num_rows]
-            start += batch.num_rows
-            yield (batch if part is None else batch.filter(pa.array(part))), batch_keys
-
-
-def _gathered(
-    batches: Iterable[pa.RecordBatch], *, rows: int = GATHER_ROWS
-) -> Iterator[list[pa.RecordBatch]]:
-    """Batches in groups of bounded size."""
-    group: list[pa.RecordBatch] = []
-    group_rows = group_bytes = 0
-    for batch in batches:
-        group.append(batch)
-        group_rows += batch.num_rows
-        group_bytes += batch.nbytes
-        if group_rows >= rows or group_bytes >= GATHER_BYTES:
-            yield group
-            group, group_rows, group_bytes = [], 0, 0
-    if group:
-        yield group
 
 
 def _limited(

@@ -14,7 +14,7 @@ from typing import Final, cast
 import pyarrow as pa
 
 import weir
-from weir.format.keys import pk_values
+from weir.format.keys import pk_type, pk_values
 from weir.lake import fold
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.intake import Intake
@@ -65,7 +65,7 @@ class _Newest:
         schema = self._schema
         key = schema.primary_key
         intake = Intake(schema)
-        seen = KeySet(pk_values(schema.key_schema.empty_table(), key).type) if key else None
+        seen = KeySet(pk_type(schema.key_schema, key)) if key else None
         for staged in reversed(self._files):
             rows = [
                 shape for batch in read_staged(self._core, staged) for shape in intake.rows(batch)

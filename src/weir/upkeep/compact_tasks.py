@@ -7,7 +7,7 @@ A task that is run twice writes files twice; the result that arrives names one s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.format.columns import VarBytes, fixed_values, var_values
-from weir.format.keys import pk_values
+from weir.format.keys import pk_type, pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.format.siphash import siphash13
 from weir.lake import fold, keysets
 from weir.lake.base import LanceBase
-from weir.shard.keyset import KeySet
+from weir.shard.keyset import KeySet, unseen
 from weir.shard.levels import Level, shaped
 from weir.table.core import Core
 from weir.table.snapshot import Snapshot, SnapshotReader
@@ -61,18 +61,44 @@ def fold_whole(core: Core, task: Task) -> Result:
     return _result(changes, live.num_rows, deletes.num_rows)
 
 
+def fold_streamed(core: Core, task: Task) -> Result:
+    """The same for more rows than memory should hold: it holds their keys alone."""
+    reader = _reader(core, task)
+    schema = reader.schema
+    levels = reader.levels()
+    seen = _no_keys(schema, sum(level.rows for level in levels))
+    parts: list[pa.RecordBatch] = []
+
+    def noted() -> Iterator[pa.RecordBatch]:
+        for batch in winners(levels, schema, core, seen=seen):
+            parts.append(shaped(batch, schema.key_schema))
+            yield batch
+
+    changes, written, deleted = _write_live(reader, noted(), cluster=task["cluster"])
+    keys = pa.Table.from_batches(parts, schema.key_schema)
+    hidden = fold.delete_keys(_base(reader), keys, core.env, known=seen.numbers)
+    return _result(fold.together([changes, hidden]), written, deleted)
+
+
 def write_rows(core: Core, task: Task) -> Result:
     """The newest rows of one slice as new fragments, streamed."""
     reader = _reader(core, task)
-    schema = reader.schema
     shards = [UUID(shard) for shard in task["shards"]] if "shards" in task else None
-    levels = reader.levels(shards)
     number, count = task.get("slice", (0, 1))
+    rows = winners(reader.levels(shards), reader.schema, core, only=(number, count))
+    return _result(*_write_live(reader, rows, cluster=task["cluster"]))
+
+
+def _write_live(
+    reader: SnapshotReader, newest: Iterator[pa.RecordBatch], *, cluster: bool
+) -> tuple[fold.Changes, int, int]:
+    """Those rows that are no deletes as new fragments; how many are, and how many are not."""
+    schema = reader.schema
     written = deleted = 0
 
     def live() -> Iterator[pa.RecordBatch]:
         nonlocal written, deleted
-        for batch in winners(levels, schema, core, only=(number, count)):
+        for batch in newest:
             marks = batch.column(TOMBSTONE)
             kept = batch if marks.true_count == 0 else batch.filter(pc.invert(marks))
             deleted += batch.num_rows - kept.num_rows
@@ -81,38 +107,52 @@ def write_rows(core: Core, task: Task) -> Result:
                 yield shaped(kept, schema.plain)
 
     rows = live()
-    if task["cluster"] and schema.primary_key:
+    if cluster and schema.primary_key:
         rows = _clustered(rows, schema)
     changes = fold.write_rows(_base(reader), rows)
-    return _result(changes, written, deleted)
+    return changes, written, deleted
 
 
 def hide_rows(core: Core, task: Task) -> Result:
-    """Deletion vectors for a share of the base's fragments, over all keys of the job.
+    """Deletion vectors for a share of the base's fragments, over all keys of the job."""
+    reader = _reader(core, task)
+    names = list(reader.schema.primary_key)
+    rows = sum(level.rows for level in reader.levels())
+
+    def bare() -> Iterator[pa.RecordBatch]:
+        return (batch for level in reader.levels() for batch in level.scan(names))
+
+    return _result(hide_in_passes(_base(reader), task, bare, rows), 0, 0)
+
+
+def hide_in_passes(
+    base: LanceBase, task: Task, bare: Callable[[], Iterator[pa.RecordBatch]], rows: int
+) -> fold.Changes:
+    """Hide the rows of the keys that `bare` reads, in the task's fragments.
 
     The keys come in passes, so that memory holds one pass of them however many there are.
     """
-    reader = _reader(core, task)
-    base, schema = _base(reader), reader.schema
+    names = base.schema.primary_key
+    dtype = pk_type(base.schema.key_schema, names)
     passes = int(task["passes"])
     found: dict[int, list[fold.Offsets]] = {int(f): [] for f in task["fragments"]}
     for number in range(passes):
-        keys = _keys(reader.levels(), schema, (number, passes))
+        parts = (pk_values(only_slice(batch, names, (number, passes)), names) for batch in bare())
+        keys = keysets.key_set(parts, dtype, rows // passes)
         for fragment, offsets in found.items():
             offsets.append(fold.find_keys(base, fragment, keys))
-    parts = [
+    return fold.together(
         fold.hide_rows(base, fragment, np.unique(np.concatenate(offsets)))
         for fragment, offsets in found.items()
-    ]
-    return _result(fold.together(parts), 0, 0)
+    )
 
 
 def hide_indexed(core: Core, task: Task) -> Result:
     """Deletion vectors for the whole base through the index of its key: for few keys."""
     reader = _reader(core, task)
     schema = reader.schema
-    bare = _key_batches(reader.levels(), schema, (0, 1))
-    keys = pa.Table.from_batches(bare, schema.key_schema)
+    bare = [b for level in reader.levels() for b in level.scan(list(schema.primary_key))]
+    keys = pa.Table.from_batches([shaped(b, schema.key_schema) for b in bare], schema.key_schema)
     distinct = keys.group_by(list(schema.primary_key)).aggregate([])
     found = fold.delete_keys(_base(reader), shaped(distinct, schema.key_schema), core.env)
     return _result(found, 0, 0)
@@ -120,6 +160,7 @@ def hide_indexed(core: Core, task: Task) -> Result:
 
 TASKS: Final[dict[str, Run]] = {
     "fold_whole": fold_whole,
+    "fold_streamed": fold_streamed,
     "write_rows": write_rows,
     "hide_rows": hide_rows,
     "hide_indexed": hide_indexed,
@@ -154,16 +195,11 @@ def winners(
         )
         for batches in scans:
             level_keys = []
-            for batch in batches:
-                chosen = only_slice(batch, key, only)
-                keys = pk_values(chosen, key)
-                mask = seen.new(keys)
-                if mask is not None:
-                    fresh = pa.array(mask)
-                    chosen, keys = chosen.filter(fresh), keys.filter(fresh)
-                level_keys.append(keys)
-                if chosen.num_rows:
-                    yield chosen
+            chosen = (only_slice(batch, key, only) for batch in batches)
+            for rows, keys, fresh in unseen(chosen, seen, key):
+                level_keys.append(keys if fresh is None else keys.filter(pa.array(fresh)))
+                if rows.num_rows:
+                    yield rows
             # Only now: within a level no key occurs twice.
             for keys in level_keys:
                 seen.add(keys)
@@ -184,23 +220,7 @@ def _grouped(levels: Sequence[Level]) -> Iterator[list[Level]]:
 
 
 def _no_keys(schema: TableSchema, expected: int) -> KeySet:
-    return KeySet(pk_values(schema.key_schema.empty_table(), schema.primary_key).type, expected)
-
-
-def _keys(levels: Sequence[Level], schema: TableSchema, only: Slice) -> keysets.KeySet:
-    bare = _key_batches(levels, schema, only)
-    table = pa.Table.from_batches(bare, schema.key_schema)
-    return keysets.key_set(pk_values(table, schema.primary_key))
-
-
-def _key_batches(levels: Sequence[Level], schema: TableSchema, only: Slice) -> list[pa.RecordBatch]:
-    names = schema.primary_key
-    parts = [
-        only_slice(batch, names, only).select(list(names))
-        for level in levels
-        for batch in level.scan(list(names))
-    ]
-    return [shaped(part, schema.key_schema) for part in parts]
+    return KeySet(pk_type(schema.key_schema, schema.primary_key), expected)
 
 
 def only_slice(batch: pa.RecordBatch, key: Sequence[str], only: Slice) -> pa.RecordBatch:

@@ -126,7 +126,7 @@ def test_every_kind_of_key_is_found(make_lake: MakeLake, dtype: pa.DataType) -> 
         if in_pieces:
             changes = fold.delete_keys_in_fragment(base, 0, fold.key_set(base, keys))
         else:
-            changes = fold.delete_keys(base, keys)
+            changes = fold.delete_keys(base, keys, SYSTEM)
         mine = fold.Claim("me", lake.fence_base("me"))
         with pytest.raises(InvalidInput, match="before the own fence"):
             lake.commit_fold(
@@ -316,5 +316,5 @@ def test_key_set_tells_keys_with_one_hash_apart(monkeypatch: pytest.MonkeyPatch)
     import weir.lake.keysets as module
 
     monkeypatch.setattr(module, "siphash13", lambda rows: np.zeros(len(rows.lengths), np.uint64))
-    keys = key_set(pa.array(["a", "b"]))
+    keys = key_set([pa.array(["a"]), pa.array(["b"])], pa.utf8())
     assert keys.find(pa.array(["b", "c", "a", "d"])).tolist() == [0, 2]

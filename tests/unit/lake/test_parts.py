@@ -67,7 +67,10 @@ def test_filters_over_rows_in_memory() -> None:
         list(filter_rows(rows, "a >", None))
 
 
-@given(st.lists(st.integers(-50, 50)), st.lists(st.integers(-50, 50)))
+NUMBERS = st.lists(st.integers(-50, 50) | st.integers(-(2**63), 2**63 - 1))
+
+
+@given(NUMBERS, NUMBERS)
 def test_key_index_and_set_equal_python(here: list[int], asked: list[int]) -> None:
     for dtype, cast in ((pa.int64(), int), (pa.utf8(), str)):
         keys = pa.array([cast(n) for n in here], dtype)
@@ -75,7 +78,7 @@ def test_key_index_and_set_equal_python(here: list[int], asked: list[int]) -> No
         found = KeyIndex(keys).find(wanted)
         assert found.tolist() == [i for i, n in enumerate(here) if n in set(asked)]
         expected = [i for i, n in enumerate(asked) if n in set(here)]
-        assert key_set(keys).find(wanted).tolist() == expected
+        assert key_set([keys], dtype).find(wanted).tolist() == expected
 
 
 def test_key_index_states_its_size() -> None:
