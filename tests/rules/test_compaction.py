@@ -15,7 +15,7 @@ import weir
 from weir.errors import CommitConflict
 from weir.lake import fold
 from weir.lake.fold import FOLD
-from weir.upkeep import compact_jobs, compact_plan, compact_tasks
+from weir.upkeep import compact_cut, compact_jobs, compact_tasks
 from weir.upkeep.compact import CompactionPolicy, compact
 from weir.upkeep.compact_jobs import Jobs, keep_base_from
 from weir.upkeep.tasks import LocalRunner, run_task
@@ -308,9 +308,9 @@ def test_p5_tasks_in_slices_give_the_same_rows(
             return super().run(core, tasks, progress)
 
     kinds: list[str] = []
-    monkeypatch.setattr(compact_plan, "SLICE_ROWS", 7)
-    monkeypatch.setattr(compact_plan, "TASK_BYTES", 200)
-    monkeypatch.setattr(compact_plan, "FRAGMENT_ROWS", 5)
+    monkeypatch.setattr(compact_cut, "SLICE_ROWS", 7)
+    monkeypatch.setattr(compact_cut, "TASK_BYTES", 200)
+    monkeypatch.setattr(compact_cut, "FRAGMENT_ROWS", 5)
     table = make(tmp_path, keyed=keyed)
     fill(table, keyed=keyed)
     table.compact()
@@ -359,8 +359,8 @@ def test_p5_few_keys_are_found_through_the_index_of_the_base(
 def test_text_keys_are_sliced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = pa.schema([pa.field("k", pa.utf8(), nullable=False), pa.field("v", pa.int32())])
     table = weir.create(str(tmp_path / "t"), schema, primary_key="k")
-    monkeypatch.setattr(compact_plan, "SLICE_ROWS", 5)
-    monkeypatch.setattr(compact_plan, "STREAMED_TEXTS", 5)
+    monkeypatch.setattr(compact_cut, "SLICE_ROWS", 5)
+    monkeypatch.setattr(compact_cut, "STREAMED_TEXTS", 5)
     for number in range(2):
         with table.writer() as writer:
             writer.put([{"k": f"k{i}", "v": number} for i in range(number * 5, 20)])
@@ -389,7 +389,7 @@ def test_p5_a_piece_that_is_streamed_gives_the_same_rows(
         ]
     )
     kinds: list[str] = []
-    monkeypatch.setattr(compact_plan, "WHOLE_BYTES", 1)
+    monkeypatch.setattr(compact_cut, "WHOLE_BYTES", 1)
     monkeypatch.setattr(fold, "INDEX_PAYS_ROWS_PER_KEY", 0 if indexed else 1 << 40)
     table = weir.create(str(tmp_path / "t"), schema, primary_key=key)
     model: dict[int, int] = {}
@@ -433,16 +433,16 @@ def test_indexes_cover_the_new_rows(tmp_path: Path) -> None:
 
 def test_many_small_files_become_few(tmp_path: Path) -> None:
     table = make(tmp_path, buckets=1)
-    for number in range(compact_plan_small() + 1):
+    for number in range(small_files() + 1):
         put(table, {number: "x"})
         table.compact(rewrite=False)
-    assert len(table.core.lake.open_base().fragments()) > compact_plan_small()
+    assert len(table.core.lake.open_base().fragments()) > small_files()
     put(table, {999: "x"})
     table.compact()
     assert len(table.core.lake.open_base().fragments()) == 1
 
 
-def compact_plan_small() -> int:
+def small_files() -> int:
     from weir.upkeep.compact import SMALL_FRAGMENTS
 
     return SMALL_FRAGMENTS
@@ -628,7 +628,7 @@ def test_a_task_is_found_by_name_only(tmp_path: Path) -> None:
 def test_l4_a_claim_at_work_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that takes longer than the lease is left alone, as long as its tasks finish."""
     monkeypatch.setattr(compact_jobs, "RENEW", 0.0)
-    monkeypatch.setattr(compact_plan, "TASK_BYTES", 1)
+    monkeypatch.setattr(compact_cut, "TASK_BYTES", 1)
     table = make(tmp_path, keyed=False)
     fill(table, keyed=False)
     model = rows_of(table)

@@ -18,6 +18,7 @@ from weir.lake.filters import filter_batches, filter_columns, is_for_lance
 from weir.lake.keysets import rows_of_keys
 from weir.lake.lance_errors import lance_errors
 from weir.lake.literals import key_filter
+from weir.lake.live import has_dense_deletes, scan_past_deletes
 from weir.lake.resident import ResidentKeys, identity
 from weir.lake.schemas import base_schema
 
@@ -112,17 +113,31 @@ class LanceBase:
             handed_out = [*wanted, *(["_rowaddr"] if with_row_address else [])]
             yield from filter_batches(rows, filter, handed_out, limit)
             return
+        chosen = None if fragments is None else [self.fragment(i) for i in fragments]
         with lance_errors(f"scanning {self._where}"):
+            if filter is None and limit is None and self._has_dense_deletes:
+                yield from scan_past_deletes(
+                    self.dataset,
+                    columns,
+                    fragments=chosen,
+                    batch_size=batch_size or SCAN_BATCH_ROWS,
+                    with_row_address=with_row_address,
+                )
+                return
             scanner = self.dataset.scanner(
                 columns=None if columns is None else list(columns),
                 filter=filter,
-                fragments=None if fragments is None else [self.fragment(i) for i in fragments],
+                fragments=chosen,
                 limit=limit,
                 batch_size=batch_size or SCAN_BATCH_ROWS,
                 with_row_address=with_row_address,
                 scan_in_order=True,
             )
             yield from scanner.to_batches()
+
+    @cached_property
+    def _has_dense_deletes(self) -> bool:
+        return has_dense_deletes(self.dataset)
 
     def fragment(self, fragment_id: int) -> lance.LanceFragment:
         """One fragment, or `MissingEntry`."""

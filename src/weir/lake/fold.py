@@ -10,7 +10,7 @@ files that no version names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 from uuid import UUID
@@ -139,13 +139,50 @@ def delete_keys_in_fragment(base: LanceBase, fragment_id: int, keys: KeySet) -> 
 def find_keys(base: LanceBase, fragment_id: int, keys: KeySet) -> Offsets:
     """Where in the fragment the rows of `keys` are."""
     names = base.schema.primary_key
-    wanted: list[Offsets] = []
-    for batch in base.scan(
-        list(names), fragments=[fragment_id], with_row_address=True, batch_size=FIND_BATCH_ROWS
-    ):
-        found = keys.find(pk_values(batch, names))
-        wanted.append(batch.column("_rowaddr").to_numpy()[found] & _ROW_BITS)
+    wanted = [
+        _offsets(batch)[keys.find(pk_values(batch, names))]
+        for batch in _key_batches(base, fragment_id)
+    ]
     return np.concatenate(wanted) if wanted else np.zeros(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentKeys:
+    """Keys of a fragment, and where in it their rows are."""
+
+    fragment_id: int
+    keys: pa.Array
+    offsets: Offsets
+
+
+def read_keys(base: LanceBase, fragments: Iterable[int], rows_max: int) -> Iterator[FragmentKeys]:
+    """The keys of each of those fragments, about so many at a time."""
+    names = base.schema.primary_key
+    for fragment_id in fragments:
+        keys: list[pa.Array] = []
+        offsets: list[Offsets] = []
+        for batch in _key_batches(base, fragment_id):
+            keys.append(pk_values(batch, names))
+            offsets.append(_offsets(batch))
+            if sum(map(len, keys)) >= rows_max:
+                yield FragmentKeys(fragment_id, pa.concat_arrays(keys), np.concatenate(offsets))
+                keys, offsets = [], []
+        if keys:
+            yield FragmentKeys(fragment_id, pa.concat_arrays(keys), np.concatenate(offsets))
+
+
+def _key_batches(base: LanceBase, fragment_id: int) -> Iterator[pa.RecordBatch]:
+    return base.scan(
+        list(base.schema.primary_key),
+        fragments=[fragment_id],
+        with_row_address=True,
+        batch_size=FIND_BATCH_ROWS,
+    )
+
+
+def _offsets(batch: pa.RecordBatch) -> Offsets:
+    offsets: Offsets = batch.column("_rowaddr").to_numpy() & _ROW_BITS
+    return offsets
 
 
 def hide_rows(base: LanceBase, fragment_id: int, offsets: Offsets) -> Changes:

@@ -21,6 +21,8 @@ _SLOTS_PER_KEY: Final = 8
 _SLOT_BITS_MIN: Final = 12
 _SLOT_BITS_MAX: Final = 26
 """At most 320 MiB of slots; with more than 8 million keys more of them lose their slot."""
+_EXPECTED_MAX: Final = 1 << 20
+"""No more room than for so many is made ahead: 50 MB. Nobody knows how many of them are equal."""
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -40,33 +42,39 @@ def codes_of(keys: pa.Array) -> Codes:
 class SlotTable:
     """A growing set of numbers. One thread at a time while it grows.
 
-    `expected`: how many will come, if known. Each doubling settles all of them anew.
+    `expected`: how many will come, if known; each doubling settles all of them anew.
     """
 
     def __init__(self, expected: int = 0) -> None:
-        self._keys: Codes = np.empty(expected, np.int64)
-        self._count = 0
+        expected = min(expected, _EXPECTED_MAX)
+        # Places count from 1, so that a new table of zeros is an empty one, page by page.
+        self._keys: Codes = np.empty(expected + 1, np.int64)
+        self._end = 1
         self._lost: list[Codes] = []
         self._resize(_bits_for(expected))
 
+    def __len__(self) -> int:
+        """At least the number of different numbers."""
+        return self._end - 1
+
     def add(self, codes: Codes) -> None:
         """Take numbers in; one that is there already does no harm."""
-        first = self._count
+        first = self._end
         self._reserve(len(codes))
-        self._keys[first : self._count] = codes
-        bits = _bits_for(self._count)
+        self._keys[first : self._end] = codes
+        bits = _bits_for(self._end)
         if bits > self._bits:
             self._resize(bits)
-            first = 0
+            first = 1
         self._settle(first)
 
     def _settle(self, first: int) -> None:
         """Give every key from `first` on its slot; whoever loses one is remembered apart."""
-        codes = self._keys[first : self._count]
+        codes = self._keys[first : self._end]
         slots = self._slot(codes)
         before = self._table[slots]
-        pushed = before[(before >= 0) & (self._keys[before] != codes)]
-        self._table[slots] = np.arange(first, self._count, dtype=np.int32)
+        pushed = before[(before > 0) & (self._keys[before] != codes)]
+        self._table[slots] = np.arange(first, self._end, dtype=np.int32)
         self._used[slots] = True
         beaten = codes[self._keys[self._table[slots]] != codes]
         lost = np.concatenate([self._keys[pushed], beaten])
@@ -99,14 +107,14 @@ class SlotTable:
     def _resize(self, bits: int) -> None:
         self._bits = bits
         self._used = np.zeros(1 << bits, np.bool_)
-        self._table = np.full(1 << bits, -1, np.int32)
+        self._table = np.zeros(1 << bits, np.int32)
         self._lost = []
 
     def _reserve(self, more: int) -> None:
-        self._count += more
-        assert self._count < 2**31, "a table of slots numbers its keys with 31 bits"
-        if self._count > len(self._keys):
-            larger = np.empty(max(self._count, 2 * len(self._keys)), np.int64)
+        self._end += more
+        assert self._end < 2**31, "a table of slots numbers its keys with 31 bits"
+        if self._end > len(self._keys):
+            larger = np.empty(max(self._end, 2 * len(self._keys)), np.int64)
             larger[: len(self._keys)] = self._keys
             self._keys = larger
 

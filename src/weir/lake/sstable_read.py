@@ -34,6 +34,7 @@ from weir.lake.cache import ByteCache
 from weir.lake.filters import filter_rows
 from weir.lake.keysets import KeyIndex, rows_of_keys
 from weir.lake.lance_errors import lance_errors
+from weir.lake.live import RowRange, has_dense_deletes, scan_past_deletes
 from weir.lake.schemas import with_field_ids
 from weir.store.api import ObjectMissing, Store
 
@@ -85,6 +86,23 @@ class _Projection:
         return align_batch(shaped, self.target)
 
 
+@dataclass(frozen=True)
+class SsTablePart:
+    """A range of the rows of an SSTable, to be scanned."""
+
+    table: LanceSsTable
+    within: RowRange
+
+    @property
+    def rows(self) -> int:
+        """At least the number of rows a scan gives."""
+        return min(self.within[1], self.table.rows)
+
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The newest row of each key of the SSTable that lies in this range."""
+        yield from self.table.scan_part(columns, self.within)
+
+
 class LanceSsTable:
     """One published SSTable. Immutable and safe to share between threads."""
 
@@ -125,7 +143,20 @@ class LanceSsTable:
             return
         yield from self._read(projection, filter)
 
+    def part(self, within: RowRange) -> SsTablePart:
+        """A range of its rows; those count that a later row of the SSTable replaces, too."""
+        return SsTablePart(self, within)
+
+    def scan_part(
+        self, columns: Sequence[str] | None, within: RowRange
+    ) -> Iterator[pa.RecordBatch]:
+        """What `scan` gives of such a range."""
+        yield from self._read_all(self._projection(self._wanted(columns)), within)
+
     def _read(self, projection: _Projection, filter: str | None) -> Iterator[pa.RecordBatch]:
+        if filter is None and self._has_dense_deletes:
+            yield from self._read_all(projection, None)
+            return
         with lance_errors(f"scanning {self.dataset.uri}"):
             scanner = self.dataset.scanner(
                 columns=projection.source_names,
@@ -135,6 +166,19 @@ class LanceSsTable:
             )
             for batch in scanner.to_batches():
                 yield projection.apply(batch)
+
+    def _read_all(
+        self, projection: _Projection, within: RowRange | None
+    ) -> Iterator[pa.RecordBatch]:
+        with lance_errors(f"scanning {self.dataset.uri}"):
+            for batch in scan_past_deletes(
+                self.dataset, projection.source_names, within=within, batch_size=SCAN_BATCH_ROWS
+            ):
+                yield projection.apply(batch)
+
+    @cached_property
+    def _has_dense_deletes(self) -> bool:
+        return has_dense_deletes(self.dataset)
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of those keys that are here, tombstones included, in no promised order.

@@ -28,7 +28,7 @@ from weir.spark.runner import SparkRunner, slots_of, watched
 from weir.spark.staging import STAGING
 from weir.spark.types import arrow_schema, check_written, from_spark
 from weir.table.core import Core
-from weir.upkeep.compact_plan import fragment_shares
+from weir.upkeep.compact_cut import fragment_shares
 from weir.upkeep.exclusive import Hold, without_compaction
 from weir.upkeep.tasks import Progress
 

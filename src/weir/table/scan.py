@@ -21,11 +21,11 @@ from weir.shard.levels import Level
 from weir.shard.merge import merge_count, merge_lookup, merge_scan, output_schema
 from weir.table.core import Core
 from weir.table.glance import Choice
+from weir.table.reader import SnapshotReader
 from weir.table.snapshot import (
     Freshness,
     Pinned,
     Snapshot,
-    SnapshotReader,
     check_freshness,
     expired,
     pinned_snapshot,

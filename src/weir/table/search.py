@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.shard.indexes_plan import SearchOptions, search_levels
+from weir.table.reader import SnapshotReader
 from weir.table.scan import with_snapshot
-from weir.table.snapshot import Freshness, Pinned, SnapshotReader, check_freshness
+from weir.table.snapshot import Freshness, Pinned, check_freshness
 
 if TYPE_CHECKING:
     from weir.table.table import Table

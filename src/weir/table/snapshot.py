@@ -1,9 +1,9 @@
-"""A consistent cut of the table, and the levels a reader of it merges.
+"""A consistent cut of the table.
 
 Keeps
   L-1  shard manifests first, WAL tails next, the base last: what moves, moves towards what is read
        later
-  L-2  generations the base has folded in are skipped; sealed shards are older than their heirs
+  L-2  sealed shards are older than their heirs
   K-7  a reader at a checkpoint sees nothing past its T
 A snapshot is a few numbers per shard and travels as JSON; whoever opens it reads the same rows.
 """
@@ -11,36 +11,22 @@ A snapshot is a few numbers per shard and travels as JSON; whoever opens it read
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 from uuid import UUID
 
-import pyarrow as pa
-
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired, WalStoreMismatch
 from weir.format.manifest import ShardManifest, Status
-from weir.format.schema import TableSchema, align_batch
-from weir.format.wal_entry import WalEntry
-from weir.lake.api import Base
 from weir.log.floors import FloorValues
-from weir.log.site import ShardSite
-from weir.shard.levels import Level, MemLevel
 from weir.table.core import Core
 from weir.table.glance import Choice, glance
-from weir.table.tail_levels import HELD_ENTRIES
-from weir.table.tails import Tails, live_entries
 from weir.types import Version
 
 Freshness = Literal["base", "flushed", "durable"]
 
-EAGER_ENTRIES: Final = 512
-"""Tail entries opened as one level in memory; of a longer tail this many at a time are held."""
 STILL_ATTEMPTS: Final = 16
 """How often a cut is taken anew because the base moved; a compaction commits up to six times."""
-_UNKNOWN_ROWS: Final = 1 << 40
-_TAKEN_BYTES: Final = 4 << 20
-"""Entries handed to a tail that is kept at a time: one that turns out too large is let go soon."""
 
 
 class ShardPin(Protocol):
@@ -259,119 +245,6 @@ def _cut_of(manifest: ShardManifest, through: int) -> Cut:
         tuple((s.generation, s.path) for s in manifest.sstables),
         manifest.status is Status.SEALED,
     )
-
-
-class SnapshotReader:
-    """Opens what a snapshot names. Safe to share between threads."""
-
-    def __init__(self, core: Core, snapshot: Snapshot) -> None:
-        self.core = core
-        self.snapshot = snapshot
-        self.base: Base = core.lake.open_base(snapshot.base_version)
-
-    @property
-    def schema(self) -> TableSchema:
-        """The schema of the snapshot's base version; older rows are brought into its shape."""
-        return self.base.schema
-
-    def levels(self, shards: Sequence[UUID] | None = None) -> list[Level]:
-        """The fresh levels, newest first, of those shards only when given.
-
-        Tail entries are fetched and SSTables opened, several shards at a time.
-        """
-        cuts = [c for c in self.snapshot.cuts if shards is None or c.shard in shards]
-        opened = self.core.env.threads.map(self.levels_of, cuts, workers=16)
-        return [level for levels in opened for level in levels]
-
-    def levels_of(self, cut: Cut) -> list[Level]:
-        """The levels of one shard: its tail, then its SSTables from the newest on."""
-        levels: list[Level] = list(self._tail(cut))
-        folded = self.base.compacted.get(cut.shard, 0)
-        for generation, name in sorted(cut.sstables, reverse=True):
-            if generation > folded:
-                levels.append(self.core.lake.open_sstable(cut.shard, name, self.schema))
-        return levels
-
-    def _tail(self, cut: Cut) -> Iterator[Level]:
-        if cut.through == cut.after:
-            return
-        site = self.core.site_at(cut.shard, cut.through)
-        held = self._held_tail(site, cut)
-        if held is not None:
-            if held.rows:
-                yield held
-            return
-        if cut.through - cut.after <= EAGER_ENTRIES:
-            level = _tail_level(self.core.tails, site, cut, cut.after, cut.through, self.schema)
-            if level.rows:
-                yield level
-            return
-        for last in range(cut.through, cut.after, -EAGER_ENTRIES):
-            yield _LongTail(
-                self.core.tails, site, cut, max(last - EAGER_ENTRIES, cut.after), last, self.schema
-            )
-
-    def _held_tail(self, site: ShardSite, cut: Cut) -> Level | None:
-        """The tail as a level that is kept between reads; None when it is too long for that."""
-        if cut.through - cut.after > HELD_ENTRIES:
-            return None
-        tails, key = self.core.tails, (cut.shard, cut.after, cut.generation)
-        reached = tails.levels.reached(key, self.schema)
-        if reached is None:
-            return None
-        fresh: list[WalEntry] = []
-        nbytes = 0
-        for entry in tails.entries(site, reached, cut.through) if reached < cut.through else ():
-            fresh.append(entry)
-            nbytes += entry.size
-            if nbytes > _TAKEN_BYTES:
-                if not tails.levels.extend(key, self.schema, fresh):
-                    return None
-                fresh, nbytes = [], 0
-        if fresh and not tails.levels.extend(key, self.schema, fresh):
-            return None
-        return tails.levels.view(key, self.schema, cut.through)
-
-
-def _tail_level(
-    tails: Tails, site: ShardSite, cut: Cut, after: int, last: int, schema: TableSchema
-) -> MemLevel:
-    batches = [
-        align_batch(batch, schema.wal)
-        for entry in live_entries(tails.entries(site, after, last), cut.generation)
-        for batch in entry.batches
-    ]
-    return MemLevel(batches, schema, site.env)
-
-
-@dataclass(frozen=True)
-class _LongTail:
-    """A piece of a long tail, read when it is its turn: memory holds one piece at a time."""
-
-    tails: Tails
-    site: ShardSite
-    cut: Cut
-    after: int
-    last: int
-    schema: TableSchema
-
-    @property
-    def rows(self) -> int:
-        """Not known before reading; so many that nobody reads it ahead."""
-        return _UNKNOWN_ROWS
-
-    def scan(
-        self, columns: Sequence[str] | None = None, *, filter: str | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Read the entries and scan them."""
-        yield from self._load().scan(columns, filter=filter)
-
-    def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read the entries and look there."""
-        return self._load().lookup(keys, columns)
-
-    def _load(self) -> MemLevel:
-        return _tail_level(self.tails, self.site, self.cut, self.after, self.last, self.schema)
 
 
 def expired(error: Exception, core: Core, attempts: int) -> SnapshotExpired:

@@ -15,8 +15,9 @@ from weir.errors import CommitConflict, StoreError, WeirError
 from weir.lake.fold import Changes
 from weir.table.core import Core
 from weir.table.making import open as open_table
+from weir.table.reader import SnapshotReader
 from weir.table.scan import Scan
-from weir.table.snapshot import Snapshot, SnapshotReader
+from weir.table.snapshot import Snapshot
 from weir.testing.model_lake import ModelLake
 from weir.testing.roles import core_of, table_rows
 from weir.testing.scenarios import SHARD, TABLE, Role, Run

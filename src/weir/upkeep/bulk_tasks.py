@@ -7,17 +7,23 @@ from typing import Final
 
 import pyarrow as pa
 
+from weir.format.keys import pk_values
 from weir.lake.base import LanceBase
 from weir.table.core import Core
-from weir.upkeep.compact_tasks import hide_in_passes
+from weir.upkeep.compact_tasks import hide_keys
 from weir.upkeep.tasks import Result, Run, Task
 
 
 def hide_rows(core: Core, task: Task) -> Result:
-    """Deletion vectors for a share of the fragments; keys are read pass by pass."""
+    """Deletion vectors for a share of the fragments."""
     base = core.lake.open_base(int(task["version"]))
     assert isinstance(base, LanceBase), "a bulk load works on Lance"
-    changes = hide_in_passes(base, task, lambda: _keys(core, task["keys"]), rows=0)
+    names = base.schema.primary_key
+
+    def keys() -> Iterator[pa.Array]:
+        return (pk_values(batch, names) for batch in _keys(core, task["keys"]))
+
+    changes = hide_keys(base, task, keys)
     return {"changes": changes.to_json()}
 
 

@@ -27,9 +27,10 @@ from weir.lake.pylance_lake import PylanceLake
 from weir.log.site import ShardSite
 from weir.table.core import Core
 from weir.table.table import Table
+from weir.upkeep.compact_cut import make_tasks
 from weir.upkeep.compact_finish import Finisher
 from weir.upkeep.compact_jobs import PROGRESS, Job, JobRecord, Jobs, Renewal
-from weir.upkeep.compact_plan import Waiting, find_waiting, log_of, make_job, make_tasks
+from weir.upkeep.compact_plan import Waiting, find_waiting, log_of, make_job
 from weir.upkeep.compact_wal import publish_closed
 from weir.upkeep.pinning import base_floor
 from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner

@@ -7,25 +7,24 @@ A task that is run twice writes files twice; the result that arrives names one s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol, cast
 from uuid import UUID
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.format.columns import VarBytes, fixed_values, var_values
 from weir.format.keys import pk_type, pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
-from weir.format.siphash import siphash13
 from weir.lake import fold, keysets
 from weir.lake.base import LanceBase
+from weir.lake.sstable_read import LanceSsTable
 from weir.shard.keyset import KeySet, unseen
-from weir.shard.levels import Level, shaped
+from weir.shard.levels import shaped
 from weir.table.core import Core
-from weir.table.snapshot import Snapshot, SnapshotReader
+from weir.table.reader import SnapshotReader, Unit
+from weir.table.snapshot import Snapshot
 from weir.upkeep.tasks import Result, Run, Task
 
 READ_AHEAD_LEVELS: Final = 4
@@ -34,10 +33,16 @@ READ_AHEAD_ROWS: Final = 1_000_000
 CLUSTER_ROWS: Final = fold.ROWS_PER_FILE
 """Rows sorted at a time when clustering: a file's worth."""
 
-Slice = tuple[int, int]
-"""(i, n): the keys whose hash modulo n is i."""
 
-_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+class Scanned(Protocol):
+    """A level, or a part of one, as far as a merge of all its rows cares."""
+
+    @property
+    def rows(self) -> int:
+        """At least the number of rows a scan gives."""
+
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The newest row of each key, tombstones included."""
 
 
 def fold_whole(core: Core, task: Task) -> Result:
@@ -81,12 +86,37 @@ def fold_streamed(core: Core, task: Task) -> Result:
 
 
 def write_rows(core: Core, task: Task) -> Result:
-    """The newest rows of one slice as new fragments, streamed."""
+    """The newest rows of some shards as new fragments, streamed: all of them, or one piece."""
     reader = _reader(core, task)
     shards = [UUID(shard) for shard in task["shards"]] if "shards" in task else None
-    number, count = task.get("slice", (0, 1))
-    rows = winners(reader.levels(shards), reader.schema, core, only=(number, count))
+    if "units" in task:
+        assert shards is not None
+        rows = _piece_winners(core, reader, reader.units(shards), task)
+    else:
+        rows = winners(reader.levels(shards), reader.schema, core)
     return _result(*_write_live(reader, rows, cluster=task["cluster"]))
+
+
+def _piece_winners(
+    core: Core, reader: SnapshotReader, units: Sequence[Unit], task: Task
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece that nothing newer replaces; memory holds the keys of the piece."""
+    first, end = task["units"]
+    schema = reader.schema
+    own: list[Scanned] = [reader.open_unit(unit) for unit in units[first:end]]
+    if task["within"] is not None:
+        offset, limit = task["within"]
+        own = [cast("LanceSsTable", level).part((offset, limit)) for level in own]
+    newer = [reader.open_unit(unit) for unit in units[:first]]
+    beaten = _no_keys(schema, 0)
+    if newer:
+        ours = keysets.key_set(
+            _keys(own, schema), key_type(schema), sum(level.rows for level in own)
+        )
+        for keys in _keys(newer, schema):
+            beaten.add(keys.take(pa.array(ours.find(keys))))
+        del ours
+    yield from winners(own, schema, core, seen=beaten)
 
 
 def _write_live(
@@ -116,33 +146,35 @@ def _write_live(
 def hide_rows(core: Core, task: Task) -> Result:
     """Deletion vectors for a share of the base's fragments, over all keys of the job."""
     reader = _reader(core, task)
-    names = list(reader.schema.primary_key)
-    rows = sum(level.rows for level in reader.levels())
-
-    def bare() -> Iterator[pa.RecordBatch]:
-        return (batch for level in reader.levels() for batch in level.scan(names))
-
-    return _result(hide_in_passes(_base(reader), task, bare, rows), 0, 0)
+    levels = reader.levels()
+    changes = hide_keys(_base(reader), task, lambda: _keys(levels, reader.schema))
+    return _result(changes, 0, 0)
 
 
-def hide_in_passes(
-    base: LanceBase, task: Task, bare: Callable[[], Iterator[pa.RecordBatch]], rows: int
-) -> fold.Changes:
-    """Hide the rows of the keys that `bare` reads, in the task's fragments.
+def hide_keys(base: LanceBase, task: Task, keys: Callable[[], Iterable[pa.Array]]) -> fold.Changes:
+    """Hide the rows of `keys` in the task's fragments.
 
-    The keys come in passes, so that memory holds one pass of them however many there are.
+    Memory holds the keys, or when they are too many those of so many base rows at a time.
     """
-    names = base.schema.primary_key
-    dtype = pk_type(base.schema.key_schema, names)
-    passes = int(task["passes"])
-    found: dict[int, list[fold.Offsets]] = {int(f): [] for f in task["fragments"]}
-    for number in range(passes):
-        parts = (pk_values(only_slice(batch, names, (number, passes)), names) for batch in bare())
-        keys = keysets.key_set(parts, dtype, rows // passes)
-        for fragment, offsets in found.items():
-            offsets.append(fold.find_keys(base, fragment, keys))
+    dtype = key_type(base.schema)
+    keys_max = int(task["keys_max"])
+    fragments = [int(fragment) for fragment in task["fragments"]]
+    if int(task["rows"]) <= keys_max:
+        wanted = keysets.key_set(keys(), dtype, int(task["rows"]))
+        return fold.together(
+            fold.delete_keys_in_fragment(base, fragment, wanted) for fragment in fragments
+        )
+    found: dict[int, list[fold.Offsets]] = {}
+    for part in fold.read_keys(base, fragments, keys_max):
+        ours = keysets.key_set([part.keys], dtype, len(part.keys))
+        hit = _no_keys(base.schema, 0)
+        for some in keys():
+            hit.add(some.take(pa.array(ours.find(some))))
+        stays = hit.new(part.keys)
+        if stays is not None:
+            found.setdefault(part.fragment_id, []).append(part.offsets[~stays])
     return fold.together(
-        fold.hide_rows(base, fragment, np.unique(np.concatenate(offsets)))
+        fold.hide_rows(base, fragment, np.concatenate(offsets))
         for fragment, offsets in found.items()
     )
 
@@ -168,16 +200,11 @@ TASKS: Final[dict[str, Run]] = {
 
 
 def winners(
-    levels: Sequence[Level],
-    schema: TableSchema,
-    core: Core,
-    *,
-    only: Slice = (0, 1),
-    seen: KeySet | None = None,
+    levels: Sequence[Scanned], schema: TableSchema, core: Core, *, seen: KeySet | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The newest row of each key, tombstones included; all rows of a table without a key.
 
-    `seen`, empty at first, holds all keys in the end.
+    Keys in `seen` are left out; it holds all keys in the end.
     """
     key = schema.primary_key
     if not key:
@@ -185,7 +212,7 @@ def winners(
             yield from level.scan()
         return
     if seen is None:
-        seen = _no_keys(schema, sum(level.rows for level in levels) // only[1])
+        seen = _no_keys(schema, sum(level.rows for level in levels))
     for group in _grouped(levels):
         ahead = len(group) > 1
         scans = (
@@ -195,8 +222,7 @@ def winners(
         )
         for batches in scans:
             level_keys = []
-            chosen = (only_slice(batch, key, only) for batch in batches)
-            for rows, keys, fresh in unseen(chosen, seen, key):
+            for rows, keys, fresh in unseen(batches, seen, key):
                 level_keys.append(keys if fresh is None else keys.filter(pa.array(fresh)))
                 if rows.num_rows:
                     yield rows
@@ -205,9 +231,9 @@ def winners(
                 seen.add(keys)
 
 
-def _grouped(levels: Sequence[Level]) -> Iterator[list[Level]]:
+def _grouped(levels: Sequence[Scanned]) -> Iterator[list[Scanned]]:
     """Neighbours that are small enough to be read at once."""
-    group: list[Level] = []
+    group: list[Scanned] = []
     rows = 0
     for level in levels:
         if group and (len(group) == READ_AHEAD_LEVELS or rows + level.rows > READ_AHEAD_ROWS):
@@ -220,27 +246,18 @@ def _grouped(levels: Sequence[Level]) -> Iterator[list[Level]]:
 
 
 def _no_keys(schema: TableSchema, expected: int) -> KeySet:
-    return KeySet(pk_type(schema.key_schema, schema.primary_key), expected)
+    return KeySet(key_type(schema), expected)
 
 
-def only_slice(batch: pa.RecordBatch, key: Sequence[str], only: Slice) -> pa.RecordBatch:
-    """The rows of one slice of the keys."""
-    number, count = only
-    if count == 1:
-        return batch
-    return batch.filter(pa.array(_spread(pk_values(batch, key)) % np.uint64(count) == number))
+def key_type(schema: TableSchema) -> pa.DataType:
+    """The type of the values that stand for keys."""
+    return pk_type(schema.key_schema, schema.primary_key)
 
 
-def _spread(keys: pa.Array) -> npt.NDArray[np.uint64]:
-    """A number for each key, the same for equal keys; not the hash that chose the shard."""
-    dtype = keys.type
-    if pa.types.is_boolean(dtype):
-        keys, dtype = keys.cast(pa.uint8()), pa.uint8()
-    if pa.types.is_integer(dtype):
-        codes = fixed_values(keys, dtype.to_pandas_dtype()).astype(np.int64).view(np.uint64)
-        return (codes * _SPREAD) >> np.uint64(33)
-    values = var_values(keys)
-    return siphash13(VarBytes(values.data, values.starts, values.lengths))
+def _keys(levels: Sequence[Scanned], schema: TableSchema) -> Iterator[pa.Array]:
+    """The keys of each batch; in all levels, and with every row of a log."""
+    names = list(schema.primary_key)
+    return (pk_values(batch, names) for level in levels for batch in level.scan(names))
 
 
 def _clustered(rows: Iterator[pa.RecordBatch], schema: TableSchema) -> Iterator[pa.RecordBatch]:

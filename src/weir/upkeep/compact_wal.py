@@ -18,6 +18,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
+from typing import Final
 
 from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
 from weir.format import paths
@@ -37,10 +38,12 @@ from weir.upkeep.compact_jobs import WalFold
 
 log = logging.getLogger("weir.compact")
 
+_SAMPLES: Final = 4
+"""Entries of a log that are looked at to guess its size."""
 
-def last_generation(site: ShardSite, manifest: ShardManifest, through: int) -> Generation:
-    """The tag of the last entry with rows up to `through`; the manifest's own without one."""
-    current = Generation(manifest.current_generation)
+
+def last_with_rows(site: ShardSite, manifest: ShardManifest, through: int) -> WalEntry | None:
+    """The last entry with rows up to `through`."""
     for position in range(through, manifest.replay_after, -1):
         path = paths.wal_path(site.shard, Position(position))
         try:
@@ -52,8 +55,28 @@ def last_generation(site: ShardSite, manifest: ShardManifest, through: int) -> G
             ) from None
         entry = decode_entry(data, position=Position(position), path=path)
         if not entry.is_fence and entry.batches:
-            return Generation(max(current, entry.generation or current))
-    return current
+            return entry
+    return None
+
+
+def weigh(core: Core, site: ShardSite, after: int, last: WalEntry) -> tuple[int, int]:
+    """About how many rows and bytes the entries from `after` to `last` hold, rather too many.
+
+    The largest of a few entries stands for all: work is cut by it, and memory must do.
+    """
+    entries = last.position - after
+    places = {after + 1 + n * entries // _SAMPLES for n in range(_SAMPLES)} - {int(last.position)}
+
+    def look(position: int) -> list[WalEntry]:
+        try:
+            return list(core.tails.entries(site, position - 1, position))
+        except (MissingEntry, SnapshotExpired):
+            return []  # flushed or collected meanwhile; who reads the plan will be told
+
+    found = core.env.threads.map(look, sorted(places), workers=_SAMPLES)
+    seen = [last, *(entry for part in found for entry in part)]
+    rows, size = max(e.num_rows for e in seen), max(e.size for e in seen)
+    return entries * rows, entries * size
 
 
 def record_tokens(site: ShardSite, after: int, through: int) -> None:

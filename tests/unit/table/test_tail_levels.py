@@ -7,7 +7,8 @@ import weir
 from weir.env import SYSTEM
 from weir.shard.levels import MemLevel
 from weir.table import tail_levels
-from weir.table.snapshot import SnapshotReader, take_snapshot
+from weir.table.reader import SnapshotReader
+from weir.table.snapshot import take_snapshot
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 

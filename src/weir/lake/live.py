@@ -1,0 +1,61 @@
+"""Reading the live rows of a Lance dataset whose deletion vectors are dense.
+
+Lance cuts its reads around deleted rows. Where every second row is deleted that took 342 ms for 2
+million rows of three columns, and 50 ms to read all and drop the deleted ones here (one column: 100
+and 15; with every twentieth deleted 109 and 80; with one half of the file deleted in one piece 23
+and 44). An SSTable of a stream that updates the same keys again and again is of the first kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import lance
+import pyarrow as pa
+
+_DENSE: Final = 8
+"""From one deleted row in so many on, the deleted ones are read too."""
+_ROW_ID: Final = "_rowid"
+
+RowRange = tuple[int, int]
+"""Offset and number of rows, deleted ones included."""
+
+
+def has_dense_deletes(dataset: lance.LanceDataset) -> bool:
+    """Whether reading deleted rows too is likely to be faster; from the manifest alone."""
+    deleted = total = 0
+    for fragment in dataset.get_fragments():
+        metadata = fragment.metadata
+        total += metadata.physical_rows
+        deleted += metadata.physical_rows - metadata.num_rows
+    return deleted * _DENSE >= total > 0 and deleted > 0
+
+
+def scan_past_deletes(
+    dataset: lance.LanceDataset,
+    columns: Sequence[str] | None,
+    *,
+    fragments: Sequence[lance.LanceFragment] | None = None,
+    within: RowRange | None = None,
+    batch_size: int,
+    with_row_address: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The live rows, in order, of that range of rows if given."""
+    offset, limit = within or (None, None)
+    scanner = dataset.scanner(
+        columns=None if columns is None else list(columns),
+        fragments=None if fragments is None else list(fragments),
+        offset=offset,
+        limit=limit,
+        batch_size=batch_size,
+        with_row_address=with_row_address,
+        with_row_id=True,
+        include_deleted_rows=True,
+        scan_in_order=True,
+    )
+    for batch in scanner.to_batches():
+        ids = batch.column(_ROW_ID)
+        names = [name for name in batch.schema.names if name != _ROW_ID]
+        rows = batch.select(names)
+        yield rows if ids.null_count == 0 else rows.filter(ids.is_valid())

@@ -1,0 +1,134 @@
+"""P-5, L-4, C-11: however a compaction is cut, the base holds what a dictionary holds."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import weir
+from weir.lake import fold
+from weir.table import reader
+from weir.upkeep import compact_cut
+from weir.upkeep.compact import compact
+from weir.upkeep.tasks import LocalRunner, run_task
+
+SCHEMA = pa.schema(
+    [
+        pa.field("n", pa.int64(), nullable=False),
+        pa.field("s", pa.utf8(), nullable=False),
+        pa.field("v", pa.int32()),
+    ]
+)
+
+VALUES = itertools.count()
+"""No two rows are equal."""
+Write = tuple[int, bool]
+"""A key, and whether its row is deleted."""
+
+
+class Pieces(LocalRunner):
+    """Executors in one process: every task twice, as under speculation."""
+
+    name = "pieces"
+
+    def run(self, core: Any, tasks: Any, progress: Any) -> Any:
+        self.tasks = list(tasks)
+        for task in tasks:
+            run_task(core, task)
+        return super().run(core, tasks, progress)
+
+
+def row(key: int, value: int) -> dict[str, Any]:
+    return {"n": key * 2**40 - 2**42, "s": f"k{key}", "v": value}
+
+
+def fill(table: weir.Table, model: dict[int, int], batches: Sequence[Sequence[Write]]) -> None:
+    """One generation, or some entries of the log, for each of `batches`."""
+    key = list(table.primary_key)
+    for writes in batches:
+        with table.writer() as writer:
+            for n, gone in writes:
+                value = next(VALUES)
+                if gone:
+                    keys = pa.Table.from_pylist([row(n, 0)], schema=SCHEMA).select(key)
+                    writer.delete(keys)
+                    model.pop(n, None)
+                else:
+                    writer.put([row(n, value)])
+                    model[n] = value
+
+
+def in_base(table: weir.Table) -> dict[str, int]:
+    rows = table.scan(freshness="base").to_table().to_pylist()
+    assert len({r["s"] for r in rows}) == len(rows)
+    return {r["s"]: r["v"] for r in rows}
+
+
+GENERATIONS = st.lists(
+    st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=12),
+    min_size=1,
+    max_size=3,
+)
+
+
+@pytest.mark.parametrize("wal_only", [False, True])
+@pytest.mark.parametrize("key", [("n",), ("s",), ("n", "s")])
+@given(
+    old=GENERATIONS,
+    new=GENERATIONS,
+    slice_rows=st.integers(1, 20),
+    task_bytes=st.integers(50, 2000),
+    slots=st.integers(1, 4),
+    reshard_to=st.sampled_from([None, None, 1, 3]),
+)
+@settings(
+    max_examples=12,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],  # small already; shrinking takes minutes
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_p5_pieces_of_any_size_give_the_rows_of_a_dictionary(
+    tmp_path_factory: pytest.TempPathFactory,
+    key: tuple[str, ...],
+    wal_only: bool,
+    old: list[list[Write]],
+    new: list[list[Write]],
+    slice_rows: int,
+    task_bytes: int,
+    slots: int,
+    reshard_to: int | None,
+) -> None:
+    uri = str(tmp_path_factory.mktemp("pieces") / "t")
+    config = weir.WriterConfig(enable_memtable=not wal_only)
+    table = weir.create(
+        uri,
+        SCHEMA,
+        primary_key=key,
+        sharding=weir.Bucket(key[0], 2),
+        writer_defaults=config,
+    )
+    model: dict[int, int] = {}
+    fill(table, model, old)
+    table.compact()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compact_cut, "SLICE_ROWS", slice_rows)
+        patch.setattr(compact_cut, "TASK_BYTES", task_bytes)
+        patch.setattr(compact_cut, "SPLIT_BYTES", 100)
+        patch.setattr(compact_cut, "FRAGMENT_ROWS", 3)
+        patch.setattr(fold, "FIND_BATCH_ROWS", 2)
+        patch.setattr(reader, "EAGER_ENTRIES", 2)
+        fill(table, model, new)
+        if reshard_to is not None:
+            # C-11: the sealed shards' rows are older than what their heirs get now.
+            table.reshard(weir.Bucket(key[0], reshard_to))
+            fill(table, model, [[(3, False), (4, True)]])
+        runner = Pieces(slots)
+        compact(table, engine=runner)
+    assert in_base(table) == {f"k{n}": value for n, value in model.items()}
+    if reshard_to is None and len(new) > 1 and slice_rows < 3:
+        assert any("units" in task for task in runner.tasks)
