@@ -1,16 +1,20 @@
 """Where Spark's executors begin to pay: compaction in process against compaction on Spark.
 
-    python benchmarks/spark_engine.py [--base 2000000] [--changes 200000,2000000] [--own-cores 1]
+    python -m benchmarks.spark_engine [--base 2000000] [--changes 200000,2000000]
+        [--own-cores 1] [--rivals 1]
 
 For each number of changes: four overlapping generations into the base, both engines, and the
 memory high-water mark of the Python workers that ran the tasks. With `--own-cores` the compaction
 in process may use so many processors and Spark all of them: a driver and a larger cluster, on one
-machine. Spark is timed twice: by its first job, which starts the workers, and by a later one.
+machine. With `--rivals` it shares each of them with so many processes that do nothing else but
+run: with one, two processors are four times as many as it has. Spark is timed twice: by its first
+job, which starts the workers, and by a later one.
 """
 
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -29,6 +33,9 @@ from benchmarks.compaction import make, rows
 
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+_BUSY = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
 
 
 class Watch:
@@ -57,14 +64,23 @@ class Watch:
 
 
 @contextmanager
-def on_cores(count: int) -> Iterator[None]:
+def on_cores(count: int, rivals: int = 0) -> Iterator[None]:
     """Every thread of this process on so many processors; Spark's processes keep theirs."""
     every = os.sched_getaffinity(0)
-    _pin(set(sorted(every)[:count]))
+    chosen = sorted(every)[:count]
+    busy = [
+        subprocess.Popen([sys.executable, "-c", _BUSY, str(core)])
+        for core in chosen
+        for _ in range(rivals)
+    ]
+    _pin(set(chosen))
     try:
         yield
     finally:
         _pin(every)
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def _pin(cores: set[int]) -> None:
@@ -108,6 +124,7 @@ def main() -> None:
     parser.add_argument("--changes", default="200000,2000000")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--own-cores", type=int)
+    parser.add_argument("--rivals", type=int, default=0)
     given = parser.parse_args()
     for changes in map(int, given.changes.split(",")):
         folder = Path(tempfile.mkdtemp())
@@ -116,7 +133,7 @@ def main() -> None:
         for copy in ("first", "later"):
             shutil.copytree(folder / "t", folder / copy)
         took = {}
-        with on_cores(given.own_cores or os.cpu_count() or 1):
+        with on_cores(given.own_cores or os.cpu_count() or 1, given.rivals):
             began = time.perf_counter()
             table.compact(rewrite=False)
             took["in process"] = time.perf_counter() - began

@@ -25,7 +25,7 @@ from weir.upkeep.compact_jobs import Job
 from weir.upkeep.compact_plan import Waiting, weight
 from weir.upkeep.tasks import Task
 
-SLICE_ROWS: Final = 4_000_000
+SLICE_ROWS: Final = 8_000_000
 """Keys a task on an executor holds at most: some 200 MB of numbers, whatever the rows weigh."""
 WHOLE_BYTES: Final = 128 << 20
 """Input up to so many bytes is folded in memory on the local engine."""

@@ -30,6 +30,8 @@ from weir.upkeep.tasks import Result, Run, Task
 READ_AHEAD_LEVELS: Final = 4
 READ_AHEAD_ROWS: Final = 1_000_000
 """Levels read at once, and the rows they may hold together; a larger one is streamed alone."""
+HIT_ROWS: Final = 500_000
+"""Keys found that are gathered before they are sifted."""
 CLUSTER_ROWS: Final = fold.ROWS_PER_FILE
 """Rows sorted at a time when clustering: a file's worth."""
 
@@ -110,13 +112,32 @@ def _piece_winners(
     newer = [reader.open_unit(unit) for unit in units[:first]]
     beaten = _no_keys(schema, 0)
     if newer:
-        ours = keysets.key_set(
-            _keys(own, schema), key_type(schema), sum(level.rows for level in own)
-        )
-        for keys in _keys(newer, schema):
-            beaten.add(keys.take(pa.array(ours.find(keys))))
+        rows = sum(level.rows for level in own)
+        ours = keysets.key_set(_keys(own, schema), key_type(schema), rows)
+        beaten = _hit(ours, _keys(newer, schema), schema)
         del ours
     yield from winners(own, schema, core, seen=beaten)
+
+
+def _hit(ours: keysets.KeySet, keys: Iterable[pa.Array], schema: TableSchema) -> KeySet:
+    """Those of `ours` that are among `keys`."""
+    hit = _no_keys(schema, 0)
+    found: list[pa.Array] = []
+
+    def take_in() -> None:
+        # Most were hit by a newer level already.
+        some = pa.concat_arrays(found)
+        fresh = hit.new(some)
+        hit.add(some if fresh is None else some.filter(pa.array(fresh)))
+        found.clear()
+
+    for asked in keys:
+        found.append(asked.take(pa.array(ours.find(asked))))
+        if sum(map(len, found)) >= HIT_ROWS:
+            take_in()
+    if found:
+        take_in()
+    return hit
 
 
 def _write_live(
@@ -167,10 +188,7 @@ def hide_keys(base: LanceBase, task: Task, keys: Callable[[], Iterable[pa.Array]
     found: dict[int, list[fold.Offsets]] = {}
     for part in fold.read_keys(base, fragments, keys_max):
         ours = keysets.key_set([part.keys], dtype, len(part.keys))
-        hit = _no_keys(base.schema, 0)
-        for some in keys():
-            hit.add(some.take(pa.array(ours.find(some))))
-        stays = hit.new(part.keys)
+        stays = _hit(ours, keys(), base.schema).new(part.keys)
         if stays is not None:
             found.setdefault(part.fragment_id, []).append(part.offsets[~stays])
     return fold.together(
