@@ -10,7 +10,7 @@ files that no version names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 from uuid import UUID
@@ -32,7 +32,7 @@ from weir.lake.fence import check_fence, fence_base
 from weir.lake.history import find_commit
 from weir.lake.keysets import KeySet, NumberKeys
 from weir.lake.lance_errors import lance_errors
-from weir.lake.slots import SlotTable, is_whole
+from weir.lake.numbers import NumberSet, is_whole
 from weir.lake.unsliced import unsliced
 
 # Stored. Never change a value; add one.
@@ -88,7 +88,7 @@ class Changes:
 
 
 def delete_keys(
-    base: LanceBase, keys: pa.Table, env: Env, *, known: SlotTable | None = None
+    base: LanceBase, keys: pa.Table, env: Env, *, known: NumberSet | None = None
 ) -> Changes:
     """Deletion vectors that hide the rows of `keys` in the whole base; commits nothing.
 
@@ -140,35 +140,43 @@ def find_keys(base: LanceBase, fragment_id: int, keys: KeySet) -> Offsets:
     """Where in the fragment the rows of `keys` are."""
     names = base.schema.primary_key
     wanted = [
-        _offsets(batch)[keys.find(pk_values(batch, names))]
+        batch.column("_rowaddr").to_numpy()[keys.find(pk_values(batch, names))] & _ROW_BITS
         for batch in _key_batches(base, fragment_id)
     ]
     return np.concatenate(wanted) if wanted else np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
-class FragmentKeys:
-    """Keys of a fragment, and where in it their rows are."""
+class BaseKeys:
+    """Keys of base rows, and the addresses of the rows."""
 
-    fragment_id: int
     keys: pa.Array
-    offsets: Offsets
+    addresses: Offsets
 
 
-def read_keys(base: LanceBase, fragments: Iterable[int], rows_max: int) -> Iterator[FragmentKeys]:
-    """The keys of each of those fragments, about so many at a time."""
+def read_keys(base: LanceBase, fragments: Iterable[int], rows_max: int) -> Iterator[BaseKeys]:
+    """The keys of those fragments, about so many at a time."""
     names = base.schema.primary_key
-    for fragment_id in fragments:
-        keys: list[pa.Array] = []
-        offsets: list[Offsets] = []
-        for batch in _key_batches(base, fragment_id):
-            keys.append(pk_values(batch, names))
-            offsets.append(_offsets(batch))
-            if sum(map(len, keys)) >= rows_max:
-                yield FragmentKeys(fragment_id, pa.concat_arrays(keys), np.concatenate(offsets))
-                keys, offsets = [], []
-        if keys:
-            yield FragmentKeys(fragment_id, pa.concat_arrays(keys), np.concatenate(offsets))
+    keys: list[pa.Array] = []
+    addresses: list[Offsets] = []
+    for batch in (b for fragment_id in fragments for b in _key_batches(base, fragment_id)):
+        keys.append(pk_values(batch, names))
+        addresses.append(batch.column("_rowaddr").to_numpy())
+        if sum(map(len, keys)) >= rows_max:
+            yield BaseKeys(pa.concat_arrays(keys), np.concatenate(addresses))
+            keys, addresses = [], []
+    if keys:
+        yield BaseKeys(pa.concat_arrays(keys), np.concatenate(addresses))
+
+
+def hide_addresses(base: LanceBase, addresses: Sequence[Offsets]) -> Changes:
+    """Deletion vectors that hide the rows at these addresses."""
+    every = np.concatenate(addresses) if addresses else np.zeros(0, np.uint64)
+    of = every >> np.uint64(32)
+    return together(
+        hide_rows(base, int(fragment_id), every[of == fragment_id] & _ROW_BITS)
+        for fragment_id in np.unique(of)
+    )
 
 
 def _key_batches(base: LanceBase, fragment_id: int) -> Iterator[pa.RecordBatch]:
@@ -178,11 +186,6 @@ def _key_batches(base: LanceBase, fragment_id: int) -> Iterator[pa.RecordBatch]:
         with_row_address=True,
         batch_size=FIND_BATCH_ROWS,
     )
-
-
-def _offsets(batch: pa.RecordBatch) -> Offsets:
-    offsets: Offsets = batch.column("_rowaddr").to_numpy() & _ROW_BITS
-    return offsets
 
 
 def hide_rows(base: LanceBase, fragment_id: int, offsets: Offsets) -> Changes:
@@ -238,7 +241,7 @@ def fold_rows(
     deletes: pa.Table,
     env: Env,
     *,
-    known: SlotTable | None = None,
+    known: NumberSet | None = None,
 ) -> Changes:
     """The changes that make `upserts` the rows of their keys and remove the keys of `deletes`.
 

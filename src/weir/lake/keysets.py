@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from weir.format.columns import VarBytes, fixed_values, var_values
 from weir.format.keys import pk_values
 from weir.format.siphash import siphash13
-from weir.lake.slots import SlotTable, codes_of, is_whole
+from weir.lake.numbers import NumberSet, codes_of, is_whole
 
 Positions = npt.NDArray[np.int64]
 
@@ -91,7 +91,7 @@ def key_set(parts: Iterable[pa.Array], dtype: pa.DataType, expected: int = 0) ->
     if not is_whole(dtype):
         gathered = list(parts)
         return HashedKeys(pa.concat_arrays(gathered) if gathered else pa.array([], dtype))
-    numbers = SlotTable(expected)
+    numbers = NumberSet(expected)
     for part in parts:
         numbers.add(codes_of(part))
     return NumberKeys(numbers)
@@ -101,7 +101,7 @@ def key_set(parts: Iterable[pa.Array], dtype: pa.DataType, expected: int = 0) ->
 class NumberKeys:
     """Whole numbers, in a table that must not grow any more."""
 
-    numbers: SlotTable
+    numbers: NumberSet
 
     def find(self, keys: pa.Array) -> Positions:
         """The places of those of `keys` that are in the set, ascending."""

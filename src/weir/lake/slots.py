@@ -11,9 +11,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-
-from weir.format.columns import fixed_values
 
 Codes = npt.NDArray[np.int64]
 
@@ -24,19 +21,6 @@ _SLOT_BITS_MAX: Final = 26
 _EXPECTED_MAX: Final = 1 << 20
 """No more room than for so many is made ahead: 50 MB. Nobody knows how many of them are equal."""
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
-
-
-def is_whole(dtype: pa.DataType) -> bool:
-    """Whether keys of this type are taken as numbers."""
-    return bool(pa.types.is_integer(dtype) or pa.types.is_boolean(dtype))
-
-
-def codes_of(keys: pa.Array) -> Codes:
-    """Keys of such a type as numbers, the same for equal keys."""
-    if pa.types.is_boolean(keys.type):
-        keys = keys.cast(pa.int8())
-    values = fixed_values(keys, keys.type.to_pandas_dtype())
-    return values.view(np.int64) if values.dtype.itemsize == 8 else values.astype(np.int64)
 
 
 class SlotTable:

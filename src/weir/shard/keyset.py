@@ -1,6 +1,6 @@
 """The keys a merge has already seen, and a fast answer to which keys of a batch are new.
 
-Whole numbers go through a table of slots (`weir.lake.slots`), at any batch size. Others go through
+Whole numbers go through a `NumberSet`, at any batch size. Others go through
 Arrow's `is_in`, which builds a hash table at each call: hand over large batches.
 docs/design/0001-merge-engine.md has the figures.
 """
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.format.keys import pk_values
-from weir.lake.slots import SlotTable, codes_of, is_whole
+from weir.lake.numbers import NumberSet, codes_of, is_whole
 
 GATHER_BYTES: Final = 64 << 20
 GATHER_ROWS: Final = 1 << 20
@@ -32,7 +32,7 @@ class KeySet:
     """
 
     def __init__(self, dtype: pa.DataType, expected: int = 0) -> None:
-        self._numbers = SlotTable(expected) if is_whole(dtype) else None
+        self._numbers = NumberSet(expected) if is_whole(dtype) else None
         self._values: list[pa.Array] = []
         self._count = 0
 
@@ -41,7 +41,7 @@ class KeySet:
         return self._count
 
     @property
-    def numbers(self) -> SlotTable | None:
+    def numbers(self) -> NumberSet | None:
         """The table behind it, when keys are whole numbers."""
         return self._numbers
 

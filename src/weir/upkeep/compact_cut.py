@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from weir.format.keys import pk_type
 from weir.lake import fold
 from weir.lake.base import LanceBase
-from weir.lake.slots import is_whole
+from weir.lake.numbers import is_whole
 from weir.table.reader import Unit, units_of
 from weir.table.snapshot import Cut, Snapshot
 from weir.upkeep.compact_jobs import Job

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol, cast
 from uuid import UUID
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -110,18 +109,18 @@ def _piece_winners(
         offset, limit = task["within"]
         own = [cast("LanceSsTable", level).part((offset, limit)) for level in own]
     newer = [reader.open_unit(unit) for unit in units[:first]]
-    beaten = _no_keys(schema, 0)
+    rows = sum(level.rows for level in own)
+    beaten = _no_keys(schema, rows)
     if newer:
-        rows = sum(level.rows for level in own)
         ours = keysets.key_set(_keys(own, schema), key_type(schema), rows)
-        beaten = _hit(ours, _keys(newer, schema), schema)
+        beaten = _hit(ours, _keys(newer, schema), schema, rows)
         del ours
     yield from winners(own, schema, core, seen=beaten)
 
 
-def _hit(ours: keysets.KeySet, keys: Iterable[pa.Array], schema: TableSchema) -> KeySet:
-    """Those of `ours` that are among `keys`."""
-    hit = _no_keys(schema, 0)
+def _hit(ours: keysets.KeySet, keys: Iterable[pa.Array], schema: TableSchema, count: int) -> KeySet:
+    """Those of `ours`, at most `count`, that are among `keys`."""
+    hit = _no_keys(schema, count)
     found: list[pa.Array] = []
 
     def take_in() -> None:
@@ -185,16 +184,13 @@ def hide_keys(base: LanceBase, task: Task, keys: Callable[[], Iterable[pa.Array]
         return fold.together(
             fold.delete_keys_in_fragment(base, fragment, wanted) for fragment in fragments
         )
-    found: dict[int, list[fold.Offsets]] = {}
+    found: list[fold.Offsets] = []
     for part in fold.read_keys(base, fragments, keys_max):
         ours = keysets.key_set([part.keys], dtype, len(part.keys))
-        stays = _hit(ours, keys(), base.schema).new(part.keys)
+        stays = _hit(ours, keys(), base.schema, len(part.keys)).new(part.keys)
         if stays is not None:
-            found.setdefault(part.fragment_id, []).append(part.offsets[~stays])
-    return fold.together(
-        fold.hide_rows(base, fragment, np.concatenate(offsets))
-        for fragment, offsets in found.items()
-    )
+            found.append(part.addresses[~stays])
+    return fold.hide_addresses(base, found)
 
 
 def hide_indexed(core: Core, task: Task) -> Result:
