@@ -173,16 +173,18 @@ def test_every_job_shows_its_progress_and_its_name(
 
 
 @pytest.mark.parametrize(
-    ("amount", "cluster", "engine"),
+    ("amount", "slots", "engine"),
     [
-        (jobs.AUTO_BYTES, True, "spark"),
-        (jobs.AUTO_BYTES - 1, True, "local"),
-        (jobs.AUTO_BYTES, False, "local"),  # its threads would wait for the same processors
+        (jobs.AUTO_BYTES, jobs.AUTO_SLOTS, "spark"),
+        (jobs.AUTO_BYTES - 1, jobs.AUTO_SLOTS, "local"),
+        (jobs.AUTO_BYTES, jobs.AUTO_SLOTS - 1, "local"),
+        (jobs.AUTO_BYTES, 0, "local"),  # its threads would wait for the same processors
     ],
 )
-def test_auto_goes_by_bytes_and_by_processors(amount: int, cluster: bool, engine: str) -> None:
-    assert jobs.choose(amount, jobs.AUTO_BYTES, cluster=cluster) == engine
+def test_auto_goes_by_bytes_and_by_processors(amount: int, slots: int, engine: str) -> None:
+    chosen = jobs.choose(amount, jobs.AUTO_BYTES, slots=slots, slots_enough=jobs.AUTO_SLOTS)
+    assert chosen == engine
 
 
-def test_a_local_master_is_no_cluster(spark: SparkSession) -> None:
-    assert not jobs._is_cluster(spark)
+def test_a_local_master_adds_no_processors(spark: SparkSession) -> None:
+    assert jobs._slots(spark) == 0

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from weir.errors import InvalidInput
 from weir.spark.console import Show, shown
 from weir.spark.places import Place
-from weir.spark.runner import SparkRunner
+from weir.spark.runner import SparkRunner, slots_of
 from weir.table.sharding import Sharding
 from weir.table.table import Table
 from weir.upkeep import collect
@@ -23,12 +23,10 @@ from weir.upkeep.tasks import LocalRunner, Runner
 Engine = Literal["auto", "local", "spark"]
 
 AUTO_BYTES: Final = 256 << 20
-"""Waiting bytes from which on executors are used, if they have processors of their own.
+AUTO_SLOTS: Final = 4
+"""Waiting bytes, and processors of a cluster, from which on executors are used.
 
-Seen with a driver on one processor and Spark on two (benchmarks/spark_engine.py --own-cores 1, 2M
-base rows): 71 MiB take 1.0 s in process, 7.2 s as a first job, which starts the workers, and 2.1 s
-as a later one; 283 MiB 12.5 s, 9.8 and 7.4; 567 MiB 29.3 s, 17.6 and 15.4. On the driver's own
-processors executors are never ahead: 3 times as long at 2M base rows, 5 times at 50M.
+FIGURES
 """
 AUTO_DELETES: Final = 20_000
 """The same for objects to be deleted: 4.4 s in process at the 4,500/s of an S3 server on loopback,
@@ -70,19 +68,29 @@ def _runner(spark: SparkSession, place: Place, table: Table, engine: Engine) -> 
     if engine == "auto":
         fold_wal = not table.writer_defaults.enable_memtable
         _, waiting = find_waiting(table.core, fold_wal=fold_wal)
-        engine = choose(sum(w.nbytes for w in waiting), AUTO_BYTES, cluster=_is_cluster(spark))
+        amount = sum(w.nbytes for w in waiting)
+        engine = choose(amount, AUTO_BYTES, slots=_slots(spark), slots_enough=AUTO_SLOTS)
     return LocalRunner() if engine == "local" else SparkRunner(spark, place, group="weir-compact")
 
 
-def choose(amount: int, enough: int, *, cluster: bool) -> Literal["local", "spark"]:
+def choose(
+    amount: int, enough: int, *, slots: int, slots_enough: int = 1
+) -> Literal["local", "spark"]:
     """Which engine "auto" means: executors for enough work, where they add processors."""
-    return "spark" if cluster and amount >= enough else "local"
+    return "spark" if slots >= slots_enough and amount >= enough else "local"
 
 
-def _is_cluster(spark: SparkSession) -> bool:
-    """False when the executors are threads of the driver's own machine."""
+def _slots(spark: SparkSession) -> int:
+    """Processors of the executors; 0 when these are threads of the driver's own machine.
+
+    A cluster that starts executors as they are needed is taken to have enough.
+    """
     master = spark.conf.get("spark.master", "") or ""
-    return not master.startswith("local") or master.startswith("local-cluster")
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        return 0
+    if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        return max(AUTO_SLOTS, slots_of(spark))
+    return slots_of(spark)
 
 
 def gc(
@@ -104,7 +112,7 @@ def gc(
     total = sum(len(batch.paths) for batch in batches)
     tasks = [{"run": "collect_tasks.delete", **batch.to_dict()} for batch in batches]
     if engine == "auto":
-        engine = choose(total, AUTO_DELETES, cluster=_is_cluster(spark))
+        engine = choose(total, AUTO_DELETES, slots=_slots(spark))
     local = engine == "local"
     runner: Runner = LocalRunner(8) if local else SparkRunner(spark, place, group="weir-gc")
     with shown(progress, uri, _at_work(spark, runner)) as tell:

@@ -36,7 +36,7 @@ TASK_BYTES: Final = 256 << 20
 """What a task that writes rows aims to read."""
 SPLIT_BYTES: Final = 64 << 20
 """Shards are not cut into smaller pieces only to keep every processor busy."""
-FRAGMENT_ROWS: Final = 4_000_000
+FRAGMENT_ROWS: Final = 8_000_000
 """Base rows whose keys one task that looks for replaced rows reads."""
 _ALL_ROWS: Final = 1 << 40
 
@@ -150,7 +150,11 @@ def _pieces(
         if index > first and (rows + unit_rows > rows_max or size + unit_bytes > bytes_max):
             yield first, index, None
             first, rows, size = index, 0, 0
-        parts = max(-(-unit_rows // rows_max), -(-unit_bytes // bytes_max))
+        # One that is a little larger than its share is better left whole.
+        parts = max(
+            -(-unit_rows // min(SLICE_ROWS, rows_max * 3 // 2)),
+            -(-unit_bytes // (bytes_max * 3 // 2)),
+        )
         if unit.sstable is not None and parts > 1:
             step = max(1, -(-unit_rows // parts))
             starts = list(range(0, unit_rows, step))
