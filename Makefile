@@ -5,8 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 # Read when a recipe runs, after setup has found a Java that Spark accepts.
 JAVA = JAVA_HOME="$$(cat .venv/.weir-java-home)"
-# Cluster tests take minutes and three more JVMs: `make cluster` runs them.
-PYTEST_ARGS ?= -n 2 --dist loadgroup -m "not cluster"
+PYTEST_ARGS ?= -n 2 --dist loadgroup
 SEEDS ?= 100
 SEED ?= 1
 HISTORIES ?= 50
@@ -23,7 +22,7 @@ demo: setup ## the main job from end to end (STORE=local or s3)
 	@$(JAVA) $(BIN)/weir demo $(if $(STORE),--store $(STORE))
 
 # The last line of a passing run is pytest's own. No tests collected (exit 5) is a failure.
-test: lint ## lint, then every test but the cluster's (PYTEST_ARGS)
+test: lint ## lint, then every test (PYTEST_ARGS)
 	@$(JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: setup ## ruff, format check, mypy, import direction
@@ -52,7 +51,7 @@ docs: setup ## build the documentation into site/
 mutation: setup ## remove one safety mechanism after the other and see a test fail
 	@$(JAVA) $(BIN)/python tools/mutation.py
 
-cluster: setup ## the Spark tests on a master and workers of their own
+cluster: setup ## only the Spark tests on a master and workers of their own
 	@$(JAVA) $(BIN)/python -m pytest -m cluster
 
 clean: ## remove .venv and everything else that was built

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark import TaskContext
 
 
-def gate(folder: str, name: str, seconds: float = 20.0) -> None:
+def gate(folder: str, name: str, seconds: float = 60.0) -> None:
     """Wait here once, if asked to: the first to come leaves a mark and stays."""
     mark = Path(folder) / f"{name}.reached"
     try:
