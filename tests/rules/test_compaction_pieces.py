@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from weir.lake import fold
 from weir.table import reader
 from weir.upkeep import compact_cut
 from weir.upkeep.compact import compact
+from weir.upkeep.compact_plan import Waiting, find_waiting, make_job, weight
 from weir.upkeep.tasks import LocalRunner, run_task
 
 SCHEMA = pa.schema(
@@ -131,3 +134,23 @@ def test_p5_pieces_of_any_size_give_the_rows_of_a_dictionary(
     assert in_base(table) == {f"k{n}": value for n, value in model.items()}
     if reshard_to is None and len(new) > 1 and slice_rows < 3:
         assert any("units" in task for task in runner.tasks)
+
+
+def test_l4_an_sstable_that_does_not_tell_its_rows_stays_whole(tmp_path: Path) -> None:
+    """Written by others: no bytes, no rows, or only bytes."""
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="n")
+    fill(table, {}, [[(n, False) for n in range(9)], [(n, False) for n in range(5, 12)]])
+    base, waiting = find_waiting(table.core, fold_wal=False)
+    for nbytes in (None, 1 << 40):
+        silent = [
+            replace(t, physical_rows=None, in_memory_bytes=nbytes)
+            for t in waiting[0].manifest.sstables
+        ]
+        manifest = replace(waiting[0].manifest, sstables=tuple(silent))
+        weights = [weight(t) for t in silent]
+        told = Waiting(manifest, waiting[0].cut, 0, sum(size for _, size in weights))
+        job = make_job("job", base, [told])
+        tasks = compact_cut.make_tasks(job, base, [told], engine="spark", slots=2, cluster=False)
+        pieces = [task.get("units", [0, 2]) for task in tasks if "fragments" not in task]
+        assert sorted(n for first, end in pieces for n in range(first, end)) == [0, 1]
+        assert all(task.get("within") is None for task in tasks)

@@ -152,11 +152,12 @@ def _pieces(
             first, rows, size = index, 0, 0
         # One that is a little larger than its share is better left whole.
         parts = max(
-            -(-unit_rows // min(SLICE_ROWS, rows_max * 3 // 2)),
-            -(-unit_bytes // (bytes_max * 3 // 2)),
+            -(-unit_rows // min(SLICE_ROWS, max(1, rows_max * 3 // 2))),
+            -(-unit_bytes // max(1, bytes_max * 3 // 2)),
         )
-        if unit.sstable is not None and parts > 1:
-            step = max(1, -(-unit_rows // parts))
+        # An SSTable of others may not tell its rows; it stays whole.
+        if unit.sstable is not None and min(parts, unit_rows) > 1:
+            step = -(-unit_rows // min(parts, unit_rows))
             starts = list(range(0, unit_rows, step))
             for start in starts[:-1]:
                 yield index, index + 1, [start, step]

@@ -53,7 +53,7 @@ class Waiting:
 def find_waiting(core: Core, *, fold_wal: bool) -> tuple[LanceBase, list[Waiting]]:
     """Everything not yet in the base, shard by shard, and the base it is not in.
 
-    Two requests a shard when nothing changed, two more where the log is folded; one listing.
+    Two requests a shard when nothing changed, up to six more where the log is folded; one listing.
     """
 
     def look(shard: UUID) -> ShardManifest | None:
