@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 # Read when a recipe runs, after setup has found a Java that Spark accepts.
 JAVA = JAVA_HOME="$$(cat .venv/.weir-java-home)"
-PYTEST_ARGS ?= -n 2 --dist loadgroup
+PYTEST_ARGS ?= -n 2 --dist loadgroup -m "not cluster"
 SEEDS ?= 100
 SEED ?= 1
 HISTORIES ?= 50
@@ -21,9 +21,11 @@ setup: ## create .venv, install all packages, find or install Java; instant when
 demo: setup ## the main job from end to end (STORE=local or s3)
 	@$(JAVA) $(BIN)/weir demo $(if $(STORE),--store $(STORE))
 
-# The last line of a passing run is pytest's own. No tests collected (exit 5) is a failure.
+# The cluster's tests have a process of their own: a driver has one Spark at a time. The last line of
+# a passing run is pytest's own. No tests collected (exit 5) is a failure.
 test: lint ## lint, then every test (PYTEST_ARGS)
 	@$(JAVA) $(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(JAVA) $(BIN)/python -m pytest -m cluster
 
 lint: setup ## ruff, format check, mypy, import direction
 	@$(BIN)/ruff check --quiet --output-format concise .

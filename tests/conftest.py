@@ -37,10 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.s3)
         if "spark" in fixtures:
             item.add_marker(pytest.mark.spark)
-        # One local JVM at a time, and the cluster's tests together, in one process after the other.
-        if item.get_closest_marker("cluster"):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
-        elif item.get_closest_marker("spark"):
+        if item.get_closest_marker("spark") or item.get_closest_marker("cluster"):
+            # One JVM at a time: two of them do not fit a small machine.
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
