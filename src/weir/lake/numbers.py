@@ -1,8 +1,8 @@
 """A growing set of whole numbers: the keys of a table whose key is one integer.
 
 Keys that lie close together, as counted ones do, have a byte each, in a row: two million are looked
-up in 5 ms. Others share a table of slots (`weir.lake.slots`), which takes twice as long and five
-times as long to fill.
+up in 4 ms. Others share a table of slots (`weir.lake.slots`), which takes twice as long, and some
+ten times as long to fill.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ from weir.upkeep.compact_plan import Waiting, weight
 from weir.upkeep.tasks import Task
 
 SLICE_ROWS: Final = 8_000_000
-"""Keys a task on an executor holds at most: some 200 MB of numbers, whatever the rows weigh."""
+"""Keys a task on an executor holds at most, whatever the rows weigh: 400 MB of numbers that lie far
+apart. Tasks of 4 million rows, of 16 million in all, took 290 to 430 MB (close together)."""
 WHOLE_BYTES: Final = 128 << 20
 """Input up to so many bytes is folded in memory on the local engine."""
 STREAMED_ROWS: Final = 64_000_000
