@@ -463,6 +463,23 @@ def test_policy_names_the_reason(tmp_path: Path) -> None:
     assert quiet.due(table) is None
 
 
+def test_policy_counts_the_entries_of_logs_that_are_folded(tmp_path: Path) -> None:
+    config = weir.WriterConfig(enable_memtable=False)
+    table = make(tmp_path, buckets=1, config=config)
+    quiet = CompactionPolicy(age=None, entries=8)
+    with table.writer() as writer:
+        for number in range(3):
+            writer.put([{"id": number, "v": "x"}])
+        assert quiet.due(table) is None
+        for number in range(6):
+            writer.put([{"id": number, "v": "y"}])
+    assert "log entries" in str(quiet.due(table))
+    assert "waited" in str(CompactionPolicy(age=0).due(table))
+    assert CompactionPolicy().due(table) is None
+    table.compact()
+    assert CompactionPolicy(age=0, entries=1).due(table) is None
+
+
 # -- L-6: logs of WAL-only shards ------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from weir.lake.pylance_lake import PylanceLake
 from weir.log.site import ShardSite
 from weir.table.core import Core
 from weir.table.table import Table
+from weir.types import Position
 from weir.upkeep.compact_cut import make_tasks
 from weir.upkeep.compact_finish import Finisher
 from weir.upkeep.compact_jobs import PROGRESS, Job, JobRecord, Jobs, Renewal
@@ -294,7 +295,9 @@ class CompactionPolicy:
     bytes: int = 256 << 20
     """What waits in all shards together."""
     age: Duration | None = "1h"
-    """How long the oldest waiting SSTable has waited; None: as long as it likes."""
+    """How long the oldest waiting SSTable or log entry has waited; None: as long as it likes."""
+    entries: int = 2_500
+    """Log entries of one shard that wait, where logs are folded. Each costs a reader a request."""
 
     def due(self, table: Table) -> str | None:
         """The reason to compact now, or None. Two requests a shard, and a few more for the age."""
@@ -306,6 +309,10 @@ class CompactionPolicy:
         most = max(waiting, key=lambda w: len(w.cut.sstables))
         if len(most.cut.sstables) >= self.generations:
             return f"{len(most.cut.sstables)} generations of shard {most.cut.shard} wait"
+        longest = max(waiting, key=lambda w: w.cut.through - w.cut.after)
+        entries = longest.cut.through - longest.cut.after
+        if entries >= self.entries:
+            return f"{entries} log entries of shard {longest.cut.shard} wait"
         total = sum(w.nbytes for w in waiting)
         if total >= self.bytes:
             return f"{total} bytes wait"
@@ -314,15 +321,20 @@ class CompactionPolicy:
         oldest = _oldest(core, waiting)
         limit = seconds(self.age, name="age")
         if oldest is not None and core.store.now() - oldest >= limit:
-            return f"a generation has waited {core.store.now() - oldest:.0f} s"
+            return f"something has waited {core.store.now() - oldest:.0f} s"
         return None
 
 
 def _oldest(core: Core, waiting: Sequence[Waiting]) -> float | None:
-    """When the oldest waiting SSTable was written, by the store's clock."""
+    """When the oldest waiting SSTable or entry was written, by the store's clock."""
     times: list[float] = []
     for one in waiting:
-        if one.cut.sstables:
-            folder = paths.sstable_dir(one.cut.shard, min(one.cut.sstables)[1])
+        cut = one.cut
+        if cut.sstables:
+            folder = paths.sstable_dir(cut.shard, min(cut.sstables)[1])
             times += [meta.last_modified for meta in core.store.list(folder)][:1]
+        if cut.through > cut.after:
+            first = paths.wal_path(cut.shard, Position(cut.after + 1))
+            entry = core.site(cut.shard).wal.head(first)
+            times += [] if entry is None else [entry.last_modified]
     return min(times, default=None)
