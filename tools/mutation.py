@@ -472,14 +472,6 @@ MUTANTS = (
         "P-4",
     ),
     Mutant(
-        "a task looks for the keys of its first pass only",
-        "src/weir/upkeep/compact_tasks.py",
-        "    for number in range(passes):\n",
-        "    for number in range(1):\n",
-        tests("tests/rules/test_compaction.py", "-k", "p5"),
-        "P-5",
-    ),
-    Mutant(
         "the result of the last task is lost",
         "src/weir/spark/runner.py",
         "return [found[number] for number in range(len(tasks))]",
