@@ -29,7 +29,7 @@ def has_dense_deletes(dataset: lance.LanceDataset) -> bool:
         metadata = fragment.metadata
         total += metadata.physical_rows
         deleted += metadata.physical_rows - metadata.num_rows
-    return deleted * _DENSE >= total > 0 and deleted > 0
+    return deleted > 0 and deleted * _DENSE >= total
 
 
 def scan_past_deletes(
