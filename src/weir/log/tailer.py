@@ -40,7 +40,7 @@ class WalTailer:
 
     def __init__(
         self,
-        shard: HasSite,
+        shard: HasSite | ShardSite,
         start: int | None = None,
         *,
         fences: bool = False,
@@ -49,7 +49,7 @@ class WalTailer:
 
         With `fences=True` iteration also yields fence entries.
         """
-        self.site: ShardSite = shard.site
+        self.site = shard if isinstance(shard, ShardSite) else shard.site
         self._manifests = Manifests(self.site)
         self.floors: FloorValues | None = None
         """The floors as last read, at the end of the log; they tell whether it was moved (S-3)."""

@@ -33,13 +33,6 @@ class Overtaken(CommitConflict):
     """A compaction of logs passed the entries that were being replayed (L-6); open again."""
 
 
-class _Place:
-    """What a tailer needs to know of a shard."""
-
-    def __init__(self, site: ShardSite) -> None:
-        self.site = site
-
-
 def replay_entries(
     site: ShardSite, manifests: Manifests, claim: Claim, progress: Progress | None = None
 ) -> Iterator[tuple[Generation, WalEntry]]:
@@ -83,7 +76,7 @@ def replay_entries(
 
 
 def _read(site: ShardSite, manifests: Manifests, claim: Claim) -> Iterator[WalEntry]:
-    tailer = WalTailer(_Place(site))  # type: ignore[arg-type]
+    tailer = WalTailer(site)
     try:
         yield from tailer.read_range(claim.manifest.replay_after, claim.fence)
     except (MissingEntry, SnapshotExpired) as missing:

@@ -39,18 +39,13 @@ class GenerationTags:
         return self.generation
 
 
-class _Place:
-    def __init__(self, site: ShardSite) -> None:
-        self.site = site
-
-
 def last_tag(site: ShardSite, manifests: Manifests, claim: Claim) -> Generation:
     """The generation the log ends with: tags must neither fall nor jump (see `replay`).
 
     Reads back from the fence to the last entry with rows: one get, plus one for each fence on the
     way.
     """
-    tailer = WalTailer(_Place(site))  # type: ignore[arg-type]
+    tailer = WalTailer(site)
     current = Generation(claim.manifest.current_generation)
     for position in range(claim.fence - 1, claim.manifest.replay_after, -1):
         entry = tailer.read(position)

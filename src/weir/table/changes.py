@@ -23,7 +23,6 @@ import pyarrow as pa
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired, StoreDenied, StoreError
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
-from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.shard.levels import shaped
 from weir.table.core import Core
@@ -163,7 +162,7 @@ class Changes:
             )
         start = (floor if known is None else known) + 1
         self._positions.setdefault(shard, start - 1)
-        return WalTailer(_Place(self._core.wal_stores.site_of(shard, start)), start)  # type: ignore[arg-type]
+        return WalTailer(self._core.wal_stores.site_of(shard, start), start)
 
     def _read(self, shard: UUID, tailer: WalTailer, schema: TableSchema) -> Iterator[Change]:
         for entry in tailer:
@@ -172,13 +171,6 @@ class Changes:
             self._positions[shard] = int(entry.position)
         # Fences behind the last rows are passed as well (F-12).
         self._positions[shard] = max(self._positions[shard], int(tailer.position) - 1)
-
-
-class _Place:
-    """What a tailer needs to know of a shard."""
-
-    def __init__(self, site: ShardSite) -> None:
-        self.site = site
 
 
 def _runs(

@@ -16,7 +16,6 @@ from weir.env import Env
 from weir.errors import SnapshotExpired
 from weir.format import paths
 from weir.format.manifest import ShardManifest
-from weir.format.schema import TableSchema
 from weir.format.wal_entry import WalEntry, decode_entry
 from weir.lake.cache import ByteCache
 from weir.log.floors import FloorValues
@@ -108,7 +107,7 @@ class Tails:
             start += 1
         if start == last:
             return
-        for entry in WalTailer(_Place(site)).read_range(start, last):
+        for entry in WalTailer(site).read_range(start, last):
             size = entry.size + _ENTRY_OVERHEAD_BYTES
             yield self._entries.put((site.shard, int(entry.position)), entry, size)
 
@@ -123,14 +122,3 @@ def live_entries(entries: Iterable[WalEntry], current_generation: int) -> Iterat
             continue
         if entry.generation is None or entry.generation >= current_generation:
             yield entry
-
-
-class _Place:
-    """A shard as far as `WalTailer` cares."""
-
-    def __init__(self, site: ShardSite) -> None:
-        self.site = site
-
-    @property
-    def table_schema(self) -> TableSchema:
-        raise AssertionError("a tailer asks for no schema")

@@ -294,16 +294,9 @@ def _covering(
 
 
 def _holds_rows(site: ShardSite, manifest: ShardManifest, tip: Position) -> bool:
-    entries = WalTailer(_Place(site)).read_range(manifest.replay_after, tip)  # type: ignore[arg-type]
+    entries = WalTailer(site).read_range(manifest.replay_after, tip)
     return any(entry.batches for entry in entries)
 
 
 def _known(manifest: ShardManifest, floors: FloorValues) -> int:
     return max(manifest.last_seen, manifest.replay_after, floors.wal, floors.used)
-
-
-class _Place:
-    """What a tailer needs to know of a shard."""
-
-    def __init__(self, site: ShardSite) -> None:
-        self.site = site
