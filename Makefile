@@ -37,14 +37,14 @@ bench: setup ## all benchmarks (BENCH_ARGS)
 	@$(JAVA) $(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 soak: setup ## simulated histories with faults (SEEDS=n), reads against dictionaries (HISTORIES=n)
-	@$(BIN)/python -m weir.testing.soak --seeds $(SEEDS)
+	@$(BIN)/python -m simulator.soak --seeds $(SEEDS)
 	@WEIR_READ_HISTORIES=$(HISTORIES) $(BIN)/python -m pytest -q -n 2 --timeout 0 \
 	  tests/rules/test_reads_model.py
-	@$(BIN)/python specs/run.py --soak
+	@$(BIN)/python -m specs.run --soak
 	@WEIR_KILL_ROUNDS=60 WEIR_FAULT_ROUNDS=5 $(BIN)/python -m pytest -q --timeout 0 tests/kill tests/faults
 
 sim: setup ## one simulated history, printed, the same every time (SEED=n)
-	@$(BIN)/python -m weir.testing.soak --seed $(SEED) --verbose
+	@$(BIN)/python -m simulator.soak --seed $(SEED) --verbose
 
 # Not --quiet: it hides warnings from --strict too.
 docs: setup ## build the documentation into site/

@@ -4,7 +4,7 @@ import argparse
 import sys
 import time
 
-from weir.testing.gc_model import NEVER, Bounds, Broken, explore
+from simulator.gc_model import NEVER, Bounds, Broken, explore
 
 A = {"retention": NEVER, "fence_ttl": NEVER}
 B = {"retention": 0, "fence_ttl": 0}

@@ -39,7 +39,7 @@ def soak(seeds: int = 3000, scenario: str | None = None) -> tuple[str, ...]:
     """The simulator, until the first broken promise."""
     chosen = ("--scenario", scenario) if scenario else ()
     return (
-        "-m", "weir.testing.soak", "--seeds", str(seeds), "--jobs", "2", "--fail-fast", *chosen,
+        "-m", "simulator.soak", "--seeds", str(seeds), "--jobs", "2", "--fail-fast", *chosen,
     )  # fmt: skip
 
 

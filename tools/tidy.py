@@ -24,11 +24,12 @@ LAYERS: tuple[frozenset[str], ...] = (
 LAYER_OF = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 TOP = LAYER_OF["cli"]  # from here on units use the facade, as users do
 FACADE = ""  # weir/__init__.py: re-exports anything, and is itself for the top layer only
-TESTING = "testing"  # sees every layer but the top, and no part of the product sees it
+TESTING = "testing"  # for users' tests: sees the store, and no part of the product sees it
 
 ONLY_IN = {
-    "obstore": frozenset({"store", "bench", TESTING}),
-    "lance": frozenset({"lake", "bench", TESTING}),
+    "obstore": frozenset({"store", "bench"}),
+    "lance": frozenset({"lake", "bench"}),
+    "simulator": frozenset(),  # beside the tests, not in the wheel
     "pyspark": frozenset({"spark", "pyspark_weir", "demo"}),
     "typer": frozenset({"cli"}),
 }
@@ -67,7 +68,7 @@ def may_import(importer: str, imported: str) -> bool:
     if importer in (FACADE, imported):
         return True
     if importer == TESTING:
-        return LAYER_OF.get(imported, 0) < TOP
+        return imported in LAYERS[0] | {"store"}
     if imported == TESTING:
         return False
     if imported not in LAYER_OF:  # a name the facade exports

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from weir.testing.crash import (
+from simulator.crash import (
     SMALL,
     WAL_ONLY,
     Death,
@@ -17,8 +17,8 @@ from weir.testing.crash import (
     second_deaths,
     session,
 )
-from weir.testing.crash_stories import STORIES
-from weir.testing.keepers import collect_once
+from simulator.crash_stories import STORIES
+from simulator.keepers import collect_once
 
 LIVES = {
     "open": Life(session(SMALL, "")),

@@ -6,13 +6,13 @@ beside older ones (L-5). Found by the simulator (scenario stream, seeds 18 and 2
 
 from types import SimpleNamespace
 
+from simulator.keepers import ModelRunner
 from tests.support.hooks import HookStore
 from tests.support.one_shard import KEYLESS, open_writer, site_on
 from tests.support.sim_table import core_on
 from weir.config import WriterConfig
 from weir.store.memory import MemoryStore
 from weir.table.scan import Scan
-from weir.testing.keepers import ModelRunner
 from weir.upkeep.compact import compact
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from simulator.keepers import ModelRunner
 from tests.support.one_shard import KEYED, lake_on, open_writer, site_on
 from tests.support.sim_table import core_on
 from weir.config import WriterConfig
@@ -22,7 +23,6 @@ from weir.store.markers import Markers
 from weir.store.memory import MemoryStore
 from weir.table.record import TableRecords
 from weir.table.scan import Scan
-from weir.testing.keepers import ModelRunner
 from weir.upkeep.checkpoint import create
 from weir.upkeep.collect import Target, collect
 from weir.upkeep.compact import compact

@@ -9,6 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from simulator import interleave
+from simulator.gc_model import NEVER, Bounds, Broken, explore, main
+from simulator.interleave import InlineThreads, Scenario
 from tests.support.shards import SHARD, HandClock, schema
 from weir.env import Env
 from weir.errors import CheckpointNotFound, CommitConflict, FencedError
@@ -24,9 +27,6 @@ from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.shard.replay import replay_entries
 from weir.store.memory import MemoryStore
-from weir.testing import interleave
-from weir.testing.gc_model import NEVER, Bounds, Broken, explore, main
-from weir.testing.interleave import InlineThreads, Scenario
 from weir.types import Generation, Position
 from weir.upkeep.collect import Target, collect
 from weir.upkeep.gc.pins import load_pins

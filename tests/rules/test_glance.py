@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.keepers import ModelRunner
 from tests.support.hooks import HookStore
 from tests.support.one_shard import KEYED, KEYLESS, lake_on, open_writer, site_on
 from tests.support.sim_table import core_on
@@ -20,7 +21,6 @@ from weir.format import paths
 from weir.store.memory import MemoryStore
 from weir.table.glance import glance
 from weir.table.scan import Scan
-from weir.testing.keepers import ModelRunner
 from weir.types import Position
 from weir.upkeep.collect import Target, collect
 from weir.upkeep.compact import compact

@@ -15,6 +15,8 @@ import lance
 import pyarrow as pa
 import pytest
 
+from simulator.interleave import InlineThreads, Scenario, explore
+from simulator.model_lake import ModelLake
 from tests.support.moments import expect, make, put, rows
 from tests.support.one_shard import KEYED, SHARD
 from tests.support.shards import HandClock
@@ -35,8 +37,6 @@ from weir.store.api import ObjectExists, ObjectMissing
 from weir.store.memory import MemoryStore
 from weir.table.record import TableRecords
 from weir.table.table import Table
-from weir.testing.interleave import InlineThreads, Scenario, explore
-from weir.testing.model_lake import ModelLake
 from weir.types import Epoch, Generation, Position, Version
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import pinning

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from simulator.model_lake import ModelLake
 from tests.support.one_shard import SHARD, small_schema
 from weir.env import SYSTEM
 from weir.errors import CommitConflict
@@ -15,7 +16,6 @@ from weir.lake import adopt, fold
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.memory import MemoryStore
 from weir.store.open import open_store
-from weir.testing.model_lake import ModelLake
 
 FIELD = ShardingField("bucket", (), "unsharded", None, "int32")
 

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from simulator.simulate import SCENARIOS, STORIES, draw_plan, simulate
+from simulator.soak import run_chunk
 from weir.env import SystemClock, SystemThreads
-from weir.testing.simulate import SCENARIOS, STORIES, draw_plan, simulate
-from weir.testing.soak import run_chunk
 
 SEEDS_PER_TEST = 40
 KNOWN = {
@@ -97,7 +97,7 @@ def test_nothing_of_the_real_machine_is_used(scenario, monkeypatch):
 def test_same_seed_same_history_in_another_process_with_another_hash_seed():
     code = (
         "import logging; logging.disable(50)\n"
-        "from weir.testing.simulate import STORIES, draw_plan, simulate\n"
+        "from simulator.simulate import STORIES, draw_plan, simulate\n"
         "print([simulate(draw_plan(seed)).digest for seed in range(20, 32)])\n"
         "print([simulate(draw_plan(5, story)).digest for story in sorted(STORIES)])"
     )

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from simulator.model_lake import ModelLake
 from weir.config import WriterConfig
 from weir.env import SYSTEM, Env
 from weir.format.schema import FIELD_ID, TableSchema, table_schema
@@ -17,7 +18,6 @@ from weir.shard.merge import merge_scan
 from weir.shard.writer import ShardWriter
 from weir.store.api import ObjectExists, Store
 from weir.store.retry import RetryingStore, RetryPolicy
-from weir.testing.model_lake import ModelLake
 
 SHARD = UUID(int=0xA1, version=4)
 QUICK = RetryPolicy(attempts=4, first_delay=0.0, longest_delay=0.0)

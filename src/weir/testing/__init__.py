@@ -1,1 +1,5 @@
-"""The world weir is tested in: simulated stores and threads, oracles, and real servers."""
+"""What users test their own pipelines with, and we ours.
+
+`contract` holds the promises every store must keep, `fault_store` a store that fails on command,
+and `seaweed` starts a real S3 server. The simulator is not shipped: it lives beside the tests.
+"""

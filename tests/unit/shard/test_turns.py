@@ -1,12 +1,12 @@
 """Group commit fills its entries although a thread likes to keep the interpreter."""
 
+from simulator.env import make_actor
+from simulator.scheduler import Scheduler, Settings
 from tests.support.one_shard import open_writer, site_on
 from weir.env import SYSTEM
 from weir.shard.ack import Ack
 from weir.shard.turns import Turns
 from weir.store.memory import MemoryStore
-from weir.testing.scheduler import Scheduler, Settings
-from weir.testing.sim_env import make_actor
 
 THREADS, PUTS = 8, 25
 

@@ -23,6 +23,22 @@ from collections import Counter
 from typing import Any
 from uuid import UUID
 
+from simulator.deletions import check_delete, split_uri
+from simulator.scheduler import Actor, Scheduler
+from simulator.truth import (
+    BatchId,
+    Entry,
+    Put,
+    Rollback,
+    Row,
+    ShardTruth,
+    State,
+    Violation,
+    fold_rows,
+    index_rows,
+    read_entry,
+)
+from simulator.world import Shelf
 from weir.errors import (
     Backpressure,
     CommitConflict,
@@ -37,22 +53,6 @@ from weir.format import paths, records
 from weir.format.manifest import ShardManifest, Status, decode_manifest
 from weir.log.rules import RuleBroken
 from weir.table.record import TableRecord, decode_record
-from weir.testing.deletions import check_delete, split_uri
-from weir.testing.scheduler import Actor, Scheduler
-from weir.testing.sim_world import Shelf
-from weir.testing.truth import (
-    BatchId,
-    Entry,
-    Put,
-    Rollback,
-    Row,
-    ShardTruth,
-    State,
-    Violation,
-    fold_rows,
-    index_rows,
-    read_entry,
-)
 
 
 class Judge:

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from simulator.oracles import Judge
+from simulator.truth import Row, State, Violation, fold_rows, index_rows
 from weir.format.bucket import bucket
 from weir.table.sharding import Bucket, Identity, Sharding, Value, shard_id
-from weir.testing.oracles import Judge
-from weir.testing.truth import Row, State, Violation, fold_rows, index_rows
 
 
 def lows(judge: Judge) -> dict[UUID, int]:

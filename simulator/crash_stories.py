@@ -1,4 +1,4 @@
-"""Scripts for `weir.testing.crash` beyond one shard's life: each is run to its end, and then dies
+"""Scripts for `simulator.crash` beyond one shard's life: each is run to its end, and then dies
 at every write of it."""
 
 from __future__ import annotations
@@ -6,18 +6,18 @@ from __future__ import annotations
 import random
 from typing import Any, Final
 
+from simulator.copies import Copy, final_of_clones, finish
+from simulator.crash import SMALL, WAL_ONLY, Life, Script, session
+from simulator.keepers import ModelRunner
+from simulator.reshards import TableSession, final_of_reshards, make_sharded
+from simulator.restores import final_of_restores, keep, roll_back, unfinished
+from simulator.roles import open_shard, write_record
+from simulator.scenarios import SHARD, TABLE, WAL, Role, Run
+from simulator.scheduler import Actor
 from weir.config import WriterConfig
 from weir.table.making import open as open_table
 from weir.table.resharding import read_resharding
 from weir.table.sharding import Bucket
-from weir.testing.copies import Copy, final_of_clones, finish
-from weir.testing.crash import SMALL, WAL_ONLY, Life, Script, session
-from weir.testing.keepers import ModelRunner
-from weir.testing.reshards import TableSession, final_of_reshards, make_sharded
-from weir.testing.restores import final_of_restores, keep, roll_back, unfinished
-from weir.testing.roles import open_shard, write_record
-from weir.testing.scenarios import SHARD, TABLE, WAL, Role, Run
-from weir.testing.scheduler import Actor
 from weir.upkeep.checkpoint import checkpoints, create, delete
 from weir.upkeep.compact import compact
 from weir.upkeep.reshard import reshard

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from simulator.keepers import ModelRunner
+from simulator.roles import KEYS, final, table_rows, to_batch
+from simulator.scenarios import SHARD, TABLE, Role, Run
+from simulator.scheduler import Actor
+from simulator.truth import Row, State, Violation, fold_rows, index_rows
 from weir.config import WriterConfig
 from weir.errors import CheckpointNotFound, WeirError
 from weir.table.making import open as open_table
 from weir.table.scan import Scan
 from weir.table.shards import Shard
 from weir.table.table import Table
-from weir.testing.keepers import ModelRunner
-from weir.testing.roles import KEYS, final, table_rows, to_batch
-from weir.testing.scenarios import SHARD, TABLE, Role, Run
-from weir.testing.scheduler import Actor
-from weir.testing.truth import Row, State, Violation, fold_rows, index_rows
 from weir.upkeep.checkpoint import create
 from weir.upkeep.clone import clone
 from weir.upkeep.collect import collect, target_of

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from simulator.scheduler import Actor, Killed
+from simulator.world import Late, Shelf, short
 from weir.errors import StoreError
 from weir.store.api import (
     Blob,
@@ -24,8 +26,6 @@ from weir.store.api import (
     ObjectMissing,
 )
 from weir.store.paths import check, check_folder
-from weir.testing.scheduler import Actor, Killed
-from weir.testing.sim_world import Late, Shelf, short
 
 T = TypeVar("T")
 

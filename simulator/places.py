@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from simulator.model_lake import ModelLake
+from simulator.scheduler import Actor
+from simulator.store import SimStore
+from simulator.world import World
 from weir.format.schema import TableSchema
 from weir.store.retry import RetryingStore, RetryPolicy
-from weir.testing.model_lake import ModelLake
-from weir.testing.scheduler import Actor
-from weir.testing.sim_store import SimStore
-from weir.testing.sim_world import World
 
 RETRY: Final = RetryPolicy(attempts=4, first_delay=0.05, longest_delay=0.5, deadline=30.0)
 

@@ -13,7 +13,7 @@ What must hold in every state (INVARIANTS 10.2):
   replay     what a claimant must replay exists
   deletes    nothing above R, and not the entry at R, is deleted
 
-`python -m weir.testing.gc_model --help`; `explore(Bounds(...))` from code.
+`python -m simulator.gc_model --help`; `explore(Bounds(...))` from code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import argparse
 import sys
 import time
 
-from weir.testing.gc_states import NEVER, Bounds, Broken, State, first_state, steps
+from simulator.gc_states import NEVER, Bounds, Broken, State, first_state, steps
 
 __all__ = ["NEVER", "Bounds", "Broken", "check", "explore", "main"]
 
@@ -85,7 +85,7 @@ def _trace(came_from: dict[State, tuple[State | None, str]], state: State) -> li
 
 def main(arguments: list[str] | None = None) -> int:
     """Explore with bounds from the command line; prints the trace of what breaks."""
-    parser = argparse.ArgumentParser(prog="python -m weir.testing.gc_model", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m simulator.gc_model", description=__doc__)
     parser.add_argument("roles", nargs="*", default=Bounds.roles, help="such as w11 w10 n10")
     parser.add_argument("--collectors", type=int, default=1)
     parser.add_argument("--ticks", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Many simulated histories: `python -m weir.testing.soak --seeds 1000`, or one of them: `--seed 7
+"""Many simulated histories: `python -m simulator.soak --seeds 1000`, or one of them: `--seed 7
 --verbose`.
 
 Every seed is a history of its own: processes, settings, faults and the order of every step are
@@ -25,8 +25,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from weir.testing.scenarios import Outcome, Plan
-from weir.testing.simulate import SCENARIOS, STORIES, draw_plan, shrink, simulate
+from simulator.scenarios import Outcome, Plan
+from simulator.simulate import SCENARIOS, STORIES, draw_plan, shrink, simulate
 
 CHUNK = 20
 MUST_FIRE = (
@@ -193,7 +193,7 @@ def _print_history(outcome: Outcome) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m weir.testing.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m simulator.soak", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many histories")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import random
 
-from weir.testing.copies import CLONERS, final_of_clones
-from weir.testing.keepers import KEEPERS
-from weir.testing.reshards import RESHARDERS, final_of_reshards, make_sharded
-from weir.testing.restores import RESTORERS, final_of_restores
-from weir.testing.roles import ROLES, final, write_record
-from weir.testing.scenarios import (
+from simulator.copies import CLONERS, final_of_clones
+from simulator.keepers import KEEPERS
+from simulator.reshards import RESHARDERS, final_of_reshards, make_sharded
+from simulator.restores import RESTORERS, final_of_restores
+from simulator.roles import ROLES, final, write_record
+from simulator.scenarios import (
     Outcome,
     Plan,
     Run,
@@ -18,7 +18,7 @@ from weir.testing.scenarios import (
     draw_role,
     draw_settings,
 )
-from weir.testing.streams import STREAMS
+from simulator.streams import STREAMS
 
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "stream": ("streamer", "streamer", "writer", "compactor", "collector", "reader"),

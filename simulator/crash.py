@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from weir.testing.roles import Session, final
-from weir.testing.scenarios import Outcome, Plan, Role, Run
-from weir.testing.scheduler import Actor
-from weir.testing.sim_world import Faults
-from weir.testing.truth import Violation
+from simulator.roles import Session, final
+from simulator.scenarios import Outcome, Plan, Role, Run
+from simulator.scheduler import Actor
+from simulator.truth import Violation
+from simulator.world import Faults
 
 Script = Callable[[Run, Actor], None]
 

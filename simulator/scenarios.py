@@ -13,17 +13,17 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from simulator.env import make_actor
+from simulator.model_lake import ModelLake
+from simulator.oracles import Judge
+from simulator.places import SimPlaces
+from simulator.scheduler import POLICIES, Actor, Scheduler, Settings, Stuck
+from simulator.truth import Violation
+from simulator.world import Faults, World
 from weir.format.schema import FIELD_ID, TableSchema, table_schema
 from weir.log.site import ShardSite
 from weir.store.open import open_store
 from weir.store.retry import RetryingStore
-from weir.testing.model_lake import ModelLake
-from weir.testing.oracles import Judge
-from weir.testing.scheduler import POLICIES, Actor, Scheduler, Settings, Stuck
-from weir.testing.sim_env import make_actor
-from weir.testing.sim_places import SimPlaces
-from weir.testing.sim_world import Faults, World
-from weir.testing.truth import Violation
 
 SHARD = UUID(int=0x5EED, version=4)
 COLUMNS = ("k", "w", "c", "i", "n")
@@ -146,7 +146,7 @@ class Run:
         self.judge = Judge(self.scheduler, self.shelf, self.wal_shelf.uri, keyed=plan.keyed)
         self.sessions = 0
         self.copies: dict[str, Any] = {}
-        """Clones by URI, as `weir.testing.copies` keeps them."""
+        """Clones by URI, as `simulator.copies` keeps them."""
         self.moments: dict[UUID, Any] = {}
         """Checkpoints to go back to, and what the table held then."""
         self.stream_offset = 0

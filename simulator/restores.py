@@ -10,14 +10,14 @@ from __future__ import annotations
 import random
 from uuid import UUID
 
+from simulator.roles import final
+from simulator.scenarios import SHARD, TABLE, Role, Run
+from simulator.scheduler import Actor
+from simulator.truth import Rollback, State, Violation
 from weir.errors import WeirError
 from weir.log.lineage import read_lineage
 from weir.table.making import open as open_table
 from weir.table.table import Table
-from weir.testing.roles import final
-from weir.testing.scenarios import SHARD, TABLE, Role, Run
-from weir.testing.scheduler import Actor
-from weir.testing.truth import Rollback, State, Violation
 from weir.upkeep.checkpoint import create
 from weir.upkeep.restore import restore
 

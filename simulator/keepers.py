@@ -10,6 +10,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from simulator.model_lake import ModelLake
+from simulator.roles import core_of, table_rows
+from simulator.scenarios import SHARD, TABLE, Role, Run
+from simulator.scheduler import Actor
+from simulator.truth import Violation
 from weir.config import WriterConfig
 from weir.errors import CommitConflict, StoreError, WeirError
 from weir.lake.fold import Changes
@@ -18,11 +23,6 @@ from weir.table.making import open as open_table
 from weir.table.reader import SnapshotReader
 from weir.table.scan import Scan
 from weir.table.snapshot import Snapshot
-from weir.testing.model_lake import ModelLake
-from weir.testing.roles import core_of, table_rows
-from weir.testing.scenarios import SHARD, TABLE, Role, Run
-from weir.testing.scheduler import Actor
-from weir.testing.truth import Violation
 from weir.upkeep.checkpoint import Checkpoint, create, delete
 from weir.upkeep.collect import Target, collect, target_of
 from weir.upkeep.compact import compact

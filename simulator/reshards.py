@@ -6,6 +6,12 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from simulator.keepers import ModelRunner
+from simulator.roles import KEYS, record_of, table_rows, to_batch
+from simulator.scenarios import SHARD, TABLE, Role, Run
+from simulator.scheduler import Actor
+from simulator.truth import Put, Row, Violation, index_rows
+from simulator.views import complete, lows, tips, viewed_table
 from weir.config import WriterConfig
 from weir.errors import SnapshotExpired, StoreError, WeirError
 from weir.table.core import routes_of
@@ -17,12 +23,6 @@ from weir.table.scan import Scan
 from weir.table.sharding import Bucket, Identity, Sharding, Unsharded, values_of
 from weir.table.table import Table
 from weir.table.writer import TableWriter
-from weir.testing.keepers import ModelRunner
-from weir.testing.roles import KEYS, record_of, table_rows, to_batch
-from weir.testing.scenarios import SHARD, TABLE, Role, Run
-from weir.testing.scheduler import Actor
-from weir.testing.truth import Put, Row, Violation, index_rows
-from weir.testing.views import complete, lows, tips, viewed_table
 from weir.upkeep.checkpoint import find
 from weir.upkeep.compact import compact
 from weir.upkeep.reshard import ReshardReport, reshard

@@ -21,6 +21,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from simulator.model_base import ModelBase, ModelSsTable, decode, encode
 from weir.errors import CommitConflict, MissingEntry, SnapshotExpired, StoreError
 from weir.format import paths
 from weir.format.base_manifest import MemWalDetails
@@ -31,7 +32,6 @@ from weir.lake.api import SsTableInfo
 from weir.lake.fold import Changes, Claim
 from weir.lake.versions import Cleaned
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, Store
-from weir.testing.model_base import ModelBase, ModelSsTable, decode, encode
 
 # As `weir.lake.fold` and `weir.lake.fence` have them.
 FOLD: Final = "weir.fold"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 
+from simulator.scheduler import Actor, Killed, Scheduler, Task
 from weir.env import Condition, Env, Lock, Places, Thread
-from weir.testing.scheduler import Actor, Killed, Scheduler, Task
 
 T = TypeVar("T")
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from simulator.scenarios import COLUMNS, SHARD, TABLE, WAL, Role, Run
+from simulator.scheduler import Actor
+from simulator.truth import Put, Row, Violation
 from weir.config import WriterConfig
 from weir.errors import SnapshotExpired, StoreError, UnknownOutcome, WeirError
 from weir.log.manifests import Manifests
@@ -19,9 +22,6 @@ from weir.table.scan import Scan
 from weir.table.sharding import Unsharded
 from weir.table.shards import Shard
 from weir.table.tails import Tails
-from weir.testing.scenarios import COLUMNS, SHARD, TABLE, WAL, Role, Run
-from weir.testing.scheduler import Actor
-from weir.testing.truth import Put, Row, Violation
 
 KEYS = 6
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from simulator.scheduler import Actor, Scheduler
 from weir.store.api import Blob, Bytes, Meta, ObjectChanged, ObjectExists, ObjectMissing
-from weir.testing.scheduler import Actor, Scheduler
 
 
 @dataclass

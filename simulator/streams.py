@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from simulator.roles import KEYS, to_batch
+from simulator.scenarios import SHARD, Role, Run
+from simulator.truth import Row, Violation
 from weir.config import WriterConfig
 from weir.errors import WeirError
 from weir.shard.writer import ShardWriter
-from weir.testing.roles import KEYS, to_batch
-from weir.testing.scenarios import SHARD, Role, Run
-from weir.testing.truth import Row, Violation
 
 if TYPE_CHECKING:
-    from weir.testing.scheduler import Actor
+    from simulator.scheduler import Actor
 
 APP = 1_000_000
 """Session number of the rows of the stream: theirs is the same whoever puts them."""

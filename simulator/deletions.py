@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from simulator.scheduler import Actor
+from simulator.truth import ShardTruth, Violation
 from weir.format import paths
 from weir.format.manifest import ShardManifest
-from weir.testing.scheduler import Actor
-from weir.testing.truth import ShardTruth, Violation
 
 if TYPE_CHECKING:
-    from weir.testing.oracles import Judge
+    from simulator.oracles import Judge
 
 
 def split_uri(uri: str) -> tuple[str, str]:
