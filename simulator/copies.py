@@ -18,14 +18,14 @@ from simulator.scheduler import Actor
 from simulator.truth import Row, State, Violation, fold_rows, index_rows
 from weir.config import WriterConfig
 from weir.errors import CheckpointNotFound, WeirError
+from weir.read.scan import Scan
+from weir.routing.shards import Shard
 from weir.table.making import open as open_table
-from weir.table.scan import Scan
-from weir.table.shards import Shard
 from weir.table.table import Table
 from weir.upkeep.checkpoint import create
 from weir.upkeep.clone import clone
-from weir.upkeep.collect import collect, target_of
-from weir.upkeep.compact import compact
+from weir.upkeep.compact.run import compact
+from weir.upkeep.gc.collect import collect, target_of
 
 ATTEMPTS: Final = 3
 COPIES_MAX: Final = 3

@@ -15,11 +15,11 @@ from simulator.roles import open_shard, write_record
 from simulator.scenarios import SHARD, TABLE, WAL, Role, Run
 from simulator.scheduler import Actor
 from weir.config import WriterConfig
+from weir.format.sharding import Bucket
+from weir.records.resharding import read_resharding
 from weir.table.making import open as open_table
-from weir.table.resharding import read_resharding
-from weir.table.sharding import Bucket
 from weir.upkeep.checkpoint import checkpoints, create, delete
-from weir.upkeep.compact import compact
+from weir.upkeep.compact.run import compact
 from weir.upkeep.reshard import reshard
 
 TABLE_ROLE: Final = Role("script", ops=5, config={**SMALL, "durable_write": True})

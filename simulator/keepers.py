@@ -17,17 +17,17 @@ from simulator.scheduler import Actor
 from simulator.truth import Violation
 from weir.config import WriterConfig
 from weir.errors import CommitConflict, StoreError, WeirError
-from weir.lake.fold import Changes
-from weir.table.core import Core
+from weir.lake.base.fold import Changes
+from weir.read.reader import SnapshotReader
+from weir.read.scan import Scan
+from weir.read.snapshot import Snapshot
+from weir.routing.core import Core
 from weir.table.making import open as open_table
-from weir.table.reader import SnapshotReader
-from weir.table.scan import Scan
-from weir.table.snapshot import Snapshot
 from weir.upkeep.checkpoint import Checkpoint, create, delete
-from weir.upkeep.collect import Target, collect, target_of
-from weir.upkeep.compact import compact
-from weir.upkeep.compact_jobs import keep_base_from
-from weir.upkeep.compact_tasks import winners
+from weir.upkeep.compact.jobs import keep_base_from
+from weir.upkeep.compact.run import compact
+from weir.upkeep.compact.tasks import winners
+from weir.upkeep.gc.collect import Target, collect, target_of
 from weir.upkeep.parents import reclaimable_pins
 from weir.upkeep.tasks import Progress, Result, Task
 

@@ -13,9 +13,9 @@ from weir.errors import MissingEntry
 from weir.format.base_manifest import MemWalDetails, ShardingField, ShardingSpec
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
-from weir.lake.base import LanceBase
+from weir.lake.base.view import LanceBase
 from weir.lake.filters import filter_rows
-from weir.shard.levels import MemLevel
+from weir.merge.levels import MemLevel
 from weir.store.api import ObjectMissing, Store
 from weir.types import Generation
 

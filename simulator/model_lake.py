@@ -25,15 +25,15 @@ from simulator.model_base import ModelBase, ModelSsTable, decode, encode
 from weir.errors import CommitConflict, MissingEntry, SnapshotExpired, StoreError
 from weir.format import paths
 from weir.format.base_manifest import MemWalDetails
-from weir.format.dedupe import newest_rows
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
+from weir.keys.dedupe import newest_rows
 from weir.lake.api import SsTableInfo
-from weir.lake.fold import Changes, Claim
-from weir.lake.versions import Cleaned
+from weir.lake.base.fold import Changes, Claim
+from weir.lake.base.versions import Cleaned
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, Store
 
-# As `weir.lake.fold` and `weir.lake.fence` have them.
+# As `weir.lake.base.fold` and `weir.lake.base.fence` have them.
 FOLD: Final = "weir.fold"
 FENCE: Final = "weir.fence"
 _ATTEMPTS: Final = 20

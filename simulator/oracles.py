@@ -49,10 +49,11 @@ from weir.errors import (
     UnknownOutcome,
     WeirError,
 )
-from weir.format import paths, records
+from weir.format import paths
 from weir.format.manifest import ShardManifest, Status, decode_manifest
 from weir.log.rules import RuleBroken
-from weir.table.record import TableRecord, decode_record
+from weir.records import codec
+from weir.records.table import TableRecord, decode_record
 
 
 class Judge:
@@ -130,7 +131,7 @@ class Judge:
             self.routings.append(record)
 
     def _on_move(self, shard: UUID, data: bytes, path: str) -> None:
-        raw = records.loads(data, path)
+        raw = codec.loads(data, path)
         truth = self.truth(shard)
         target = raw["uri"] or self.shelf.uri
         if raw["prepared"] or target == truth.places[-1][1]:

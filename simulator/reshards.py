@@ -14,17 +14,17 @@ from simulator.truth import Put, Row, Violation, index_rows
 from simulator.views import complete, lows, tips, viewed_table
 from weir.config import WriterConfig
 from weir.errors import SnapshotExpired, StoreError, WeirError
-from weir.table.core import routes_of
+from weir.format.sharding import Bucket, Identity, Sharding, Unsharded, values_of
+from weir.read.scan import Scan
+from weir.records.resharding import read_resharding
+from weir.records.table import TableRecords
+from weir.routing.core import routes_of
+from weir.routing.writer import TableWriter
 from weir.table.making import create_shards
 from weir.table.making import open as open_table
-from weir.table.record import TableRecords
-from weir.table.resharding import read_resharding
-from weir.table.scan import Scan
-from weir.table.sharding import Bucket, Identity, Sharding, Unsharded, values_of
 from weir.table.table import Table
-from weir.table.writer import TableWriter
 from weir.upkeep.checkpoint import find
-from weir.upkeep.compact import compact
+from weir.upkeep.compact.run import compact
 from weir.upkeep.reshard import ReshardReport, reshard
 
 CHANGES_MAX = 3

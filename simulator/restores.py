@@ -15,7 +15,7 @@ from simulator.scenarios import SHARD, TABLE, Role, Run
 from simulator.scheduler import Actor
 from simulator.truth import Rollback, State, Violation
 from weir.errors import WeirError
-from weir.log.lineage import read_lineage
+from weir.records.lineage import read_lineage
 from weir.table.making import open as open_table
 from weir.table.table import Table
 from weir.upkeep.checkpoint import create

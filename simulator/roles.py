@@ -12,16 +12,16 @@ from simulator.scheduler import Actor
 from simulator.truth import Put, Row, Violation
 from weir.config import WriterConfig
 from weir.errors import SnapshotExpired, StoreError, UnknownOutcome, WeirError
+from weir.format.sharding import Unsharded
 from weir.log.manifests import Manifests
+from weir.merge.tails import Tails
+from weir.read.scan import Scan
+from weir.records.table import Route, TableRecord, TableRecords
+from weir.routing.core import Core
+from weir.routing.shards import Shard
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
-from weir.table.core import Core
 from weir.table.making import open as open_table
-from weir.table.record import Route, TableRecord, TableRecords
-from weir.table.scan import Scan
-from weir.table.sharding import Unsharded
-from weir.table.shards import Shard
-from weir.table.tails import Tails
 
 KEYS = 6
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from simulator.oracles import Judge
 from simulator.truth import Row, State, Violation, fold_rows, index_rows
 from weir.format.bucket import bucket
-from weir.table.sharding import Bucket, Identity, Sharding, Value, shard_id
+from weir.format.sharding import Bucket, Identity, Sharding, Value, shard_id
 
 
 def lows(judge: Judge) -> dict[UUID, int]:

@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         "a shard is made under a routing that is gone",
-        "src/weir/table/core.py",
+        "src/weir/routing/core.py",
         "            self._require_routing(record)\n        return shard\n",
         "        return shard\n",
         tests("tests/regress/test_shard_made_after_a_reshard.py"),
@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     Mutant(
         "a glance does not look at the floors",
-        "src/weir/table/glance.py",
+        "src/weir/read/glance.py",
         "            found.manifest >= one.manifest.version\n            or",
         "            False\n            or",
         tests("tests/rules/test_glance.py"),
@@ -150,7 +150,7 @@ MUTANTS = (
     ),
     Mutant(
         "a glance does not look at the base",
-        "src/weir/table/glance.py",
+        "src/weir/read/glance.py",
         "    if answers[0] != ids or answers[1] != version:\n",
         "    if answers[0] != ids:\n",
         tests("tests/rules/test_glance.py"),
@@ -335,7 +335,7 @@ MUTANTS = (
     ),
     Mutant(
         "a reader takes a collected tail for the end",
-        "src/weir/table/tails.py",
+        "src/weir/merge/tails.py",
         "        if floor > manifest.replay_after:\n",
         "        if False:\n",
         tests("tests/regress/test_reader_overtaken_by_collection.py"),
@@ -343,7 +343,7 @@ MUTANTS = (
     ),
     Mutant(
         "a fold that is not announced",
-        "src/weir/upkeep/compact.py",
+        "src/weir/upkeep/compact/run.py",
         "        if not keyed and changes.added:\n",
         "        if False:\n",
         soak(6000, "compaction"),
@@ -351,7 +351,7 @@ MUTANTS = (
     ),
     Mutant(
         "a dead compactor's commit is forgotten",
-        "src/weir/upkeep/compact_finish.py",
+        "src/weir/upkeep/compact/finish.py",
         "        if version is not None:\n            self.finish(job)\n",
         "        if False:\n            self.finish(job)\n",
         tests("tests/rules/test_compaction.py"),
@@ -359,7 +359,7 @@ MUTANTS = (
     ),
     Mutant(
         "compactors without a fence",
-        "src/weir/upkeep/compact.py",
+        "src/weir/upkeep/compact/run.py",
         "        claim = Claim(token, self._counts(self.lake.fence_base(token)))\n",
         "        claim = Claim(token, self.lake.open_base().version)\n",
         soak(6000, "compaction"),
@@ -367,7 +367,7 @@ MUTANTS = (
     ),
     Mutant(
         "a base commit in a collected place counts",
-        "src/weir/upkeep/compact.py",
+        "src/weir/upkeep/compact/run.py",
         "        if version <= floor:\n",
         "        if False:\n",
         tests("tests/regress/test_base_version_in_a_collected_place.py"),
@@ -383,7 +383,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cut taken while the base moves",
-        "src/weir/table/snapshot.py",
+        "src/weir/read/snapshot.py",
         "        if version == before:\n",
         "        if True:\n",
         tests("tests/regress/test_base_outruns_the_plan.py"),
@@ -441,7 +441,7 @@ MUTANTS = (
     ),
     Mutant(
         "SSTables are pruned before their token is recorded",
-        "src/weir/upkeep/compact_finish.py",
+        "src/weir/upkeep/compact/finish.py",
         "tokens.settle(latest)",
         "pass",
         tests("tests/rules/test_large_batches.py"),
@@ -481,7 +481,7 @@ MUTANTS = (
     ),
     Mutant(
         "a claim at work is not renewed",
-        "src/weir/upkeep/compact_jobs.py",
+        "src/weir/upkeep/compact/jobs.py",
         "            if self._lost or now - self._told_at < RENEW:\n",
         "            if True:\n",
         tests("tests/rules/test_compaction.py", "-k", "renewed"),
@@ -529,7 +529,7 @@ MUTANTS = (
     ),
     Mutant(
         "a fold passes entries above one that was flushed meanwhile",
-        "src/weir/upkeep/compact_wal.py",
+        "src/weir/upkeep/compact/logs.py",
         "        if taken_on or current.replay_after >= fold.through:\n",
         "        if current.replay_after >= fold.through:\n",
         tests("tests/regress/test_fold_beside_a_flush.py"),
@@ -545,7 +545,7 @@ MUTANTS = (
     ),
     Mutant(
         "a pin is let go of without a word to the clone",
-        "src/weir/upkeep/collect.py",
+        "src/weir/upkeep/gc/collect.py",
         " if dry_run or target.give_up(pin)]\n",
         "]\n",
         tests("tests/regress/test_clone_interrupted.py"),
@@ -577,7 +577,7 @@ MUTANTS = (
     ),
     Mutant(
         "slices of structs in structs go to Lance",
-        "src/weir/lake/unsliced.py",
+        "src/weir/lake/whole_buffers.py",
         "    if (nested and column.offset) or any(",
         "    if any(",
         tests("tests/rules/test_filters.py", "-k", "struct_in_a_struct"),
@@ -585,7 +585,7 @@ MUTANTS = (
     ),
     Mutant(
         "a piece of a hot shard forgets what is newer",
-        "src/weir/upkeep/compact_tasks.py",
+        "src/weir/upkeep/compact/tasks.py",
         "    newer = [reader.open_unit(unit) for unit in units[:first]]\n",
         "    newer = [reader.open_unit(unit) for unit in units[:0]]\n",
         tests("tests/rules/test_compaction_pieces.py"),
@@ -593,7 +593,7 @@ MUTANTS = (
     ),
     Mutant(
         "the last part of an SSTable ends where its manifest says",
-        "src/weir/upkeep/compact_cut.py",
+        "src/weir/upkeep/compact/cut.py",
         "            yield index, index + 1, [starts[-1], _ALL_ROWS]\n",
         "            yield index, index + 1, [starts[-1], step - 1]\n",
         tests("tests/rules/test_compaction_pieces.py"),
@@ -601,7 +601,7 @@ MUTANTS = (
     ),
     Mutant(
         "base rows found in one part of a share are forgotten in the next",
-        "src/weir/upkeep/compact_tasks.py",
+        "src/weir/upkeep/compact/tasks.py",
         "            found.append(part.addresses[~stays])\n",
         "            found = [part.addresses[~stays]]\n",
         tests("tests/rules/test_compaction_pieces.py"),
@@ -609,7 +609,7 @@ MUTANTS = (
     ),
     Mutant(
         "deleted rows are read with the live ones",
-        "src/weir/lake/live.py",
+        "src/weir/lake/live_rows.py",
         "        yield rows if ids.null_count == 0 else rows.filter(ids.is_valid())\n",
         "        yield rows\n",
         tests("tests/rules/test_compaction_pieces.py"),
@@ -617,7 +617,7 @@ MUTANTS = (
     ),
     Mutant(
         "a row of numbers that grows moves them",
-        "src/weir/lake/numbers.py",
+        "src/weir/keys/numbers.py",
         "    used[first : first + len(row.used) - 2] = row.used[1:-1]\n",
         "    used[first - 1 : first + len(row.used) - 3] = row.used[1:-1]\n",
         tests("tests/unit/lake/test_parts.py"),
@@ -625,7 +625,7 @@ MUTANTS = (
     ),
     Mutant(
         "fresh levels are filtered before the merge",
-        "src/weir/shard/merge.py",
+        "src/weir/merge/merge.py",
         "lambda level: list(level.scan(names)), group, workers=READ_AHEAD_LEVELS",
         "lambda level: list(level.scan(names, filter=self.filter)), group, workers=8",
         tests("tests/rules/test_reads_model.py", "-k", "int64 or utf8"),
@@ -681,7 +681,7 @@ MUTANTS = (
     ),
     Mutant(
         "a tag deleted while tags are listed is an error",
-        "src/weir/lake/versions.py",
+        "src/weir/lake/base/versions.py",
         "    for _ in range(_LISTINGS):\n",
         "    for _ in range(0):\n",
         tests("tests/regress/test_tag_deleted_while_tags_are_listed.py"),
@@ -697,10 +697,10 @@ MUTANTS = (
     ),
     Mutant(
         "rows of one file are held as another's",
-        "src/weir/lake/blocks.py",
+        "src/weir/lake/base/blocks.py",
         "        key = (file, per_block, number)\n",
         "        key = (per_block, number)\n",
-        tests("tests/unit/lake/test_blocks.py"),
+        tests("tests/unit/lake/base/test_blocks.py"),
         "L-1",
     ),
     Mutant(
@@ -713,7 +713,7 @@ MUTANTS = (
     ),
     Mutant(
         "a repeated record of several shards is somebody else's",
-        "src/weir/log/checkpoints.py",
+        "src/weir/records/checkpoints.py",
         "            if standing.seq == seq and _dumps(standing) == _dumps(following):\n",
         "            if standing == following:\n",
         tests("tests/regress/test_reshard_resumed_beside_a_claim.py"),

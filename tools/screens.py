@@ -15,7 +15,7 @@ from rich.terminal_theme import TerminalTheme
 
 from weir.cli import looks, stats, top
 from weir.demo.show import Show, Step, told
-from weir.table.stats import ShardStats, TableStats
+from weir.read.stats import ShardStats, TableStats
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "img"
 COLUMNS = 80

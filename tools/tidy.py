@@ -12,8 +12,13 @@ from pathlib import Path
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"types", "errors", "config", "env", "durations"}),
     frozenset({"store", "format"}),
+    frozenset({"records", "keys"}),
     frozenset({"log", "lake"}),
+    frozenset({"merge"}),
+    frozenset({"search"}),
     frozenset({"shard"}),
+    frozenset({"routing"}),
+    frozenset({"read"}),
     frozenset({"table"}),
     frozenset({"upkeep"}),
     frozenset({"spark", "cli", "bench"}),
@@ -28,7 +33,7 @@ TESTING = "testing"  # for users' tests: sees the store, and no part of the prod
 
 ONLY_IN = {
     "obstore": frozenset({"store", "bench"}),
-    "lance": frozenset({"lake", "bench"}),
+    "lance": frozenset({"lake", "search", "bench"}),
     "simulator": frozenset(),  # beside the tests, not in the wheel
     "pyspark": frozenset({"spark", "pyspark_weir", "demo"}),
     "typer": frozenset({"cli"}),

@@ -19,7 +19,7 @@ from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.types import Epoch, Generation, Position
-from weir.upkeep.collect import collect, target_of
+from weir.upkeep.gc.collect import collect, target_of
 from weir.upkeep.gc.tasks import BATCH_OBJECTS, WORKERS
 
 EPOCHS = 10

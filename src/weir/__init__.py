@@ -29,21 +29,21 @@ from weir.errors import (
     WeirError,
     WriterClosed,
 )
+from weir.format.sharding import Bucket, Identity, Unsharded
 from weir.format.wal_entry import WalEntry
 from weir.log.appender import WalAppender
-from weir.log.checkpoints import Checkpoint
 from weir.log.tailer import WalTailer
+from weir.read.changes import Bookmark, Change
+from weir.read.scan import Scan
+from weir.read.snapshot import Snapshot
+from weir.records.checkpoints import Checkpoint
+from weir.routing.shards import Shard
+from weir.routing.writer import TableWriter
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
-from weir.table.changes import Bookmark, Change
 from weir.table.making import create, enable, open
-from weir.table.scan import Scan
-from weir.table.sharding import Bucket, Identity, Unsharded
-from weir.table.shards import Shard
-from weir.table.snapshot import Snapshot
 from weir.table.table import Table
-from weir.table.writer import TableWriter
-from weir.upkeep.compact import CompactionPolicy, CompactReport
+from weir.upkeep.compact.run import CompactionPolicy, CompactReport
 from weir.upkeep.gc.report import GcReport
 
 __all__ = [

@@ -11,9 +11,9 @@ from tests.support.hooks import HookStore
 from tests.support.one_shard import KEYLESS, open_writer, site_on
 from tests.support.sim_table import core_on
 from weir.config import WriterConfig
+from weir.read.scan import Scan
 from weir.store.memory import MemoryStore
-from weir.table.scan import Scan
-from weir.upkeep.compact import compact
+from weir.upkeep.compact.run import compact
 
 
 def fold(store):

@@ -18,14 +18,14 @@ from weir.config import WriterConfig
 from weir.env import SYSTEM
 from weir.errors import CommitConflict
 from weir.format.paths import base_floor_dir
-from weir.lake.versions import Cleaned
-from weir.store.markers import Markers
+from weir.lake.base.versions import Cleaned
+from weir.read.scan import Scan
+from weir.records.marks import Markers
+from weir.records.table import TableRecords
 from weir.store.memory import MemoryStore
-from weir.table.record import TableRecords
-from weir.table.scan import Scan
 from weir.upkeep.checkpoint import create
-from weir.upkeep.collect import Target, collect
-from weir.upkeep.compact import compact
+from weir.upkeep.compact.run import compact
+from weir.upkeep.gc.collect import Target, collect
 
 
 def handle_on(store):

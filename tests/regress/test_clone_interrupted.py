@@ -14,10 +14,10 @@ import weir
 from tests.support.dying import die_at_every_write
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import CommitConflict
-from weir.log.checkpoints import Checkpoints
-from weir.log.lineage import read_lineage
+from weir.records.checkpoints import Checkpoints
+from weir.records.lineage import read_lineage
 from weir.upkeep import clone as clones
-from weir.upkeep.collect import collect, target_of
+from weir.upkeep.gc.collect import collect, target_of
 from weir.upkeep.parents import reclaimable_pins
 
 A = range(10)

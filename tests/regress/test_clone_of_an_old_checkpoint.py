@@ -5,7 +5,7 @@ the base like a new one: `CommitConflict`, for ever (K-1b). Found by the simulat
 """
 
 from tests.support.moments import again, expect, make, put, rows
-from weir.log.checkpoints import Checkpoints
+from weir.records.checkpoints import Checkpoints
 from weir.upkeep.pinning import base_floor
 
 A, B = range(10), range(5, 20)

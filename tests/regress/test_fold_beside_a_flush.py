@@ -17,8 +17,8 @@ from weir.format.manifest import SsTable
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.types import Generation, Position
-from weir.upkeep.compact_plan import log_of
-from weir.upkeep.compact_wal import publish_closed
+from weir.upkeep.compact.logs import publish_closed
+from weir.upkeep.compact.plan import log_of
 
 A, B = range(10), range(5)
 

@@ -11,7 +11,7 @@ import pytest
 
 import weir
 from weir.upkeep import reshard as resharding
-from weir.upkeep.compact import compact
+from weir.upkeep.compact.run import compact
 from weir.upkeep.exclusive import without_compaction
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])

@@ -17,7 +17,7 @@ from weir.log.tip import find_tip
 from weir.log.wal_store import WalMoved, latest_record
 from weir.types import Position
 from weir.upkeep.checkpoint import create
-from weir.upkeep.collect import target_of
+from weir.upkeep.gc.collect import target_of
 
 A, B, C = range(10), range(5, 20), range(15, 30)
 

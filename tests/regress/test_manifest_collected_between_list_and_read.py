@@ -10,9 +10,9 @@ from weir.config import WriterConfig
 from weir.env import SYSTEM
 from weir.format.paths import manifest_hint_path
 from weir.log.manifests import Manifests
+from weir.read.scan import Scan
 from weir.store.memory import MemoryStore
-from weir.table.scan import Scan
-from weir.upkeep.collect import Target, collect
+from weir.upkeep.gc.collect import Target, collect
 
 
 def collect_all(store):

@@ -11,9 +11,9 @@ from tests.support.one_shard import KEYED, lake_on, open_writer, site_on
 from tests.support.sim_table import core_on
 from weir.config import WriterConfig
 from weir.env import SYSTEM
+from weir.read.scan import Scan
 from weir.store.memory import MemoryStore
-from weir.table.scan import Scan
-from weir.upkeep.collect import Target, collect
+from weir.upkeep.gc.collect import Target, collect
 
 ALWAYS_PROVE = WriterConfig(fence_ttl=0)
 

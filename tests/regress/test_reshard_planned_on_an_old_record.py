@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import weir
+from weir.records.resharding import Resharding, read_resharding
 from weir.store.api import Store
-from weir.table.resharding import Resharding, read_resharding
 from weir.upkeep import reshard as module
 from weir.upkeep.reshard import reshard
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import weir
-from weir.log.checkpoints import Checkpoint, Checkpoints, ShardPin
+from weir.records.checkpoints import Checkpoint, Checkpoints, ShardPin
+from weir.routing.core import first_manifest
 from weir.store.memory import MemoryStore
-from weir.table.core import first_manifest
 from weir.types import Position
 from weir.upkeep.reshard import reshard
 

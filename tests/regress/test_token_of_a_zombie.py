@@ -16,7 +16,7 @@ from weir.log.intake import Intake
 from weir.shard.tokens import Tokens
 from weir.store.memory import MemoryStore
 from weir.types import Epoch, Generation, Position
-from weir.upkeep.collect import Target, collect
+from weir.upkeep.gc.collect import Target, collect
 
 
 def collect_all(site, store=None):

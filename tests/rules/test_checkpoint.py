@@ -10,10 +10,10 @@ from tests.support.dying import die_at_every_write
 from tests.support.moments import SteppedClock, again, at_time, expect, make, put, rows
 from weir.env import Env
 from weir.errors import CheckpointNotFound, InvalidInput, WalOnlyMode
-from weir.log.checkpoints import Checkpoints
 from weir.log.floors import Floors
+from weir.records.checkpoints import Checkpoints
 from weir.upkeep import checkpoint as checkpoints
-from weir.upkeep.collect import collect, target_of
+from weir.upkeep.gc.collect import collect, target_of
 from weir.upkeep.pinning import closed_pins
 
 A, B, C = range(10), range(5, 20), range(15, 30)

@@ -15,13 +15,13 @@ from tests.support.moments import SCHEMA, again, at_time, expect, make, put, row
 from weir.errors import CorruptEntry, InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.wal_entry import decode_entry, encode_fence
-from weir.log.checkpoints import Checkpoints
-from weir.log.lineage import read_lineage
 from weir.log.wal_store import latest_record
+from weir.records.checkpoints import Checkpoints
+from weir.records.lineage import read_lineage
 from weir.store.open import open_store
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import clone as clones
-from weir.upkeep.collect import collect, target_of
+from weir.upkeep.gc.collect import collect, target_of
 
 A, B, C = range(10), range(5, 20), range(15, 30)
 BEFORE = expect((A, "a"), (B, "b"))
@@ -340,7 +340,7 @@ def gap_of(table, through_rows: int, scope: str):
 
 def rewrite(table, made, **changes):
     """The same checkpoint with another scope in its record, as an earlier release wrote it."""
-    from weir.log import checkpoints as module
+    from weir.records import checkpoints as module
 
     changed = replace(made, **changes)
     path = paths.chain_path(paths.checkpoint_chain(made.id), 1)

@@ -7,7 +7,7 @@ import pytest
 import weir
 from weir.errors import CommitConflict
 from weir.format.schema import COLUMN_MARK
-from weir.lake import adopt
+from weir.lake.base import adopt
 
 SCHEMA = pa.schema([("id", pa.int64()), ("c", pa.int64())])
 

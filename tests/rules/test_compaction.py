@@ -13,11 +13,13 @@ import pytest
 
 import weir
 from weir.errors import CommitConflict
-from weir.lake import fold
-from weir.lake.fold import FOLD
-from weir.upkeep import compact_cut, compact_jobs, compact_tasks
-from weir.upkeep.compact import CompactionPolicy, compact
-from weir.upkeep.compact_jobs import Jobs, keep_base_from
+from weir.lake.base import fold
+from weir.lake.base.fold import FOLD
+from weir.upkeep.compact import cut as compact_cut
+from weir.upkeep.compact import jobs as compact_jobs
+from weir.upkeep.compact import tasks as compact_tasks
+from weir.upkeep.compact.jobs import Jobs, keep_base_from
+from weir.upkeep.compact.run import CompactionPolicy, compact
 from weir.upkeep.tasks import LocalRunner, run_task
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
@@ -328,7 +330,7 @@ def test_p5_tasks_in_slices_give_the_same_rows(
     assert report.tasks == len(kinds) > 2
     assert max(done) == (len(kinds), len(kinds))
     if keyed:
-        assert {"compact_tasks.hide_rows", "compact_tasks.write_rows"} == set(kinds)
+        assert {"compact.tasks.hide_rows", "compact.tasks.write_rows"} == set(kinds)
 
 
 def test_p5_few_keys_are_found_through_the_index_of_the_base(
@@ -351,8 +353,8 @@ def test_p5_few_keys_are_found_through_the_index_of_the_base(
     put(table, {3: "thrice", 6: "more"}, (30,))
     model = rows_of(table)
     compact(table, engine=Pieces(3))
-    assert "compact_tasks.hide_indexed" in kinds
-    assert "compact_tasks.hide_rows" not in kinds
+    assert "compact.tasks.hide_indexed" in kinds
+    assert "compact.tasks.hide_rows" not in kinds
     assert in_base(table) == rows_of(table) == model
 
 
@@ -405,7 +407,7 @@ def test_p5_a_piece_that_is_streamed_gives_the_same_rows(
             if indexed:
                 lance.dataset(table.uri).create_scalar_index(key[0], "BTREE")
     report = table.compact(cluster=cluster, progress=lambda kind, _done, _total: kinds.append(kind))
-    assert set(kinds) == {"compact_tasks.fold_streamed"}
+    assert set(kinds) == {"compact.tasks.fold_streamed"}
     assert (report.rows_written, report.rows_deleted) == (43, 3)
     got = table.scan(freshness="base").to_table().to_pylist()
     assert sorted((r["n"], r["v"]) for r in got) == sorted(model.items())
@@ -443,7 +445,7 @@ def test_many_small_files_become_few(tmp_path: Path) -> None:
 
 
 def small_files() -> int:
-    from weir.upkeep.compact import SMALL_FRAGMENTS
+    from weir.upkeep.compact.run import SMALL_FRAGMENTS
 
     return SMALL_FRAGMENTS
 
@@ -560,7 +562,7 @@ def test_l6_a_claim_leaves_only_an_orphan_of_an_append_only_log(
     with table.writer() as writer:
         for number in range(4):
             writer.put([{"id": number, "v": str(i)} for i in range(3)])
-    from weir.upkeep import compact_wal
+    from weir.upkeep.compact import logs as compact_wal
 
     real = compact_wal.record_tokens
 
@@ -635,7 +637,7 @@ def test_p2_tokens_outlive_the_entries_that_compaction_passes(tmp_path: Path, ke
 def test_a_task_is_found_by_name_only(tmp_path: Path) -> None:
     table = make(tmp_path)
     with pytest.raises(weir.InvalidInput):
-        run_task(table.core, {"run": "compact_tasks.winners"})
+        run_task(table.core, {"run": "compact.tasks.winners"})
     with pytest.raises(weir.InvalidInput):
         run_task(table.core, {"run": "os.system"})
     named = {"fold_whole", "fold_streamed", "write_rows", "hide_rows", "hide_indexed"}

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import weir
-from weir.lake import fold
-from weir.table import reader
-from weir.upkeep import compact_cut
-from weir.upkeep.compact import compact
-from weir.upkeep.compact_plan import Waiting, find_waiting, make_job, weight
+from weir.lake.base import fold
+from weir.read import reader
+from weir.upkeep.compact import cut as compact_cut
+from weir.upkeep.compact.plan import Waiting, find_waiting, make_job, weight
+from weir.upkeep.compact.run import compact
 from weir.upkeep.tasks import LocalRunner, run_task
 
 SCHEMA = pa.schema(

@@ -22,7 +22,7 @@ from weir.store.memory import MemoryStore
 from weir.store.retry import RetryingStore, RetryPolicy
 from weir.testing.fault_store import FaultStore
 from weir.types import Generation, Position, Version
-from weir.upkeep.collect import Target, collect
+from weir.upkeep.gc.collect import Target, collect
 
 CHECKPOINT = UUID("11111111-1111-4111-8111-111111111111")
 
@@ -682,7 +682,7 @@ def test_kinds_can_be_chosen(place: Place) -> None:
 
 
 def test_tasks_travel_as_json_and_run_anywhere(place: Place) -> None:
-    from weir.upkeep.collect import Batch, delete_batch
+    from weir.upkeep.gc.collect import Batch, delete_batch
 
     taken_over(place)
     tasks: list[Batch] = []

@@ -18,17 +18,17 @@ from weir.errors import CheckpointNotFound, CommitConflict, FencedError
 from weir.format import paths
 from weir.format.manifest import SsTable
 from weir.log.appender import WalAppender
-from weir.log.checkpoints import Checkpoint, Checkpoints, ShardPin
 from weir.log.fence import claim_shard
 from weir.log.floors import Floors
 from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
+from weir.records.checkpoints import Checkpoint, Checkpoints, ShardPin
 from weir.shard.replay import replay_entries
 from weir.store.memory import MemoryStore
 from weir.types import Generation, Position
-from weir.upkeep.collect import Target, collect
+from weir.upkeep.gc.collect import Target, collect
 from weir.upkeep.gc.pins import load_pins
 
 # What each lock alone must do, and both.
@@ -268,7 +268,7 @@ def test_k1b_a_collector_that_asks_before_it_raises_the_floor_breaks_it(monkeypa
     def early(world, store) -> None:
         site = world.site(store)
         pins = load_pins(store, 0.0)
-        monkeypatch.setattr("weir.upkeep.collect.load_pins", lambda *a, **k: pins)
+        monkeypatch.setattr("weir.upkeep.gc.collect.load_pins", lambda *a, **k: pins)
         collect(Target(store, site.env, [site]), 0, "7d", kinds=["wal", "manifests"])
 
     with pytest.raises(AssertionError, match="a confirmed checkpoint lost"):

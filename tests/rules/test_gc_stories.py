@@ -19,7 +19,7 @@ from weir.log.appender import WalAppender
 from weir.log.site import ShardSite
 from weir.testing.fault_store import FaultStore
 from weir.types import Position
-from weir.upkeep.collect import collect, target_of
+from weir.upkeep.gc.collect import collect, target_of
 
 SCHEMA = pa.schema(
     [

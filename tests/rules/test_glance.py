@@ -18,12 +18,12 @@ from weir.config import WriterConfig
 from weir.env import SYSTEM
 from weir.errors import MissingEntry
 from weir.format import paths
+from weir.read.glance import glance
+from weir.read.scan import Scan
 from weir.store.memory import MemoryStore
-from weir.table.glance import glance
-from weir.table.scan import Scan
 from weir.types import Position
-from weir.upkeep.collect import Target, collect
-from weir.upkeep.compact import compact
+from weir.upkeep.compact.run import compact
+from weir.upkeep.gc.collect import Target, collect
 
 ALWAYS_PROVE = WriterConfig(fence_ttl=0)
 

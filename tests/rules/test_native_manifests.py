@@ -27,20 +27,20 @@ from weir.format import paths
 from weir.format.manifest import SsTable, decode_manifest, encode_manifest
 from weir.format.wal_entry import EntryEncoder, decode_entry, encode_fence
 from weir.log.appender import WalAppender
-from weir.log.checkpoints import Checkpoints
 from weir.log.fence import claim_shard
 from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
+from weir.records.checkpoints import Checkpoints
+from weir.records.table import TableRecords
 from weir.store.api import ObjectExists, ObjectMissing
 from weir.store.memory import MemoryStore
-from weir.table.record import TableRecords
 from weir.table.table import Table
 from weir.types import Epoch, Generation, Position, Version
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import pinning
-from weir.upkeep.collect import Target, collect
+from weir.upkeep.gc.collect import Target, collect
 
 HOUR = 3600.0
 

@@ -18,9 +18,9 @@ from weir.format.manifest import Status
 from weir.format.wal_entry import WalEntry
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
-from weir.table import scan as scan_module
-from weir.table.shards import Shard
-from weir.table.tails import live_entries
+from weir.merge.tails import live_entries
+from weir.read import scan as scan_module
+from weir.routing.shards import Shard
 from weir.types import Epoch, Position
 
 SCHEMA = pa.schema(
@@ -306,7 +306,7 @@ def test_l1_another_process_sees_an_acknowledged_row_in_its_next_read(store_kind
             child.wait(timeout=20)
             child.stdout.close()
     assert answer["ids"] == [1, 2]
-    # Two rounds (`weir.table.glance`): the manifest after the known one and two entries after the
+    # Two rounds (`weir.read.glance`): the manifest after the known one and two entries after the
     # known tip; then the floors and the shards (and Lance's listing of its versions, unseen here).
     # The new entry came with the first round.
     assert answer["requests"] == 5, answer

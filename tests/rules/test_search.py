@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import weir
 from tests.support.tables import compact_with_pylance
 from weir.lake.index import released_generation
-from weir.lake.index_search import _tokens
+from weir.search.lance import _tokens
 
 DIM = 4
 SCHEMA = pa.schema(

@@ -12,8 +12,8 @@ from tests.support.moments import SCHEMA, SteppedClock, again, expect, make, put
 from weir.env import Env
 from weir.errors import FencedError, InvalidInput, SealedShard
 from weir.format.manifest import Status
-from weir.log.lineage import read_lineage
-from weir.table.resharding import read_resharding
+from weir.records.lineage import read_lineage
+from weir.records.resharding import read_resharding
 from weir.upkeep import reshard as resharding
 from weir.upkeep import restore as restoring
 

@@ -12,7 +12,7 @@ from weir.format import paths
 from weir.log.manifests import Manifests
 from weir.log.wal_store import latest_record, read_store_id
 from weir.shard.handover import open_writer
-from weir.upkeep.collect import collect, target_of
+from weir.upkeep.gc.collect import collect, target_of
 
 A, B, C = range(10), range(5, 20), range(15, 30)
 

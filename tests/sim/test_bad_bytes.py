@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from tests.support.one_shard import open_writer, site_on
 from weir.config import WriterConfig
 from weir.errors import CorruptEntry, InvalidInput
-from weir.format import paths, records
+from weir.format import paths
 from weir.format.base_manifest import parse_base_manifest
 from weir.format.manifest import decode_hint, decode_manifest
 from weir.format.wal_entry import decode_entry
 from weir.format.wal_header import read_header
 from weir.log.manifests import Manifests
+from weir.read.changes import Bookmark
+from weir.read.snapshot import Snapshot
+from weir.records import codec
 from weir.store.memory import MemoryStore
-from weir.table.changes import Bookmark
-from weir.table.snapshot import Snapshot
 
 QUICK = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
@@ -50,7 +51,7 @@ def objects() -> dict[str, bytes]:
     snapshot = {"base_version": 4, "freshness": "durable", "cuts": [cut]}
     found["snapshot"] = json.dumps(snapshot).encode()
     found["bookmark"] = json.dumps({str(site.shard): 7}).encode()
-    found["record"] = records.dumps({"format": 1, "state": "planned", "uri": None})
+    found["record"] = codec.dumps({"format": 1, "state": "planned", "uri": None})
     return found
 
 
@@ -86,7 +87,7 @@ DECODERS = {
     "hint": decode_hint,
     "snapshot": lambda data: Snapshot.from_json(data.decode("utf-8", "replace")),
     "bookmark": lambda data: Bookmark.from_json(data.decode("utf-8", "replace")),
-    "record": lambda data: records.loads(data, "x"),
+    "record": lambda data: codec.loads(data, "x"),
 }
 
 

@@ -11,7 +11,7 @@ import weir
 import weir.spark
 from tests.support.spark import SCHEMA, frame, in_frame, in_weir, make_table, once, put
 from weir.spark import jobs
-from weir.upkeep import compact_cut
+from weir.upkeep.compact import cut as compact_cut
 
 
 def fill(table: weir.Table, *, keyed: bool) -> None:

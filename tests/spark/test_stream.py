@@ -14,7 +14,7 @@ import weir
 import weir.spark
 from tests.support.spark import SCHEMA, Rows, in_weir, make_table, once, put
 from tests.support.stores import StoreKind
-from weir.spark.consumers import Consumer
+from weir.records.consumers import Consumer
 from weir.spark.feed_offsets import advance, heads
 
 

@@ -13,8 +13,8 @@ from weir.format.schema import FIELD_ID, TableSchema, table_schema
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
-from weir.shard.levels import Level, MemLevel
-from weir.shard.merge import merge_scan
+from weir.merge.levels import Level, MemLevel
+from weir.merge.merge import merge_scan
 from weir.shard.writer import ShardWriter
 from weir.store.api import ObjectExists, Store
 from weir.store.retry import RetryingStore, RetryPolicy

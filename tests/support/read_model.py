@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import weir
 from weir.errors import WeirError
 from weir.format.bucket import bucket
-from weir.table.snapshot import Freshness
+from weir.read.snapshot import Freshness
 from weir.testing.fault_store import FaultStore
 
 LEVELS: tuple[Freshness, ...] = ("base", "flushed", "durable")

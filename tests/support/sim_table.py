@@ -3,11 +3,11 @@
 from tests.support.one_shard import lake_on
 from weir.config import WriterConfig
 from weir.format.schema import TableSchema
+from weir.format.sharding import Unsharded
 from weir.log.site import ShardSite
-from weir.table.core import Core
-from weir.table.record import Route, TableRecord
-from weir.table.sharding import Unsharded
-from weir.table.tails import Tails
+from weir.merge.tails import Tails
+from weir.records.table import Route, TableRecord
+from weir.routing.core import Core
 
 
 def core_on(site: ShardSite, schema: TableSchema) -> Core:

@@ -11,7 +11,7 @@ import weir
 from weir.cli import settings
 from weir.config import WriterConfig
 from weir.errors import InvalidInput
-from weir.table.sharding import Sharding
+from weir.format.sharding import Sharding
 
 Uri = Annotated[
     str, typer.Argument(help="The table: a path, s3://, gs:// or az://.", metavar="URI")

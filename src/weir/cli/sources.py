@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import weir
 from weir.cli import texts
 from weir.errors import InvalidInput, NotAWeirTable
-from weir.lake.adopt import find_dataset
+from weir.lake.base.adopt import find_dataset
 from weir.store.open import lance_options
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow", "lance")

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from weir.cli import options as o
 from weir.cli import screen
-from weir.table.stats import ShardStats, TableStats
+from weir.read.stats import ShardStats, TableStats
 
 WAITING_GENERATIONS = 8
 """As many SSTables waiting in one shard are marked: reads slow down, compact."""

@@ -18,8 +18,8 @@ import weir
 from weir.cli import options as o
 from weir.cli import rows, screen
 from weir.errors import InvalidInput
-from weir.table.changes import Changes
-from weir.table.sharding import Value
+from weir.format.sharding import Value
+from weir.read.changes import Changes
 
 
 def register(app: typer.Typer) -> None:

@@ -22,7 +22,7 @@ from weir.cli import options as o
 from weir.cli import screen
 from weir.cli.looks import GOOD
 from weir.cli.stats import label
-from weir.table.stats import ShardStats, TableStats
+from weir.read.stats import ShardStats, TableStats
 
 BARS = "▁▂▃▄▅▆▇█"
 HEAD_LINES = 6

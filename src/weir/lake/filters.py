@@ -15,7 +15,7 @@ from pyarrow.substrait import serialize_expressions
 
 from weir.errors import InvalidInput
 from weir.lake.lance_errors import lance_errors
-from weir.lake.unsliced import unsliced
+from weir.lake.whole_buffers import unsliced
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNSENT = (pa.ArrowInvalid, pa.ArrowNotImplementedError)

@@ -23,7 +23,7 @@ from weir.config import IndexConfig
 from weir.errors import InvalidInput
 from weir.format.schema import TableSchema
 from weir.lake.api import Base
-from weir.lake.base import LanceBase
+from weir.lake.base.view import LanceBase
 from weir.lake.lance_errors import lance_errors
 
 log = logging.getLogger("weir.lake")

@@ -16,15 +16,16 @@ from weir.format import paths
 from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
-from weir.lake import adopt, announce, fence, fold, history, mem_wal, versions
 from weir.lake.api import SsTableInfo
-from weir.lake.base import LanceBase
-from weir.lake.blocks import RowBlocks
+from weir.lake.base import adopt, announce, fence, fold, history, versions
+from weir.lake.base.blocks import RowBlocks
+from weir.lake.base.resident_keys import ResidentKeys
+from weir.lake.base.view import LanceBase
 from weir.lake.cache import ByteCache
 from weir.lake.datasets import Datasets
-from weir.lake.resident import ResidentKeys
-from weir.lake.sstable_read import LanceSsTable, SsTableCaches
-from weir.lake.sstable_write import AfterWrite, SsTableWriter
+from weir.lake.manifest import mem_wal
+from weir.lake.sstable.read import LanceSsTable, SsTableCaches
+from weir.lake.sstable.write import AfterWrite, SsTableWriter
 from weir.store.api import ObjectMissing, Store
 from weir.types import Version
 

@@ -28,11 +28,12 @@ from weir.errors import (
     StoreError,
     WalStoreMismatch,
 )
-from weir.format import paths, records
+from weir.format import paths
 from weir.log.floors import Floors, FloorValues
 from weir.log.site import ShardSite
+from weir.records import codec
+from weir.records.chain import Chain
 from weir.store.api import ObjectExists, ObjectMissing, Store
-from weir.store.chain import Chain
 from weir.types import Epoch
 
 SETTLE_ATTEMPTS = 8
@@ -63,14 +64,14 @@ def latest_record(store: Store, shard: UUID) -> WalRecord:
     if found is None:
         return WalRecord()
     path = paths.chain_path(paths.wal_store_chain(shard), found.seq)
-    return _decode(found.seq, records.loads(found.data, path), path)
+    return _decode(found.seq, codec.loads(found.data, path), path)
 
 
 def known_ids(store: Store, shard: UUID) -> set[str]:
     """Every store id this shard ever recorded, prepared ones too."""
     ids: set[str] = set()
     for record in Chain(store, paths.wal_store_chain(shard)).all():
-        raw = records.loads(record.data, f"record {record.seq} of {paths.wal_store_chain(shard)}")
+        raw = codec.loads(record.data, f"record {record.seq} of {paths.wal_store_chain(shard)}")
         ids.update(str(raw[key]) for key in ("store_id", "next_id") if raw.get(key) is not None)
     return ids
 
@@ -79,7 +80,7 @@ def read_store_id(wal: Store, shard: UUID) -> str | None:
     """The id the WAL store holds for that shard, or None. One get."""
     path = paths.store_id_path(shard)
     try:
-        raw = records.loads(wal.get(path).data, path)
+        raw = codec.loads(wal.get(path).data, path)
     except ObjectMissing:
         return None
     return str(raw.get("store_id"))
@@ -87,7 +88,7 @@ def read_store_id(wal: Store, shard: UUID) -> str | None:
 
 def stamp_store_id(wal: Store, shard: UUID, store_id: str, table: str) -> None:
     """Write the id unless one is there; `WalStoreMismatch` when it is another's."""
-    body = records.dumps({"store_id": store_id, "table": table, "shard": str(shard)})
+    body = codec.dumps({"store_id": store_id, "table": table, "shard": str(shard)})
     try:
         wal.put_if_absent(paths.store_id_path(shard), body)
     except ObjectExists:
@@ -197,7 +198,7 @@ class WalStores:
         chosen = WalRecord()
         for found in Chain(self.store, paths.wal_store_chain(shard)).all():
             path = paths.chain_path(paths.wal_store_chain(shard), found.seq)
-            record = _decode(found.seq, records.loads(found.data, path), path)
+            record = _decode(found.seq, codec.loads(found.data, path), path)
             if record.prepared_by is None and record.after < position:
                 chosen = record
         return self._site(shard, chosen, self._checked(shard, chosen))
@@ -212,7 +213,7 @@ class WalStores:
         known: dict[str, str] = {}
         for found in Chain(self.store, paths.wal_store_chain(shard)).all():
             path = paths.chain_path(paths.wal_store_chain(shard), found.seq)
-            record = _decode(found.seq, records.loads(found.data, path), path)
+            record = _decode(found.seq, codec.loads(found.data, path), path)
             if record.uri is not None and record.store_id is not None:
                 known[record.store_id] = record.uri
         known.pop(current.store_id or "", None)
@@ -285,7 +286,7 @@ def encode(
     }
     if move_to is not None:
         body |= {"next_uri": move_to[0], "next_id": move_to[1]}
-    return records.dumps(body)
+    return codec.dumps(body)
 
 
 def _decode(seq: int, raw: dict[str, Any], path: str) -> WalRecord:

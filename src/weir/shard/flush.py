@@ -27,10 +27,10 @@ from weir.format.wal_entry import WalEntry
 from weir.lake.api import Base, Lake
 from weir.log.appender import WalAppender
 from weir.log.rules import Evidence
+from weir.merge.levels import Level
+from weir.search.memory import WriterIndexes
 from weir.shard.ack import internal
 from weir.shard.group import GroupCommit
-from weir.shard.indexes import WriterIndexes
-from weir.shard.levels import Level
 from weir.shard.memtable import MemTable
 from weir.shard.persist import persist
 from weir.shard.published import is_published

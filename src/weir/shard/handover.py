@@ -35,10 +35,10 @@ from weir.log.wal_store import (
     read_store_id,
     stamp_store_id,
 )
+from weir.records.chain import Chain
 from weir.shard.replay import Overtaken
 from weir.shard.writer import Belongs, ShardWriter
 from weir.store.api import ObjectExists
-from weir.store.chain import Chain
 from weir.types import Epoch
 
 log = logging.getLogger("weir.shard")

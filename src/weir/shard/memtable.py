@@ -9,7 +9,7 @@ import pyarrow as pa
 from weir.config import WriterConfig
 from weir.env import Env
 from weir.format.schema import TableSchema
-from weir.shard.levels import MemLevel
+from weir.merge.levels import MemLevel
 from weir.types import Generation, Position
 
 

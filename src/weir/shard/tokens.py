@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from weir.errors import CorruptEntry
-from weir.format import paths, records
+from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import decode_entry
 from weir.format.wal_header import HEADER_BYTES, read_header
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
+from weir.records import codec
 from weir.store.api import ObjectExists, ObjectMissing
 from weir.types import Epoch, Position
 
@@ -89,7 +90,7 @@ class Tokens:
         folder = paths.token_dir(self._site.shard, app)
         path = f"{folder}/{_ANNOUNCED}{self._site.env.new_id().hex}"
         told = {"app": app, "number": number, "sstables": list(sstables), "epoch": int(epoch)}
-        self._site.store.put_if_absent(path, records.dumps(told))
+        self._site.store.put_if_absent(path, codec.dumps(told))
         return path
 
     def settle(self, manifest: ShardManifest) -> None:
@@ -114,7 +115,7 @@ class Tokens:
         named = {table.path for table in manifest.sstables}
         for path in announced:
             try:
-                raw = records.loads(self._site.store.get(path).data, path)
+                raw = codec.loads(self._site.store.get(path).data, path)
             except ObjectMissing:
                 continue
             try:

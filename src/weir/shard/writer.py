@@ -26,12 +26,12 @@ from weir.log.fence import claim_shard
 from weir.log.intake import Intake, key_table, size_of
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
+from weir.merge.merge import merge_lookup, merge_scan, unless_collected
+from weir.search.memory import WriterIndexes
+from weir.search.plan import search_writer
 from weir.shard.ack import Ack, awaitable, wait_for_last
 from weir.shard.flush import MemTables
 from weir.shard.group import GroupCommit
-from weir.shard.indexes import WriterIndexes
-from weir.shard.indexes_plan import search_writer
-from weir.shard.merge import merge_lookup, merge_scan, unless_collected
 from weir.shard.once import Once
 from weir.shard.replay import Progress, replay_entries
 from weir.shard.stats import (

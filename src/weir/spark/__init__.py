@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.records.consumers import Consumer
 from weir.spark.bulk import BulkReport, bulk_load
 from weir.spark.console import Show, shown
-from weir.spark.consumers import Consumer
 from weir.spark.feed_offsets import starting_positions
 from weir.spark.jobs import compact, gc, reshard
 from weir.spark.layout import OPTION, lay_out, layout_of

@@ -19,16 +19,16 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import weir
 from weir.errors import InvalidInput, NotAWeirTable
-from weir.lake import fold
-from weir.lake.base import LanceBase
+from weir.lake.base import fold
+from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
+from weir.routing.core import Core
 from weir.spark.console import Show, shown
 from weir.spark.places import Place
 from weir.spark.runner import SparkRunner, slots_of, watched
 from weir.spark.staging import STAGING
 from weir.spark.types import arrow_schema, check_written, from_spark
-from weir.table.core import Core
-from weir.upkeep.compact_cut import fragment_shares
+from weir.upkeep.compact.cut import fragment_shares
 from weir.upkeep.exclusive import Hold, without_compaction
 from weir.upkeep.tasks import Progress
 

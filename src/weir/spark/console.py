@@ -16,8 +16,8 @@ Show = Progress | bool | None
 where stderr is a terminal on which Spark does not draw its own."""
 
 _WORDS: Final = {
-    "compact_tasks": "folding",
-    "collect_tasks": "deleting",
+    "compact": "folding",
+    "gc": "deleting",
     "bulk_tasks": "replacing",
     "bulk_load": "loading",
     "write": "writing",

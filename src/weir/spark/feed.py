@@ -32,15 +32,15 @@ from weir.durations import seconds
 from weir.errors import InvalidInput, SnapshotExpired
 from weir.format.schema import TOMBSTONE, align_batch
 from weir.format.wal_entry import WalEntry
-from weir.shard.levels import level_schema, shaped
-from weir.spark.consumers import TTL, Consumer
+from weir.merge.levels import level_schema, shaped
+from weir.read.snapshot import Snapshot
+from weir.records.consumers import TTL, Consumer
+from weir.routing.shards import Shard
 from weir.spark.feed_offsets import advance, heads, positions_of, starting_positions
 from weir.spark.feed_schema import CHANGE, EPOCH, METADATA, POSITION, SHARD, wants_metadata
 from weir.spark.places import Place, number
 from weir.spark.source import parts_of, read_part
 from weir.spark.types import arrow_schema, to_spark
-from weir.table.shards import Shard
-from weir.table.snapshot import Snapshot
 
 POLL: Final = 0.2
 """Seconds for which the heads of the logs are believed: Spark asks 85 times a second."""

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from weir.errors import InvalidInput
 from weir.format import paths
-from weir.table.core import CONCURRENCY, Core
+from weir.routing.core import CONCURRENCY, Core
 from weir.types import Position
 
 

@@ -8,15 +8,15 @@ from typing import Any, Final, Literal
 from pyspark.sql import SparkSession
 
 from weir.errors import InvalidInput
+from weir.format.sharding import Sharding
 from weir.spark.console import Show, shown
 from weir.spark.places import Place
 from weir.spark.runner import SparkRunner, slots_of
-from weir.table.sharding import Sharding
 from weir.table.table import Table
-from weir.upkeep import collect
-from weir.upkeep import compact as compaction
 from weir.upkeep import reshard as resharding
-from weir.upkeep.compact_plan import find_waiting
+from weir.upkeep.compact import run as compaction
+from weir.upkeep.compact.plan import find_waiting
+from weir.upkeep.gc import collect
 from weir.upkeep.gc.report import GcReport
 from weir.upkeep.tasks import LocalRunner, Runner
 
@@ -113,7 +113,7 @@ def gc(
     table = place.open()
     report, batches = collect.plan(table, **options)
     total = sum(len(batch.paths) for batch in batches)
-    tasks = [{"run": "collect_tasks.delete", **batch.to_dict()} for batch in batches]
+    tasks = [{"run": "gc.delete_task.delete", **batch.to_dict()} for batch in batches]
     if engine == "auto":
         engine = choose(total, AUTO_DELETES, slots=_slots(spark))
     local = engine == "local"

@@ -20,7 +20,7 @@ from pyspark.sql.types import IntegerType, StructType
 import weir
 from weir.errors import InvalidInput
 from weir.format.bucket import bucket
-from weir.table.sharding import Bucket, Identity, Unsharded
+from weir.format.sharding import Bucket, Identity, Unsharded
 
 OPTION: Final = "layout"
 """'column:n': each row is in the task of its bucket of n. Set by `weir.spark.write`."""

@@ -15,14 +15,14 @@ import pyarrow as pa
 
 import weir
 from weir.format.keys import pk_type, pk_values
-from weir.lake import fold
+from weir.format.sharding import Value
+from weir.keys.seen import KeySet
+from weir.lake.base import fold
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.intake import Intake
-from weir.shard.keyset import KeySet
-from weir.shard.levels import MemLevel, shaped
+from weir.merge.levels import MemLevel, shaped
 from weir.spark.bulk import close_logs, commit_replacing
 from weir.spark.staging import Staged, read_staged
-from weir.table.sharding import Value
 from weir.upkeep.exclusive import without_compaction
 
 WORKERS: Final = 2

@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from weir.config import WriterConfig
 from weir.errors import FencedError, UnknownOutcome
+from weir.format.sharding import Value
+from weir.routing.core import Core
+from weir.routing.shards import Shard
 from weir.shard.load import Load
 from weir.shard.tokens import Tokens
 from weir.shard.writer import ShardWriter
-from weir.table.core import Core
-from weir.table.sharding import Value
-from weir.table.shards import Shard
 
 log = logging.getLogger("weir.spark")
 

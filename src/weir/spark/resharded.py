@@ -14,11 +14,11 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.format import paths
+from weir.format.sharding import Router, Unsharded, shard_id
+from weir.records.table import TableRecord, TableRecords
+from weir.routing.core import Core
 from weir.shard.tokens import Tokens
 from weir.spark.publish import Token
-from weir.table.core import Core
-from weir.table.record import TableRecord, TableRecords
-from weir.table.sharding import Router, Unsharded, shard_id
 
 _KNOWN_MAX: Final = 10_000
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.routing.core import Core
 from weir.spark.places import Place
-from weir.table.core import Core
 from weir.upkeep.tasks import Progress, Result, Task, run_task
 
 SLOTS_UNKNOWN: Final = 8

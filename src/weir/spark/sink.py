@@ -27,14 +27,14 @@ from pyspark.sql.types import StructType
 
 from weir.errors import InvalidInput
 from weir.format import paths
+from weir.format.sharding import Value
+from weir.routing.core import Core
 from weir.spark.layout import Layout
 from weir.spark.places import Place, flag, number
 from weir.spark.publish import ENTRY_BYTES, ShardSink, Token
 from weir.spark.resharded import not_yet_in
 from weir.spark.staging import Stage, Staged, read_staged, remove_staged
 from weir.spark.types import check_written, from_spark
-from weir.table.core import Core
-from weir.table.sharding import Value
 
 WORKERS: Final = 8
 """Shards the driver writes at once."""

@@ -18,12 +18,12 @@ from pyspark.sql.types import StructType
 
 import weir
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
-from weir.shard.merge import merge_scan
+from weir.merge.merge import merge_scan
+from weir.read.reader import SnapshotReader
+from weir.read.snapshot import Snapshot, check_freshness, pinned_snapshot
 from weir.spark.feed_schema import feed_schema, wants_metadata
 from weir.spark.places import Place, names, number
 from weir.spark.types import arrow_schema, spark_schema, to_spark
-from weir.table.reader import SnapshotReader
-from weir.table.snapshot import Snapshot, check_freshness, pinned_snapshot
 
 SPLIT_ROWS: Final = 1_000_000
 """Base rows that one partition aims for."""

@@ -14,9 +14,9 @@ from typing import Final
 import pyarrow as pa
 
 from weir.errors import MissingEntry, StoreError
+from weir.format.sharding import Value
+from weir.routing.core import Core
 from weir.store.api import ObjectMissing
-from weir.table.core import Core
-from weir.table.sharding import Value
 
 STAGING: Final = "_weir/staging"
 

@@ -144,10 +144,10 @@ class LocalStore:
             self._sync_folders(target, path)
 
     def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
-        """Not offered by files; `weir.store.chain` does compare-and-swap with put-if-absent."""
+        """Not offered by files; `weir.records.chain` does compare-and-swap with put-if-absent."""
         raise StoreUnsuitable(
             f"{self._root}: local files have no compare-and-swap by ETag (asked for {path!r}); "
-            "use weir.store.chain"
+            "use weir.records.chain"
         )
 
     def get(self, path: str) -> Blob:

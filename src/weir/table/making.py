@@ -16,18 +16,7 @@ from weir.env import SYSTEM, Env
 from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
 from weir.format.keys import check_key_type
 from weir.format.schema import TOMBSTONE
-from weir.lake import adopt
-from weir.lake.api import Lake
-from weir.lake.pylance_lake import PylanceLake
-from weir.log.lineage import require_ready
-from weir.log.manifests import Manifests
-from weir.log.site import ShardSite
-from weir.store.api import Store
-from weir.store.open import lance_options, normalize, open_store
-from weir.store.probe import require_put_if_absent
-from weir.table.core import CONCURRENCY, Core, first_manifest, routes_of
-from weir.table.record import Route, TableRecord, TableRecords
-from weir.table.sharding import (
+from weir.format.sharding import (
     Identity,
     Sharding,
     Unsharded,
@@ -37,8 +26,19 @@ from weir.table.sharding import (
     mem_wal_settings,
     values_of,
 )
+from weir.lake.api import Lake
+from weir.lake.base import adopt
+from weir.lake.pylance_lake import PylanceLake
+from weir.log.manifests import Manifests
+from weir.log.site import ShardSite
+from weir.merge.tails import Tails
+from weir.records.lineage import require_ready
+from weir.records.table import Route, TableRecord, TableRecords
+from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
+from weir.store.api import Store
+from weir.store.open import lance_options, normalize, open_store
+from weir.store.probe import require_put_if_absent
 from weir.table.table import Table
-from weir.table.tails import Tails
 
 Options = Mapping[str, str] | None
 

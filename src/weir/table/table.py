@@ -13,15 +13,16 @@ from weir.config import WriterConfig
 from weir.durations import Duration
 from weir.errors import InvalidInput
 from weir.format.manifest import ShardManifest
-from weir.log.checkpoints import Checkpoint, require_whole
-from weir.table.changes import Bookmark, Changes
-from weir.table.core import Core
-from weir.table.scan import Scan, get_rows
-from weir.table.sharding import Identity, Sharding, Unsharded, Value
-from weir.table.shards import Shard
-from weir.table.snapshot import Freshness, Pinned, Snapshot, take_snapshot
-from weir.table.stats import TableStats, collect_stats
-from weir.table.writer import TableWriter
+from weir.format.sharding import Identity, Sharding, Unsharded, Value
+from weir.read.changes import Bookmark, Changes
+from weir.read.scan import Scan, get_rows
+from weir.read.search import search
+from weir.read.snapshot import Freshness, Pinned, Snapshot, take_snapshot
+from weir.read.stats import TableStats, collect_stats
+from weir.records.checkpoints import Checkpoint, require_whole
+from weir.routing.core import Core
+from weir.routing.shards import Shard
+from weir.routing.writer import TableWriter
 
 
 class Table:
@@ -220,11 +221,10 @@ class Table:
         """The `k` rows nearest to a vector, or best for words of text, nearest first.
 
         With `_distance` or `_score` as last column. `options`: `metric`, `nprobes`,
-        `refine_factor`, `exact`; see `weir.table.search.search`.
+        `refine_factor`, `exact`; see `weir.read.search.search`.
         """
-        run = importlib.import_module("weir.table.search").search
-        return run(
-            self,
+        return search(
+            self.core,
             column,
             query,
             k=k,
@@ -266,7 +266,7 @@ class Table:
 
     def compact(self, **options: Any) -> Any:
         """Fold SSTables and WAL-only logs into the base table."""
-        return _upkeep("compact").compact(self, **options)
+        return _upkeep("compact.run").compact(self, **options)
 
     def gc(
         self,
@@ -276,7 +276,7 @@ class Table:
         **options: Any,
     ) -> Any:
         """Delete what nothing refers to any more; returns a `GcReport`."""
-        return _upkeep("collect").gc(
+        return _upkeep("gc.collect").gc(
             self, min_age=min_age, fence_retention=fence_retention, dry_run=dry_run, **options
         )
 

@@ -8,9 +8,9 @@ from typing import Final
 import pyarrow as pa
 
 from weir.format.keys import pk_values
-from weir.lake.base import LanceBase
-from weir.table.core import Core
-from weir.upkeep.compact_tasks import hide_keys
+from weir.lake.base.view import LanceBase
+from weir.routing.core import Core
+from weir.upkeep.compact.tasks import hide_keys
 from weir.upkeep.tasks import Result, Run, Task
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from weir.durations import Duration, seconds
 from weir.errors import CheckpointNotFound, InvalidInput
-from weir.log.checkpoints import (
+from weir.records.checkpoints import (
     Checkpoint,
     Checkpoints,
     Ref,

@@ -24,17 +24,17 @@ from weir.env import Env
 from weir.errors import CheckpointNotFound, InvalidInput, WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
-from weir.log.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
 from weir.log.floors import Floors
-from weir.log.lineage import Lineage, ParentPin, append_lineage, read_lineage
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.wal_store import WalRecord, encode, latest_record, stamp_store_id
+from weir.records.chain import Chain
+from weir.records.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
+from weir.records.lineage import Lineage, ParentPin, append_lineage, read_lineage
+from weir.records.table import TableRecord, TableRecords
 from weir.store.api import ObjectExists, Store
-from weir.store.chain import Chain
 from weir.store.open import normalize, open_store
 from weir.table.making import open as open_table
-from weir.table.record import TableRecord, TableRecords
 from weir.table.table import Table
 from weir.types import Position, Version
 from weir.upkeep import checkpoint as checkpoints

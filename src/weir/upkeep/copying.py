@@ -18,9 +18,9 @@ from weir.errors import CorruptEntry, InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.lance_file import version_name
 from weir.format.wal_entry import decode_entry
-from weir.lake.borrowed import VERSIONS, borrowed_places
-from weir.log.checkpoints import Scope, ShardPin
+from weir.lake.manifest.shared_files import VERSIONS, borrowed_places
 from weir.log.site import ShardSite
+from weir.records.checkpoints import Scope, ShardPin
 from weir.store.api import Meta, ObjectExists, Store
 from weir.types import Position, Version
 

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from typing import Final, cast
 
 from weir.errors import CommitConflict, SnapshotExpired
-from weir.lake.fence import FENCE
+from weir.lake.base.fence import FENCE
 from weir.lake.pylance_lake import PylanceLake
-from weir.table.core import Core
-from weir.upkeep.compact import CompactReport
-from weir.upkeep.compact_finish import Finisher
-from weir.upkeep.compact_jobs import JobRecord, Jobs, Renewal
+from weir.routing.core import Core
+from weir.upkeep.compact.finish import Finisher
+from weir.upkeep.compact.jobs import JobRecord, Jobs, Renewal
+from weir.upkeep.compact.run import CompactReport
 from weir.upkeep.tasks import Progress
 
 CLAIM_ATTEMPTS: Final = 16

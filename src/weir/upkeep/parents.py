@@ -15,10 +15,10 @@ from weir.durations import Duration, seconds
 from weir.env import SYSTEM, Env
 from weir.errors import CommitConflict, InvalidInput, StoreError
 from weir.format import paths
-from weir.lake.borrowed import borrowed_places
+from weir.lake.manifest.shared_files import borrowed_places
 from weir.lake.pylance_lake import PylanceLake
-from weir.log.checkpoints import Checkpoint, Checkpoints
-from weir.log.lineage import ParentPin, append_lineage, read_lineage
+from weir.records.checkpoints import Checkpoint, Checkpoints
+from weir.records.lineage import ParentPin, append_lineage, read_lineage
 from weir.store.api import Store
 from weir.store.open import normalize, open_store
 from weir.table.making import open as open_table

@@ -31,16 +31,16 @@ from weir.errors import (
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.lake.api import VersionedLake
-from weir.log.checkpoints import Checkpoint, Checkpoints, Scope, ShardPin
 from weir.log.floors import FloorValues
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.log.tip import find_tip
+from weir.records.checkpoints import Checkpoint, Checkpoints, Scope, ShardPin
+from weir.records.marks import Markers
+from weir.routing.core import CONCURRENCY, Core
+from weir.routing.shards import Shard
 from weir.shard.writer import ShardWriter
-from weir.store.markers import Markers
-from weir.table.core import CONCURRENCY, Core
-from weir.table.shards import Shard
 from weir.types import Position
 
 log = logging.getLogger("weir.upkeep")

@@ -25,13 +25,7 @@ from uuid import UUID
 from weir.errors import CommitConflict, FencedError, InvalidInput, SealedShard
 from weir.format.base_manifest import MemWalDetails, ShardingField, ShardingSpec
 from weir.format.manifest import ShardManifest, Status
-from weir.lake.pylance_lake import PylanceLake
-from weir.log.manifests import Manifests
-from weir.log.rules import Evidence
-from weir.table.core import CONCURRENCY, Core, first_manifest, routes_of
-from weir.table.record import TableRecord, TableRecords, with_routing
-from weir.table.resharding import Resharding, append_resharding, read_resharding
-from weir.table.sharding import (
+from weir.format.sharding import (
     Bucket,
     Identity,
     Sharding,
@@ -41,13 +35,19 @@ from weir.table.sharding import (
     value_from_entries,
     values_of,
 )
-from weir.table.shards import Shard
+from weir.lake.pylance_lake import PylanceLake
+from weir.log.manifests import Manifests
+from weir.log.rules import Evidence
+from weir.records.resharding import Resharding, append_resharding, read_resharding
+from weir.records.table import TableRecord, TableRecords, with_routing
+from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
+from weir.routing.shards import Shard
 from weir.table.table import Table
 from weir.types import Generation
 from weir.upkeep import checkpoint as checkpoints
-from weir.upkeep.compact import CompactReport
-from weir.upkeep.compact import compact as run_compaction
-from weir.upkeep.compact_plan import find_waiting
+from weir.upkeep.compact.plan import find_waiting
+from weir.upkeep.compact.run import CompactReport
+from weir.upkeep.compact.run import compact as run_compaction
 from weir.upkeep.exclusive import without_compaction
 from weir.upkeep.pinning import Pause
 from weir.upkeep.tasks import Runner

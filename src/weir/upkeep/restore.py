@@ -29,14 +29,14 @@ from weir.errors import InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.format.schema import TableSchema, align_batch
-from weir.log.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
 from weir.log.fence import claim_shard
-from weir.log.lineage import Lineage, append_lineage, read_lineage
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
-from weir.table.core import Core
+from weir.merge.tails import live_entries
+from weir.records.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
+from weir.records.lineage import Lineage, append_lineage, read_lineage
+from weir.routing.core import Core
 from weir.table.table import Table
-from weir.table.tails import live_entries
 from weir.types import Epoch, Generation, Position
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.exclusive import without_compaction

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from weir.errors import InvalidInput
-from weir.table.core import Core
+from weir.routing.core import Core
 
 Task = dict[str, Any]
 Result = dict[str, Any]
@@ -63,9 +63,9 @@ class LocalRunner:
 
 def run_task(core: Core, task: Task) -> Result:
     """Run one task on an open table. The function is looked up in its module's `TASKS`."""
-    module, _, name = str(task["run"]).partition(".")
+    module, _, name = str(task["run"]).rpartition(".")
     tasks: dict[str, Run] = {}
-    if importlib.util.find_spec(f"weir.upkeep.{module}") is not None:
+    if module and importlib.util.find_spec(f"weir.upkeep.{module}") is not None:
         tasks = getattr(importlib.import_module(f"weir.upkeep.{module}"), "TASKS", {})
     if name not in tasks:
         raise InvalidInput(f"{task['run']!r} names no task; is the same weir installed everywhere?")

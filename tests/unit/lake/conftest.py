@@ -8,7 +8,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from weir.lake import adopt
+from weir.lake.base import adopt
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.open import open_store
 

@@ -19,13 +19,13 @@ from weir.errors import (
     StoreDenied,
     StoreError,
 )
+from weir.keys.lookup import KeyIndex, key_set
+from weir.keys.numbers import NumberSet
 from weir.lake.cache import ByteCache
 from weir.lake.filters import filter_rows
-from weir.lake.keysets import KeyIndex, key_set
 from weir.lake.lance_errors import lance_errors, translated
 from weir.lake.literals import is_one_of, literal
-from weir.lake.live import has_dense_deletes, scan_past_deletes
-from weir.lake.numbers import NumberSet
+from weir.lake.live_rows import has_dense_deletes, scan_past_deletes
 
 
 def test_the_cache_drops_the_least_recently_used_beyond_its_bound() -> None:

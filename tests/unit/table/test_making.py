@@ -6,8 +6,8 @@ import pytest
 
 import weir
 from weir.format import paths
+from weir.records.table import TableRecords
 from weir.store.open import open_store
-from weir.table.record import TableRecords
 
 SCHEMA = pa.schema([("id", pa.int64()), ("tenant", pa.utf8()), ("x", pa.float64())])
 

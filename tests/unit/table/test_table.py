@@ -10,9 +10,9 @@ import pytest
 
 import weir
 from weir.format.bucket import bucket
-from weir.table.reader import SnapshotReader
-from weir.table.sharding import Router, shard_id
-from weir.table.snapshot import Snapshot
+from weir.format.sharding import Router, shard_id
+from weir.read.reader import SnapshotReader
+from weir.read.snapshot import Snapshot
 
 SCHEMA = pa.schema([("id", pa.int64()), ("tenant", pa.utf8()), ("x", pa.float64())])
 

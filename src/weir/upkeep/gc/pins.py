@@ -17,7 +17,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from weir.errors import CorruptEntry
-from weir.format import paths, records
+from weir.format import paths
+from weir.records import codec
 from weir.store.api import ObjectExists, Store
 from weir.upkeep.gc.plan import Pin
 
@@ -90,12 +91,12 @@ def _load(store: Store, folder: str, seqs: Mapping[int, tuple[float, int]]) -> C
     data = store.get_many(wanted)
     if data[0] is None or data[1] is None:
         return None  # pruned or collected meanwhile: look again
-    first = records.loads(data[0], wanted[0]) if numbers[0] == 1 else None
+    first = codec.loads(data[0], wanted[0]) if numbers[0] == 1 else None
     return ChainState(
         folder=folder,
         seqs=numbers,
         first=first,
-        newest=records.loads(data[1], wanted[1]),
+        newest=codec.loads(data[1], wanted[1]),
         times={seq: time for seq, (time, _) in seqs.items()},
         sizes={seq: size for seq, (_, size) in seqs.items()},
     )
@@ -106,7 +107,7 @@ def end_chain(store: Store, chain: ChainState) -> bool:
     try:
         store.put_if_absent(
             paths.chain_path(chain.folder, chain.seqs[-1] + 1),
-            records.dumps({"deleted": True, "reason": "expired"}),
+            codec.dumps({"deleted": True, "reason": "expired"}),
         )
     except ObjectExists:
         return False

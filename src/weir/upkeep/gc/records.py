@@ -18,7 +18,7 @@ from uuid import UUID
 from weir.errors import WeirError
 from weir.format import paths
 from weir.lake.api import Lake, VersionedLake
-from weir.log.checkpoints import checkpoint_of_tag
+from weir.records.checkpoints import checkpoint_of_tag
 from weir.store.api import Store
 from weir.upkeep.gc.pins import ChainState, end_chain, load_chains
 from weir.upkeep.gc.plan import Ages

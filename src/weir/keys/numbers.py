@@ -1,0 +1,123 @@
+"""A growing set of whole numbers: the keys of a table whose key is one integer.
+
+Keys that lie close together, as counted ones do, have a byte each, in a row: two million are looked
+up in 4 ms. Others share a table of slots (`weir.keys.slots`), which takes twice as long, and some
+ten times as long to fill.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from weir.format.columns import fixed_values
+from weir.keys.slots import Codes, SlotTable
+
+_SPAN_MAX: Final = 1 << 26
+"""Bytes, and so the distance of the smallest from the largest number, while they have one each."""
+_SPAN_PER_NUMBER: Final = 64
+_SPAN_MIN: Final = 1 << 16
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+def is_whole(dtype: pa.DataType) -> bool:
+    """Whether keys of this type are taken as numbers."""
+    return bool(pa.types.is_integer(dtype) or pa.types.is_boolean(dtype))
+
+
+def codes_of(keys: pa.Array) -> Codes:
+    """Keys of such a type as numbers, the same for equal keys."""
+    if pa.types.is_boolean(keys.type):
+        keys = keys.cast(pa.int8())
+    values = fixed_values(keys, keys.type.to_pandas_dtype())
+    return values.view(np.int64) if values.dtype.itemsize == 8 else values.astype(np.int64)
+
+
+class NumberSet:
+    """One thread at a time while it grows. `expected`: how many will come, if known."""
+
+    def __init__(self, expected: int = 0) -> None:
+        self._expected = expected
+        self._count = 0
+        self._row: _Row | None = None
+        self._slots: SlotTable | None = None
+
+    def __len__(self) -> int:
+        """At least the number of different numbers."""
+        return self._count
+
+    def add(self, codes: Codes) -> None:
+        """Take numbers in; one that is there already does no harm."""
+        if len(codes) == 0:
+            return
+        self._count += len(codes)
+        if self._slots is None:
+            row = _row_over(self._row, codes, self._span_allowed())
+            if row is not None:
+                self._row = row
+                row.add(codes)
+                return
+            self._slots = SlotTable(self._expected)
+            if self._row is not None:
+                self._slots.add(self._row.numbers())
+                self._row = None
+        self._slots.add(codes)
+
+    def find(self, codes: Codes) -> Codes:
+        """Which of these numbers are in the set: their places in `codes`, ascending."""
+        if self._row is not None:
+            return self._row.find(codes)
+        if self._slots is not None:
+            return self._slots.find(codes)
+        return np.zeros(0, np.int64)
+
+    def _span_allowed(self) -> int:
+        return min(_SPAN_MAX, max(_SPAN_MIN, _SPAN_PER_NUMBER * max(self._count, self._expected)))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A byte for every number from `low` up to `end`, and one at each side that is never set."""
+
+    low: int
+    used: npt.NDArray[np.bool_]
+
+    @property
+    def end(self) -> int:
+        return self.low + len(self.used) - 2
+
+    def add(self, codes: Codes) -> None:
+        self.used[codes - np.int64(self.low) + 1] = True
+
+    def find(self, codes: Codes) -> Codes:
+        # The difference wraps around, so that every number outside falls on one of the two sides.
+        places = codes - np.int64(self.low) + 1
+        return np.flatnonzero(self.used.take(places, mode="clip"))
+
+    def numbers(self) -> Codes:
+        return np.flatnonzero(self.used[1:-1]) + np.int64(self.low)
+
+
+def _row_over(row: _Row | None, codes: Codes, span_allowed: int) -> _Row | None:
+    """A row that has room for `codes` too, or None when they lie too far apart."""
+    low, high = int(codes.min()), int(codes.max())
+    if row is not None:
+        if row.low <= low and high < row.end:
+            return row
+        low, high = min(low, row.low), max(high, row.end - 1)
+    size = high - low + 1
+    if size > span_allowed:
+        return None
+    if row is None:
+        return _Row(low, np.zeros(size + 2, np.bool_))
+    # Room on both sides, so that numbers that go on rising do not move the row every time.
+    spare = min(size, span_allowed - size) // 2
+    low, high = max(low - spare, _LEAST), min(high + spare, _MOST)
+    used = np.zeros(high - low + 3, np.bool_)
+    first = row.low - low + 1
+    used[first : first + len(row.used) - 2] = row.used[1:-1]
+    return _Row(low, used)

@@ -1,0 +1,124 @@
+"""The keys a merge has already seen, and a fast answer to which keys of a batch are new.
+
+Whole numbers go through a `NumberSet`, at any batch size. Others go through
+Arrow's `is_in`, which builds a hash table at each call: hand over large batches.
+docs/design/0001-merge-engine.md has the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.format.keys import pk_values
+from weir.keys.numbers import NumberSet, codes_of, is_whole
+
+GATHER_BYTES: Final = 64 << 20
+GATHER_ROWS: Final = 1 << 20
+"""What is gathered at most where one large batch costs less than many (text keys, filters)."""
+
+Mask = npt.NDArray[np.bool_]
+
+
+class KeySet:
+    """A growing set of keys of one type, without nulls. One thread at a time.
+
+    `expected`: how many will come, if known; more may.
+    """
+
+    def __init__(self, dtype: pa.DataType, expected: int = 0) -> None:
+        self._numbers = NumberSet(expected) if is_whole(dtype) else None
+        self._values: list[pa.Array] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        """At least the number of different keys."""
+        return self._count
+
+    @property
+    def numbers(self) -> NumberSet | None:
+        """The table behind it, when keys are whole numbers."""
+        return self._numbers
+
+    @property
+    def wants_large_batches(self) -> bool:
+        """True when `new` costs a fixed amount per call that only many keys make up for."""
+        return self._numbers is None and self._count > 0
+
+    def add(self, keys: pa.Array) -> None:
+        """Take keys in; one that is there already does no harm."""
+        if len(keys) == 0:
+            return
+        self._count += len(keys)
+        if self._numbers is not None:
+            self._numbers.add(codes_of(keys))
+            return
+        self._values.append(keys)
+        # Few sets, each several times as large as the next: a key is copied O(log n) times.
+        while len(self._values) > 1 and len(self._values[-2]) < 4 * len(self._values[-1]):
+            self._values[-2:] = [pa.concat_arrays(self._values[-2:])]
+
+    def new(self, keys: pa.Array | pa.ChunkedArray) -> Mask | None:
+        """True for each key that is not in the set; None when that is all of them."""
+        if self._count == 0 or len(keys) == 0:
+            return None
+        if self._numbers is not None:
+            array = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+            found = self._numbers.find(codes_of(array))
+            if len(found) == 0:
+                return None
+            new = np.ones(len(array), np.bool_)
+            new[found] = False
+            return new
+        old = np.zeros(len(keys), np.bool_)
+        for values in self._values:
+            found = pc.is_in(keys, value_set=values)
+            old |= found.to_numpy(zero_copy_only=False)
+        return ~old if old.any() else None
+
+
+def unseen(
+    batches: Iterable[pa.RecordBatch], seen: KeySet, key: Sequence[str]
+) -> Iterator[tuple[pa.RecordBatch, pa.Array, Mask | None]]:
+    """Of each batch the rows whose key is not in `seen`; the keys of the whole batch, and which
+    of them are meant, None being all.
+
+    `seen` may grow between batches, by keys that no later batch has.
+    """
+    if not len(seen):
+        for batch in batches:
+            has_key = all(name in batch.schema.names for name in key)
+            yield batch, pk_values(batch, key) if has_key else None, None
+        return
+    groups = gathered(batches) if seen.wants_large_batches else ([batch] for batch in batches)
+    for group in groups:
+        keys = [pk_values(batch, key) for batch in group]
+        mask = seen.new(keys[0] if len(keys) == 1 else pa.chunked_array(keys))
+        start = 0
+        for batch, batch_keys in zip(group, keys, strict=True):
+            part = None if mask is None else mask[start : start + batch.num_rows]
+            start += batch.num_rows
+            rows = batch if part is None else batch.filter(pa.array(part))
+            yield rows, batch_keys, part
+
+
+def gathered(
+    batches: Iterable[pa.RecordBatch], *, rows: int = GATHER_ROWS
+) -> Iterator[list[pa.RecordBatch]]:
+    """Batches in groups of bounded size."""
+    group: list[pa.RecordBatch] = []
+    group_rows = group_bytes = 0
+    for batch in batches:
+        group.append(batch)
+        group_rows += batch.num_rows
+        group_bytes += batch.nbytes
+        if group_rows >= rows or group_bytes >= GATHER_BYTES:
+            yield group
+            group, group_rows, group_bytes = [], 0, 0
+    if group:
+        yield group

@@ -1,0 +1,1 @@
+"""The base table: read, folded into, its versions."""

@@ -1,0 +1,82 @@
+"""Fencing compactors of one base table by Lance's own conflict rules (L-4).
+
+Lance rebases a late commit on whatever came before it, so that a stalled compactor could fold rows
+a second time. What it never rebases is an `Update` over a `Merge`. A fence is therefore a `Merge`
+that changes nothing: the same fragments, the same schema. Every fold is an `Update`, also one that
+only adds rows; planned on a version before a fence, it cannot be committed after it. Holds for an
+empty table, for tables without a key, and between any two processes, with the put-if-absent of the
+manifest as the only referee. Appends of other tools pass (`preserves_nullability`).
+
+(`LanceDataset.commit(commit_lock=...)` looks like the tool for this but is not: by its public
+source Lance, under a lock, looks for the manifest and then puts it without a condition, so a holder
+that stalls between the two overwrites another's commit.)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import lance
+from lance import LanceOperation
+
+from weir.errors import CommitConflict, InvalidInput
+from weir.lake.base.history import commits
+from weir.lake.datasets import Datasets
+from weir.lake.lance_errors import lance_errors
+
+# Stored. Never change a value; add one.
+FENCE: Final = "weir.fence"
+"""Property of a fence's commit; its value is the claimant's token."""
+
+_ATTEMPTS_MAX: Final = 50
+
+
+def fence_base(datasets: Datasets, token: str) -> int:
+    """Commit a fence and return its version: no fold planned before it can be committed any more.
+
+    The caller has won the claim that `token` stands for. Commits of others that get in between are
+    gone around, at most 50 of them. One commit; a lost answer leaves one fence more, no harm done.
+    """
+    if not token:
+        raise InvalidInput("a fence needs a token that names its claimant")
+    last: CommitConflict | None = None
+    for _ in range(_ATTEMPTS_MAX):
+        dataset = datasets.latest()
+        operation = LanceOperation.Merge(
+            fragments=[fragment.metadata for fragment in dataset.get_fragments()],
+            schema=dataset.lance_schema,
+            preserves_nullability=True,
+        )
+        transaction = lance.Transaction(
+            read_version=dataset.version,
+            operation=operation,
+            transaction_properties={FENCE: token},
+        )
+        try:
+            with lance_errors(f"fencing {datasets.uri} at version {dataset.version}"):
+                made = lance.LanceDataset.commit(dataset, transaction, max_retries=0)
+        except CommitConflict as conflict:
+            last = conflict
+            continue
+        return int(made.version)
+    raise CommitConflict(
+        f"{datasets.uri}: {_ATTEMPTS_MAX} commits of others got in before the fence; try again"
+    ) from last
+
+
+def check_fence(datasets: Datasets, token: str, *, fenced_at: int, planned_at: int) -> None:
+    """Raise `CommitConflict` when somebody else fenced the table between our fence and our plan.
+
+    A plan made after a foreign fence would pass Lance's check although the claim is lost.
+    """
+    if planned_at < fenced_at:
+        raise InvalidInput(
+            f"{datasets.uri}: planned on version {planned_at}, before the own fence {fenced_at}"
+        )
+    for version, properties in commits(datasets, after=fenced_at, until=planned_at):
+        owner = properties.get(FENCE)
+        if owner is not None and owner != token:
+            raise CommitConflict(
+                f"{datasets.uri}: another compactor fenced the table at version {version};"
+                " this one stops and leaves its files to garbage collection"
+            )

@@ -1,0 +1,206 @@
+"""Versions of the base table: protected, cloned, rolled back, cleaned up, tidied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from weir.errors import CommitConflict, InvalidInput, MissingEntry
+from weir.format.lance_file import version_name
+from weir.lake.datasets import Datasets
+from weir.lake.lance_errors import lance_errors
+from weir.lake.manifest.clone import clone_manifest
+from weir.store.api import ObjectExists, ObjectMissing, Store
+from weir.types import Version
+
+VERSIONS: Final = "_versions"
+_LISTINGS: Final = 16
+"""How often tags are listed anew because one went between its listing and its reading."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a clean-up removed."""
+
+    versions: int
+    bytes: int
+
+
+def protect_version(datasets: Datasets, name: str, version: int) -> None:
+    """Keep `version` from Lance's clean-up until `release` (a tag). Idempotent.
+
+    `CommitConflict` when the name protects another version, `MissingEntry` when it is gone.
+    """
+    dataset = datasets.latest()
+    with lance_errors(f"protecting version {version} of {datasets.uri}"):
+        try:
+            dataset.tags.create(name, version)
+            return
+        except ValueError as error:
+            if "already exists" not in str(error).lower():
+                raise
+        protected = dataset.tags.get_version(name)
+    if protected != version:
+        raise CommitConflict(
+            f"{datasets.uri}: tag {name!r} protects version {protected}, not {version};"
+            " use another name"
+        )
+
+
+def release_version(datasets: Datasets, name: str) -> None:
+    """Undo `protect_version`; a name that protects nothing is left alone."""
+    dataset = datasets.latest()
+    with lance_errors(f"releasing {name!r} of {datasets.uri}"):
+        try:
+            dataset.tags.delete(name)
+        except ValueError as error:
+            if "ref not found" not in str(error).lower():
+                raise
+
+
+def protected_versions(datasets: Datasets) -> dict[str, int]:
+    """Each tag and the version it protects, weir's and other people's."""
+    with lance_errors(f"listing the tags of {datasets.uri}"):
+        tags = _as_tags_go(datasets.latest().tags.list)
+        return {name: tag["version"] for name, tag in tags.items()}
+
+
+def _as_tags_go(act: Callable[[], T]) -> T:
+    """The answer of a call of Lance's that reads the tags.
+
+    Lance lists them and then reads each; one that is deleted in between fails the call. Listed
+    again, it shows what took its place: a pin that is handed over has two tags for a while, and
+    whoever skipped the one that went would see neither (K-1).
+    """
+    for _ in range(_LISTINGS):
+        try:
+            return act()
+        except (OSError, ValueError) as error:
+            text = str(error).lower()
+            if "_refs/tags/" not in text or "not found" not in text:
+                raise
+    return act()
+
+
+def shallow_clone(datasets: Datasets, source: Store, destination: Store, version: int) -> int:
+    """Make `destination` (the root of the new table) a base that shares the files of `version`.
+
+    One read, one put-if-absent; any two kinds of store. The clone names its parent by URI, so the
+    version must stay protected there, and whoever reads the clone needs credentials for both.
+    Doing it again changes nothing; `CommitConflict` when another dataset is there.
+    """
+    datasets.at(version)
+    path = f"{VERSIONS}/{version_name(Version(version))}"
+    _, there = destination.list_folder(VERSIONS)
+    try:
+        raw = clone_manifest(source.get(path).data, datasets.uri, path=path)
+    except ObjectMissing:
+        raise InvalidInput(
+            f"{datasets.uri} has manifest names of an old release of Lance;"
+            " run `LanceDataset.migrate_manifest_paths_v2` first"
+        ) from None
+    if not there:
+        try:
+            destination.put_if_absent(path, raw)
+            return version
+        except ObjectExists:
+            pass  # perhaps by an earlier attempt of ours
+    try:
+        if destination.get(path).data == raw:
+            return version
+    except ObjectMissing:
+        pass
+    raise CommitConflict(f"{destination.uri}: another dataset is already there")
+
+
+def restore(datasets: Datasets, version: int) -> int:
+    """Make the content of `version` the latest again, as a new version. One commit."""
+    with lance_errors(f"restoring version {version} of {datasets.uri}"):
+        # A handle of its own: `restore` moves the handle it is called on.
+        datasets.open(datasets.uri, version).restore()  # type: ignore[no-untyped-call]
+    datasets.forget()
+    return int(datasets.latest().version)
+
+
+def cleanup_old_versions(
+    datasets: Datasets,
+    older_than: timedelta,
+    *,
+    keep_from: int | None = None,
+    dry_run: bool = False,
+) -> Cleaned:
+    """Remove versions older than `older_than`, and the files only they name; or just count them.
+
+    Protected versions stay, and so do `keep_from` and all after it (a fold whose mark is not yet
+    recorded is found by its commit).
+    """
+    dataset = datasets.latest()
+    with lance_errors(f"cleaning up old versions of {datasets.uri}"):
+        selection: dict[str, Any] = {}
+        if keep_from is not None:
+            known = [v["version"] for v in dataset.versions()]
+            selection["versions"] = [v for v in known if v < min(keep_from, dataset.version)]
+            if not selection["versions"]:
+                return Cleaned(0, 0)
+        selection |= {"older_than": older_than, "error_if_tagged_old_versions": False}
+        if dry_run:
+            stats = _as_tags_go(lambda: dataset.explain_cleanup_old_versions(**selection)).stats
+        else:
+            stats = _as_tags_go(lambda: dataset.cleanup_old_versions(**selection))
+    return Cleaned(stats.old_versions, stats.bytes_removed)
+
+
+def compact_files(
+    datasets: Datasets,
+    *,
+    target_rows_per_fragment: int | None = None,
+    max_bytes_per_file: int | None = None,
+    materialize_deletions_threshold: float | None = None,
+    max_source_bytes: int | None = None,
+    threads: int | None = None,
+) -> int:
+    """Rewrite small and much-deleted fragments; return the version after it.
+
+    Changes no row. `CommitConflict` when a fold changed one of the fragments meanwhile: try again.
+    """
+    # A handle of its own: compaction moves the handle it is called on.
+    dataset = datasets.open(datasets.uri)
+    with lance_errors(f"compacting the files of {datasets.uri}"):
+        dataset.optimize.compact_files(
+            target_rows_per_fragment=target_rows_per_fragment,
+            max_bytes_per_file=max_bytes_per_file,
+            materialize_deletions_threshold=materialize_deletions_threshold,
+            max_source_bytes=max_source_bytes,
+            num_threads=threads,
+        )
+    return int(datasets.latest().version)
+
+
+def optimize_indices(datasets: Datasets, names: Sequence[str] | None = None) -> int:
+    """Bring the base's indexes up to the rows added since; return the version after it."""
+    dataset = datasets.open(datasets.uri)
+    options: dict[str, Any] = {} if names is None else {"index_names": list(names)}
+    with lance_errors(f"bringing up the indexes of {datasets.uri}"):
+        dataset.optimize.optimize_indices(**options)
+    return int(datasets.latest().version)
+
+
+def index_names(datasets: Datasets) -> list[str]:
+    """Names of the base's own indexes, without the MemWAL entry."""
+    with lance_errors(f"listing the indexes of {datasets.uri}"):
+        described = datasets.latest().describe_indices()
+    return [index.name for index in described if not index.name.startswith("__")]
+
+
+def check_version(datasets: Datasets, version: int) -> None:
+    """Raise `MissingEntry` when that version can no longer be read."""
+    try:
+        datasets.open(datasets.uri, version)
+    except Exception as error:
+        raise MissingEntry(
+            f"{datasets.uri}: version {version} is gone; it was cleaned up"
+        ) from error

@@ -1,0 +1,212 @@
+"""The base table at one version: scans, counts and lookups over a Lance dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+from uuid import UUID
+
+import lance
+import pyarrow as pa
+
+from weir.errors import MissingEntry
+from weir.format.base_manifest import BaseManifest, MemWalDetails
+from weir.format.schema import TableSchema
+from weir.keys.lookup import rows_of_keys
+from weir.lake.base.announce import announced_folds
+from weir.lake.base.resident_keys import ResidentKeys, identity
+from weir.lake.filters import filter_batches, filter_columns, is_for_lance
+from weir.lake.lance_errors import lance_errors
+from weir.lake.literals import key_filter
+from weir.lake.live_rows import has_dense_deletes, scan_past_deletes
+from weir.lake.schemas import base_schema
+
+SCAN_BATCH_ROWS: Final = 65_536
+"""Rows per batch of a scan: large enough that Python is out of the way, small enough to stream."""
+LOOKUP_KEYS_MAX: Final = 10_000
+"""Keys per index query; more are asked for in several."""
+
+
+class LanceBase:
+    """One version of the base table; never changes. Safe to share between threads."""
+
+    def __init__(
+        self,
+        dataset: lance.LanceDataset,
+        load_manifest: Callable[[], BaseManifest],
+        resident: ResidentKeys,
+    ) -> None:
+        self.dataset = dataset
+        self._load_manifest = load_manifest
+        self._resident = resident
+        self._lookups = 0  # a hint; a count lost between two threads does no harm
+        self._where = f"{dataset.uri} at version {dataset.version}"
+
+    def __repr__(self) -> str:
+        return f"LanceBase({self._where})"
+
+    @property
+    def version(self) -> int:
+        """The version of the base dataset."""
+        return self.dataset.version
+
+    @cached_property
+    def schema(self) -> TableSchema:
+        """The table's schema at this version."""
+        return base_schema(self.dataset)
+
+    @cached_property
+    def compacted(self) -> Mapping[UUID, int]:
+        """Per shard the highest generation folded into this version (L-2).
+
+        The marks of the MemWAL index, and what a fold between its commit and its mark announced
+        (L-4): its rows are here, so its generations count.
+        """
+        compacted = dict(self.marked)
+        for announced in announced_folds(self.dataset):
+            for shard, generation in announced.beyond(self).items():
+                compacted[shard] = max(generation, compacted.get(shard, 0))
+        return compacted
+
+    @property
+    def marked(self) -> Mapping[UUID, int]:
+        """Per shard the highest generation marked in the MemWAL index, for native readers."""
+        return {} if self.mem_wal is None else self.mem_wal.compacted
+
+    def names_file(self, path: str) -> bool:
+        """True when one of this version's fragments has a data file of that name."""
+        return any(
+            file.path == path
+            for fragment in self.dataset.get_fragments()
+            for file in fragment.metadata.files
+        )
+
+    @cached_property
+    def mem_wal(self) -> MemWalDetails | None:
+        """The MemWAL index entry, or None for a plain Lance dataset. One read, once."""
+        return self._load_manifest().mem_wal
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: Any = None,
+        fragments: Sequence[int] | None = None,
+        limit: int | None = None,
+        batch_size: int | None = None,
+        with_row_address: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Live rows in storage order, streamed; Lance does projection, filter and limit.
+
+        A pyarrow expression that Lance does not take is applied here to what it reads.
+        """
+        if not is_for_lance(filter, self.dataset.schema):
+            wanted = self.schema.plain.names if columns is None else list(columns)
+            looked_at = filter_columns(filter, self.schema.plain.names)
+            rows = self.scan(
+                list(dict.fromkeys((*wanted, *looked_at))),
+                fragments=fragments,
+                batch_size=batch_size,
+                with_row_address=with_row_address,
+            )
+            handed_out = [*wanted, *(["_rowaddr"] if with_row_address else [])]
+            yield from filter_batches(rows, filter, handed_out, limit)
+            return
+        chosen = None if fragments is None else [self.fragment(i) for i in fragments]
+        with lance_errors(f"scanning {self._where}"):
+            if filter is None and limit is None and self._has_dense_deletes:
+                yield from scan_past_deletes(
+                    self.dataset,
+                    columns,
+                    fragments=chosen,
+                    batch_size=batch_size or SCAN_BATCH_ROWS,
+                    with_row_address=with_row_address,
+                )
+                return
+            scanner = self.dataset.scanner(
+                columns=None if columns is None else list(columns),
+                filter=filter,
+                fragments=chosen,
+                limit=limit,
+                batch_size=batch_size or SCAN_BATCH_ROWS,
+                with_row_address=with_row_address,
+                scan_in_order=True,
+            )
+            yield from scanner.to_batches()
+
+    @cached_property
+    def _has_dense_deletes(self) -> bool:
+        return has_dense_deletes(self.dataset)
+
+    def fragment(self, fragment_id: int) -> lance.LanceFragment:
+        """One fragment, or `MissingEntry`."""
+        fragment = self.dataset.get_fragment(fragment_id)
+        if fragment is None:
+            raise MissingEntry(f"{self._where} has no fragment {fragment_id}; plan anew")
+        return fragment
+
+    @cached_property
+    def rows(self) -> int:
+        """Number of live rows, from the manifest alone."""
+        return self.count()
+
+    def count(self, filter: Any = None) -> int:
+        """Number of live rows that pass the filter; without one no data is read."""
+        if not is_for_lance(filter, self.dataset.schema):
+            names = filter_columns(filter, self.schema.plain.names)
+            return sum(int(batch.num_rows) for batch in self.scan(names, filter=filter))
+        with lance_errors(f"counting rows of {self._where}"):
+            return int(self.dataset.count_rows(filter))
+
+    def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of those keys, in no promised order.
+
+        Goes through the key's scalar index when there is one, or through keys held in memory once
+        that pays (`resident`). A large base without an index is read once per 10,000 keys.
+        """
+        wanted = self.schema.plain.names if columns is None else list(columns)
+        if keys.num_rows == 0:
+            return self.empty(wanted)
+        self._lookups += 1
+        if self._resident.pays(self, self._lookups):
+            return self._resident.lookup(self, keys, wanted)
+        parts = [
+            self._query(keys.slice(start, LOOKUP_KEYS_MAX), wanted)
+            for start in range(0, keys.num_rows, LOOKUP_KEYS_MAX)
+        ]
+        return pa.concat_tables(parts)
+
+    def _query(self, keys: pa.Table, wanted: list[str]) -> pa.Table:
+        names = self.schema.primary_key
+        # With several key columns the filter lets others pass too; the keys narrow it.
+        extra = [name for name in names if name not in wanted] if len(names) > 1 else []
+        with lance_errors(f"looking up keys in {self._where}"):
+            found = self.dataset.to_table(columns=[*wanted, *extra], filter=key_filter(keys, names))
+        return rows_of_keys(found, keys, names).select(wanted) if len(names) > 1 else found
+
+    def empty(self, columns: Sequence[str]) -> pa.Table:
+        """No row, in those columns."""
+        return pa.schema([self.schema.plain.field(name) for name in columns]).empty_table()
+
+    def fragments(self) -> list[tuple[int, int]]:
+        """Id and number of live rows of each fragment, from the manifest alone."""
+        return [
+            (fragment.fragment_id, fragment.metadata.num_rows)
+            for fragment in self.dataset.get_fragments()
+        ]
+
+    @cached_property
+    def identities(self) -> list[tuple[int, str]]:
+        """Id and description of each fragment; see `resident`."""
+        return [(f.fragment_id, identity(f.metadata)) for f in self.dataset.get_fragments()]
+
+    @cached_property
+    def has_key_index(self) -> bool:
+        """True when the first key column has a scalar index, so that a query reads little."""
+        key = self.schema.primary_key[:1]
+        with lance_errors(f"listing the indexes of {self._where}"):
+            return any(
+                tuple(index.field_names) == key and index.index_type in ("BTree", "Bitmap")
+                for index in self.dataset.describe_indices()
+            )

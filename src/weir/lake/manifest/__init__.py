@@ -1,0 +1,1 @@
+"""Lance manifests that weir writes or reads itself."""

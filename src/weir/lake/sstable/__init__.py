@@ -1,0 +1,1 @@
+"""One SSTable: written once, read often."""

@@ -1,0 +1,303 @@
+"""Reading one SSTable: scans in the shape of today's schema, lookups that touch little.
+
+A lookup asks the Bloom filter first (32 KiB, kept), then an index of the SSTable's keys (kept, 16
+bytes a key), and fetches only the rows found. What is kept is keyed by the SSTable's path, which is
+never used for other bytes, and dropped by size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, TypeVar
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.fragment import FragmentSession
+
+from weir.env import Env
+from weir.format import bloom, paths
+from weir.format.keys import pk_values
+from weir.format.schema import (
+    FIELD_ID,
+    TOMBSTONE,
+    TOMBSTONE_FIELD,
+    TableSchema,
+    align_batch,
+    is_same_column,
+)
+from weir.keys.lookup import KeyIndex, rows_of_keys
+from weir.lake.base.blocks import RowBlocks
+from weir.lake.base.view import SCAN_BATCH_ROWS
+from weir.lake.cache import ByteCache
+from weir.lake.filters import filter_rows
+from weir.lake.lance_errors import lance_errors
+from weir.lake.live_rows import RowRange, has_dense_deletes, scan_past_deletes
+from weir.lake.schemas import with_field_ids
+from weir.store.api import ObjectMissing, Store
+
+KEY_CACHE_BYTES: Final = 256 * 1024 * 1024
+"""Most that the key indexes of one table's SSTables take together (16 million keys)."""
+BLOOM_CACHE_BYTES: Final = 32 * 1024 * 1024
+"""Most that the Bloom filters take together (a thousand SSTables)."""
+_Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
+
+_SESSIONS_LIMIT: Final = 512
+"""Open fragments kept for lookups, one per SSTable and choice of columns."""
+
+
+class SsTableCaches:
+    """What lookups keep between calls, for all SSTables of one table."""
+
+    def __init__(self, env: Env, rows: RowBlocks) -> None:
+        self.rows = rows
+        self.keys: ByteCache[KeyIndex] = ByteCache(KEY_CACHE_BYTES, env)
+        self.blooms: ByteCache[bloom.BloomFilter] = ByteCache(BLOOM_CACHE_BYTES, env)
+        self.sessions: ByteCache[FragmentSession] = ByteCache(_SESSIONS_LIMIT, env)
+
+
+@dataclass(frozen=True)
+class _Projection:
+    """How the columns asked for are read: names in the SSTable, and the shape they take."""
+
+    source_names: list[str]
+    source: pa.Schema
+    target: pa.Schema
+    is_same: bool
+
+    @cached_property
+    def empty(self) -> pa.Table:
+        return self.target.empty_table()
+
+    def apply(self, rows: _Rows) -> _Rows:
+        if self.is_same:
+            return rows
+        columns = [
+            column.cast(field.type) if field.type.num_fields else column
+            for column, field in zip(rows.columns, self.source, strict=True)
+        ]
+        shaped = type(rows).from_arrays(columns, schema=self.source)
+        if TOMBSTONE in self.target.names and TOMBSTONE not in self.source.names:
+            # Accepted by pylance as an SSTable without deletes.
+            no_deletes = pa.array(np.zeros(rows.num_rows, np.bool_))
+            shaped = shaped.append_column(TOMBSTONE_FIELD, no_deletes)
+        return align_batch(shaped, self.target)
+
+
+@dataclass(frozen=True)
+class SsTablePart:
+    """A range of the rows of an SSTable, to be scanned."""
+
+    table: LanceSsTable
+    within: RowRange
+
+    @property
+    def rows(self) -> int:
+        """At least the number of rows a scan gives."""
+        return min(self.within[1], self.table.rows)
+
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The newest row of each key of the SSTable that lies in this range."""
+        yield from self.table.scan_part(columns, self.within)
+
+
+class LanceSsTable:
+    """One published SSTable. Immutable and safe to share between threads."""
+
+    def __init__(
+        self,
+        dataset: lance.LanceDataset,
+        path: str,
+        schema: TableSchema,
+        store: Store,
+        caches: SsTableCaches,
+    ) -> None:
+        self.dataset = dataset
+        self._path = path
+        self.schema = schema
+        self._store = store
+        self._caches = caches
+        self._projections: dict[tuple[str, ...], _Projection] = {}
+
+    def __repr__(self) -> str:
+        return f"LanceSsTable({self.dataset.uri})"
+
+    @cached_property
+    def rows(self) -> int:
+        """Number of rows a scan gives; from the manifest alone."""
+        with lance_errors(f"counting rows of {self.dataset.uri}"):
+            return int(self.dataset.count_rows())
+
+    def scan(
+        self, columns: Sequence[str] | None = None, *, filter: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The newest row of each key (all rows without a key), tombstones included."""
+        projection = self._projection(self._wanted(columns))
+        if filter is not None and not self.has_current_names:
+            # The filter speaks of today's columns: bring the rows into that shape first.
+            everything = self._projection(self._wanted(None))
+            rows = pa.Table.from_batches(self._read(everything, None), everything.target)
+            yield from filter_rows(rows, filter, projection.target.names)
+            return
+        yield from self._read(projection, filter)
+
+    def part(self, within: RowRange) -> SsTablePart:
+        """A range of its rows; those count that a later row of the SSTable replaces, too."""
+        return SsTablePart(self, within)
+
+    def scan_part(
+        self, columns: Sequence[str] | None, within: RowRange
+    ) -> Iterator[pa.RecordBatch]:
+        """What `scan` gives of such a range."""
+        yield from self._read_all(self._projection(self._wanted(columns)), within)
+
+    def _read(self, projection: _Projection, filter: str | None) -> Iterator[pa.RecordBatch]:
+        if filter is None and self._has_dense_deletes:
+            yield from self._read_all(projection, None)
+            return
+        with lance_errors(f"scanning {self.dataset.uri}"):
+            scanner = self.dataset.scanner(
+                columns=projection.source_names,
+                filter=filter,
+                batch_size=SCAN_BATCH_ROWS,
+                scan_in_order=True,
+            )
+            for batch in scanner.to_batches():
+                yield projection.apply(batch)
+
+    def _read_all(
+        self, projection: _Projection, within: RowRange | None
+    ) -> Iterator[pa.RecordBatch]:
+        with lance_errors(f"scanning {self.dataset.uri}"):
+            for batch in scan_past_deletes(
+                self.dataset, projection.source_names, within=within, batch_size=SCAN_BATCH_ROWS
+            ):
+                yield projection.apply(batch)
+
+    @cached_property
+    def _has_dense_deletes(self) -> bool:
+        return has_dense_deletes(self.dataset)
+
+    def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of those keys that are here, tombstones included, in no promised order.
+
+        Warm: no request unless a key is found, then one read of its rows. Cold: one read of the
+        Bloom filter, and of the key columns when that says 'perhaps'.
+        """
+        wanted = self._wanted(columns)
+        index = self._index_of(keys)
+        if index is None:
+            return self._projection(wanted).empty
+        candidates = index.find(pk_values(keys, self.schema.primary_key))
+        if len(candidates) == 0:
+            return self._projection(wanted).empty
+        names = self.schema.primary_key
+        # Hashed keys are candidates only, and compared with the key that was asked for.
+        is_exact = len(names) == 1 and KeyIndex.is_exact(self.schema.arrow.field(names[0]).type)
+        extra = [] if is_exact else [name for name in names if name not in wanted]
+        projection = self._projection((*extra, *wanted))
+        session = self._session(projection)
+        file = (self._path, tuple(projection.source_names))
+        with lance_errors(f"looking up keys in {self.dataset.uri}"):
+            taken = self._caches.rows.take(file, len(index), candidates, session.take)
+        rows = projection.apply(taken)
+        return rows if is_exact else rows_of_keys(rows, keys, names).select(wanted)
+
+    def _wanted(self, columns: Sequence[str] | None) -> tuple[str, ...]:
+        names = self._all_columns if columns is None else columns
+        return (*(name for name in names if name != TOMBSTONE), TOMBSTONE)
+
+    def _index_of(self, keys: pa.Table) -> KeyIndex | None:
+        """The index of the live rows' keys; None when the filter rules out all of `keys`."""
+        index = self._caches.keys.get(self._path)
+        if index is None:
+            perhaps = self._bloom().might_contain(
+                [keys.column(name) for name in self.schema.primary_key]
+            )
+            if not perhaps.any():
+                return None
+            index = self._caches.keys.get_or_make(
+                self._path, self._load_keys, lambda made: made.nbytes
+            )
+        return index
+
+    def _bloom(self) -> bloom.BloomFilter:
+        path = f"{self._path}/{paths.BLOOM_FILTER}"
+
+        def load() -> bloom.BloomFilter:
+            try:
+                return bloom.BloomFilter.from_bytes(self._store.get(path).data, path=path)
+            except ObjectMissing:
+                # Optional: pylance itself never reads it. With every bit set it says 'perhaps'.
+                return bloom.BloomFilter.from_bytes(b"\xff" * bloom.BLOOM_BYTES)
+
+        return self._caches.blooms.get_or_make(path, load, lambda _: bloom.BLOOM_BYTES)
+
+    def _load_keys(self) -> KeyIndex:
+        # The live rows in order: position i is what a fragment's `take` calls row i.
+        names = self.schema.primary_key
+        projection = self._projection(names)
+        batches = list(self._read(projection, None))
+        return KeyIndex(pk_values(pa.Table.from_batches(batches, projection.target), names))
+
+    def _session(self, projection: _Projection) -> FragmentSession:
+        def make() -> FragmentSession:
+            fragments = self.dataset.get_fragments()
+            if len(fragments) != 1:
+                raise ValueError(f"an SSTable has one fragment, this one {len(fragments)}")
+            return fragments[0].open_session(columns=projection.source_names)
+
+        key = (self._path, tuple(projection.source_names))
+        return self._caches.sessions.get_or_make(key, make, lambda _: 1)
+
+    @cached_property
+    def _all_columns(self) -> list[str]:
+        return list(self.schema.arrow.names)
+
+    @cached_property
+    def _source(self) -> pa.Schema:
+        return with_field_ids(self.dataset)
+
+    @cached_property
+    def has_current_names(self) -> bool:
+        """True when each of today's columns is here, under its name and with its id."""
+        target = self.schema.wal
+        return all(
+            self._source.get_field_index(field.name) >= 0
+            and self._source.field(field.name).equals(field, check_metadata=True)
+            for field in target
+        )
+
+    def _projection(self, wanted: tuple[str, ...]) -> _Projection:
+        known = self._projections.get(wanted)
+        if known is None:
+            known = self._make_projection(wanted)
+            self._projections[wanted] = known
+        return known
+
+    def _make_projection(self, wanted: tuple[str, ...]) -> _Projection:
+        wal, plain = self.schema.wal, self.schema.plain
+        target = pa.schema(
+            [
+                wal.field(name)
+                if name == TOMBSTONE
+                else plain.field(name).with_nullable(wal.field(name).nullable)
+                for name in wanted
+            ]
+        )
+        if self.has_current_names:
+            return _Projection(list(wanted), target, target, is_same=True)
+        with_ids = pa.schema([wal.field(name) for name in wanted])
+        by_id = {f.metadata[FIELD_ID]: f for f in self._source if f.name != TOMBSTONE}
+        source = [
+            by_id[field.metadata[FIELD_ID]]
+            for field in with_ids
+            if field.name != TOMBSTONE
+            and field.metadata[FIELD_ID] in by_id
+            and is_same_column(by_id[field.metadata[FIELD_ID]], field)
+        ]
+        if TOMBSTONE in self._source.names and TOMBSTONE in wanted:
+            source.append(self._source.field(TOMBSTONE))
+        return _Projection([f.name for f in source], pa.schema(source), with_ids, is_same=False)

@@ -1,0 +1,311 @@
+"""The merge of levels: newest row wins, tombstones gone, the base streamed behind.
+
+Keeps
+  L-2  levels in the order given, newest first, the base last; append-only tables concatenate
+  L-3  a filter sees winners only: fresh levels are filtered after the merge; the base, the oldest
+       level, may filter early because every fresh key masks its rows, filtered out or not
+Memory: the keys of the fresh levels, and a few batches. Payload is read once and never gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.env import SYSTEM, Env
+from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
+from weir.format.keys import pk_type, pk_values
+from weir.format.schema import TOMBSTONE, TableSchema
+from weir.keys.seen import KeySet, gathered, unseen
+from weir.lake.api import Base
+from weir.lake.filters import filter_columns, filter_rows
+from weir.merge.levels import Level, level_schema, shaped
+from weir.merge.older_base import OlderBase, seen_as
+
+Belongs = Callable[[pa.RecordBatch], pa.Array]
+"""Marks the rows of one shard."""
+Emit = Literal["all", "fresh", "base"]
+"""Which winners a scan hands out; an engine that splits a scan reads them apart."""
+
+READ_AHEAD_LEVELS: Final = 8
+READ_AHEAD_BYTES: Final = 128 << 20
+"""Levels read concurrently, and what they may hold together; a larger one is streamed alone."""
+_FILTER_ROWS: Final = 200_000
+
+
+def output_schema(schema: TableSchema, columns: Sequence[str] | None) -> pa.Schema:
+    """What a scan of `columns` hands out; `InvalidInput` names a column the table does not have."""
+    if columns is None:
+        return schema.plain
+    for name in columns:
+        if name not in schema.plain.names:
+            raise InvalidInput(f"the table has no column {name!r}; it has {schema.plain.names}")
+    if len(set(columns)) != len(columns):
+        raise InvalidInput(f"a column is asked for twice in {list(columns)}")
+    return pa.schema([schema.plain.field(n) for n in columns], metadata=schema.plain.metadata)
+
+
+def merge_scan(
+    levels: Sequence[Level],
+    base: Base | None,
+    schema: TableSchema,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: Any = None,
+    limit: int | None = None,
+    batch_size: int | None = None,
+    fragments: Sequence[int] | None = None,
+    belongs: Belongs | None = None,
+    emit: Emit = "all",
+    env: Env = SYSTEM,
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The rows of `levels` (newest first) merged over `base`: their schema, and a stream of them.
+
+    `filter` is SQL text as in Lance, or a pyarrow expression. `fragments` restricts the base, and
+    so does `belongs`, which marks the rows of one shard. Order is not promised. Each level is read
+    once.
+    """
+    if limit is not None and limit < 0:
+        raise InvalidInput(f"limit must not be negative, got {limit}")
+    target = output_schema(schema, columns)
+    under = None if base is None else seen_as(base, schema)
+    plan = _Plan(tuple(levels), under, schema, target, filter, fragments, belongs, emit, env)
+    rows = plan.merged(limit) if schema.primary_key else plan.concatenated(limit)
+    return target, _limited(rows, limit, batch_size)
+
+
+def merge_count(
+    levels: Sequence[Level],
+    base: Base | None,
+    schema: TableSchema,
+    *,
+    filter: Any = None,
+    env: Env = SYSTEM,
+) -> int:
+    """How many rows `merge_scan` would give. Reads keys (and what the filter needs), no payload."""
+    in_base = 0
+    if base is not None and (not levels or not schema.primary_key):
+        in_base, base = seen_as(base, schema).count(filter), None
+    names = schema.primary_key or schema.plain.names[:1]
+    _, rows = merge_scan(levels, base, schema, columns=names, filter=filter, env=env)
+    return in_base + sum(int(batch.num_rows) for batch in rows)
+
+
+def merge_lookup(
+    keys: pa.Table,
+    levels: Iterable[Level],
+    base: Base | Callable[[], Base] | None,
+    schema: TableSchema,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """The newest row of each of `keys` that has one, in the order of `keys`, each key once.
+
+    A level is asked only for keys that no newer level had; a base given as a function is opened
+    only when one is left for it.
+    """
+    target = output_schema(schema, columns)
+    key = schema.primary_key
+    if not key:
+        raise InvalidInput("an append-only table has no key to look up; use scan with a filter")
+    extra = [name for name in key if name not in target.names]
+    names = [*target.names, *extra]
+    wanted = pa.schema([schema.plain.field(name) for name in names])
+    asked = pk_values(keys, key)
+    left, found = keys, []
+    for level in levels:
+        if left.num_rows == 0:
+            break
+        here = level.lookup(left, names)
+        if here.num_rows:
+            left = _without(left, here, key)
+            if any(chunk.true_count for chunk in here.column(TOMBSTONE).chunks):
+                here = here.filter(pc.invert(here.column(TOMBSTONE)))
+            found.append(shaped(here, wanted))
+    if base is not None and left.num_rows:
+        opened = seen_as(base() if callable(base) else base, schema)
+        found.append(shaped(opened.lookup(left, names), wanted))
+    if not found:
+        return target.empty_table()
+    rows = found[0] if len(found) == 1 else pa.concat_tables(found)
+    if rows.num_rows > 1:
+        order = pc.index_in(pk_values(rows, key), value_set=asked)
+        rows = rows.take(pc.sort_indices(order))
+    return rows.select(target.names).replace_schema_metadata(target.metadata)
+
+
+def unless_collected(rows: Iterator[pa.RecordBatch], where: object) -> Iterator[pa.RecordBatch]:
+    """The rows; `SnapshotExpired` when a file they were planned on was collected meanwhile."""
+    try:
+        yield from rows
+    except MissingEntry as gone:
+        told = f"{where}: collected since this read began ({gone}); read again"
+        raise SnapshotExpired(told) from None
+
+
+def _without(keys: pa.Table, found: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The keys that were not found."""
+    if keys.num_rows == 1:  # the usual lookup; comparing would take longer than finding
+        return keys.slice(0, 0)
+    missing = pc.invert(pc.is_in(pk_values(keys, key), value_set=pk_values(found, key)))
+    return keys.filter(missing)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    levels: tuple[Level, ...]
+    base: Base | OlderBase | None
+    schema: TableSchema
+    target: pa.Schema
+    filter: Any
+    fragments: Sequence[int] | None
+    belongs: Belongs | None
+    emit: Emit
+    env: Env
+
+    def merged(self, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """A table with a primary key."""
+        key = self.schema.primary_key
+        seen = KeySet(
+            pk_type(self.schema.key_schema, key), sum(level.rows for level in self.levels)
+        )
+        fresh = self._fresh(seen)
+        if self.emit == "base":
+            for _ in fresh:
+                pass
+        else:
+            yield from self._filtered(fresh)
+        if self.base is None or self.emit == "fresh":
+            return
+        for batch, _, _ in unseen(
+            self._base_rows(self.base, limit, masked=len(seen) > 0), seen, key
+        ):
+            if batch.num_rows:
+                yield shaped(batch, self.target)
+
+    def _base_rows(
+        self, base: Base | OlderBase, limit: int | None, *, masked: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """The base's rows that pass the filter, with the columns that masks need."""
+        names = list(self.target.names)
+        if masked or self.belongs is not None:
+            needed = self.schema.primary_key or self.schema.plain.names
+            names += [name for name in needed if name not in names]
+            limit = None
+        rows = base.scan(
+            names or self.schema.plain.names[:1],
+            filter=self.filter,
+            fragments=self.fragments,
+            limit=limit,
+        )
+        for batch in rows:
+            yield batch if self.belongs is None else batch.filter(self.belongs(batch))
+
+    def _fresh(self, seen: KeySet) -> Iterator[pa.RecordBatch]:
+        """Live winners of the fresh levels, in the columns that target and filter need."""
+        key = self.schema.primary_key
+        if self.emit == "base":
+            names = list(key)
+        else:
+            wanted = (*self.target.names, *filter_columns(self.filter, self.schema.plain.names))
+            names = list(dict.fromkeys((*key, *wanted)))
+        rows_of = pa.schema([self.schema.plain.field(name) for name in names])
+        for batches in self._read_levels(names):
+            level_keys: list[pa.Array] = []
+            for batch, keys, _ in unseen(batches, seen, key):
+                level_keys.append(keys)
+                live = _live(batch)
+                if live.num_rows:
+                    yield shaped(live, rows_of)
+            # Only now: within a level no key occurs twice.
+            for keys in level_keys:
+                seen.add(keys)
+
+    def _read_levels(self, names: list[str]) -> Iterator[Iterable[pa.RecordBatch]]:
+        """Each level's batches, in order; small neighbours are read concurrently."""
+        row_bytes = _row_bytes(level_schema(self.schema, names))
+        waiting = list(self.levels)
+        while waiting:
+            group: list[Level] = []
+            room = READ_AHEAD_BYTES
+            while (
+                waiting and len(group) < READ_AHEAD_LEVELS and waiting[0].rows * row_bytes <= room
+            ):
+                room -= waiting[0].rows * row_bytes
+                group.append(waiting.pop(0))
+            if not group:
+                yield waiting.pop(0).scan(names)
+                continue
+            yield from self.env.threads.map(
+                lambda level: list(level.scan(names)), group, workers=READ_AHEAD_LEVELS
+            )
+
+    def _filtered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self.filter is None:
+            for batch in batches:
+                yield shaped(batch, self.target)
+            return
+        for group in gathered(batches, rows=_FILTER_ROWS):
+            rows = pa.Table.from_batches(group)
+            bare = rows.cast(pa.schema([f.remove_metadata() for f in rows.schema]))
+            for batch in filter_rows(bare, self.filter, self.target.names):
+                if batch.num_rows:
+                    yield shaped(batch, self.target)
+
+    def concatenated(self, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """An append-only table: the base, then the levels in the order their rows were put."""
+        if self.base is not None and self.emit != "fresh":
+            for batch in self._base_rows(self.base, limit, masked=False):
+                if batch.num_rows:
+                    yield shaped(batch, self.target)
+        if self.emit == "base":
+            return
+        for level in reversed(self.levels):
+            wanted = (*self.target.names, *filter_columns(self.filter, self.schema.plain.names))
+            names = list(dict.fromkeys(wanted)) or self.schema.plain.names
+            rows_of = pa.schema([self.schema.plain.field(name) for name in names])
+            yield from self._filtered(
+                shaped(_live(batch), rows_of) for batch in level.scan(names) if batch.num_rows
+            )
+
+
+def _live(batch: pa.RecordBatch) -> pa.RecordBatch:
+    marks = batch.column(batch.num_columns - 1)
+    return batch if marks.true_count == 0 else batch.filter(pc.invert(marks))
+
+
+def _limited(
+    batches: Iterator[pa.RecordBatch], limit: int | None, batch_size: int | None
+) -> Iterator[pa.RecordBatch]:
+    left = limit
+    if left == 0:
+        return
+    for batch in batches:
+        rows = batch if left is None else batch.slice(0, left)
+        step = batch_size or rows.num_rows
+        for start in range(0, rows.num_rows, step):
+            yield rows.slice(start, step)
+        if left is not None:
+            left -= rows.num_rows
+            if left == 0:
+                return
+
+
+def _row_bytes(schema: pa.Schema) -> int:
+    """A guess at the width of a row, for budgets."""
+    return sum(_type_bytes(field.type) for field in schema)
+
+
+def _type_bytes(dtype: pa.DataType) -> int:
+    if pa.types.is_fixed_size_list(dtype):
+        return int(dtype.list_size) * _type_bytes(dtype.value_type)
+    if dtype.num_fields:
+        return 8 + sum(_type_bytes(dtype.field(i).type) for i in range(dtype.num_fields))
+    try:
+        return max(1, int(dtype.bit_width) // 8)
+    except ValueError:
+        return int(np.int64(64))

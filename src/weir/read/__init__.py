@@ -1,0 +1,1 @@
+"""Reads of a whole table: snapshots, scans, lookups, searches, the change feed, statistics."""

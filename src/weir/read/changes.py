@@ -1,0 +1,190 @@
+"""The log of all shards as a change feed that can be resumed.
+
+Keeps
+  F-12 fences are passed over
+  K-8  a feed that follows survives an error of the store: logged, counted, asked again
+  G-7c a bookmark behind the collected floor is an error that says so, never a silent skip
+Changes of one shard come in the order they were made durable; between shards there is no order.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from weir.errors import InvalidInput, MissingEntry, SnapshotExpired, StoreDenied, StoreError
+from weir.format.schema import TOMBSTONE, TableSchema, align_batch
+from weir.format.wal_entry import WalEntry
+from weir.log.tailer import WalTailer
+from weir.merge.levels import shaped
+from weir.routing.core import Core
+
+log = logging.getLogger("weir.table")
+
+
+@dataclass(frozen=True)
+class Bookmark:
+    """How far a consumer has read: per shard the last position. Small, serializable, comparable."""
+
+    positions: Mapping[UUID, int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps({str(s): p for s, p in self.positions.items()}, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Bookmark:
+        """Back from text; `InvalidInput` for anything else."""
+        try:
+            raw = json.loads(text)
+            return Bookmark({UUID(shard): int(position) for shard, position in raw.items()})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InvalidInput(f"not a bookmark: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class Change:
+    """Rows that became durable together: all puts, or all deletes."""
+
+    shard: UUID
+    position: int
+    epoch: int
+    kind: Literal["put", "delete"]
+    batch: pa.RecordBatch
+    """Put: whole rows in the table's schema. Delete: the key columns."""
+
+
+class Changes:
+    """An iterator of `Change`; `bookmark` says where to go on after the last one handed out.
+
+    The bookmark moves past an entry when its last change was handed out and the next is asked for:
+    a consumer that stops in the middle gets the rest of that entry again.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        since: Bookmark | str | None = None,
+        *,
+        follow: bool = False,
+        poll: float = 0.1,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Use `Table.changes`."""
+        if isinstance(since, str):
+            since = Bookmark.from_json(since)
+        if since is not None and not isinstance(since, Bookmark):
+            raise InvalidInput(f"since must be a Bookmark or its text, got {since!r}")
+        self._core = core
+        self._positions: dict[UUID, int] = dict(since.positions) if since else {}
+        self._resumes = since is not None
+        self._follow = follow
+        self._poll = poll
+        self._stop = stop
+        self._tailers: dict[UUID, WalTailer] = {}
+        self.failed_polls = 0
+        """Rounds of a following feed that met an error of the store and were made again (K-8)."""
+        self._rows = self._run()
+
+    @property
+    def bookmark(self) -> Bookmark:
+        """Everything handed out before the current change."""
+        return Bookmark(dict(self._positions))
+
+    def __iter__(self) -> Iterator[Change]:
+        return self
+
+    def __next__(self) -> Change:
+        return next(self._rows)
+
+    def _run(self) -> Iterator[Change]:
+        while True:
+            try:
+                yield from self._round()
+            except StoreDenied:
+                raise
+            except StoreError as error:
+                if not self._follow:
+                    raise
+                self.failed_polls += 1
+                log.warning("changes.poll.failed table=%s reason=%s", self._core.uri, error)
+            if not self._follow or self._stop():
+                return
+            self._core.env.clock.sleep(self._poll)
+
+    def _round(self) -> Iterator[Change]:
+        """Every shard to the end of its log as it is now."""
+        schema = self._core.schema()
+        for shard in self._core.shard_ids():
+            while True:
+                tailer = self._tailer(shard)
+                try:
+                    yield from self._read(shard, tailer, schema)
+                    break
+                except MissingEntry:
+                    # S-3: perhaps the log goes on in another store.
+                    here = self._core.wal_stores.site_of(shard, int(tailer.position))
+                    if here.wal_id == tailer.site.wal_id:
+                        raise
+                    self._positions[shard] = int(tailer.position) - 1
+                    del self._tailers[shard]
+            if self._stop():
+                return
+
+    def _tailer(self, shard: UUID) -> WalTailer:
+        known = self._tailers.get(shard)
+        if known is None or known.site.wal_id != self._core.site(shard, known.floors).wal_id:
+            self._tailers[shard] = self._start(shard)
+        return self._tailers[shard]
+
+    def _start(self, shard: UUID) -> WalTailer:
+        site = self._core.beside(shard)
+        manifests = self._core.tails.manifests(site)
+        floor = manifests.floors.load().wal
+        known = self._positions.get(shard)
+        if known is None and self._resumes and floor:
+            raise SnapshotExpired(
+                f"{site}: the bookmark knows nothing of this shard, and its log was collected up to"
+                f" position {floor}; read the table once (scan), then follow from a new bookmark"
+            )
+        if known is not None and known < floor:
+            raise SnapshotExpired(
+                f"{site}: the bookmark stands at position {known}, and the log was collected up to"
+                f" {floor}; read the table once (scan), then follow from a new bookmark"
+            )
+        start = (floor if known is None else known) + 1
+        self._positions.setdefault(shard, start - 1)
+        return WalTailer(self._core.wal_stores.site_of(shard, start), start)
+
+    def _read(self, shard: UUID, tailer: WalTailer, schema: TableSchema) -> Iterator[Change]:
+        for entry in tailer:
+            for kind, batch in _runs(entry, schema):
+                yield Change(shard, int(entry.position), int(entry.epoch), kind, batch)
+            self._positions[shard] = int(entry.position)
+        # Fences behind the last rows are passed as well (F-12).
+        self._positions[shard] = max(self._positions[shard], int(tailer.position) - 1)
+
+
+def _runs(
+    entry: WalEntry, schema: TableSchema
+) -> Iterator[tuple[Literal["put", "delete"], pa.RecordBatch]]:
+    """The rows of an entry as stretches of one kind, in order."""
+    key = schema.key_schema
+    for stored in entry.batches:
+        batch = align_batch(stored, schema.wal)
+        marks = batch.column(TOMBSTONE).to_numpy(zero_copy_only=False)
+        edges = [0, *(np.flatnonzero(marks[1:] != marks[:-1]) + 1).tolist(), len(marks)]
+        for start, end in pairwise(edges):
+            rows = batch.slice(start, end - start)
+            if marks[start]:
+                yield "delete", shaped(rows, key)
+            else:
+                yield "put", shaped(rows, schema.plain)

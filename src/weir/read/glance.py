@@ -1,0 +1,153 @@
+"""A durable cut in two rounds of requests, while little changed since this handle last looked.
+
+The careful way (`snapshot.take_snapshot`) looks at manifests, floors, tips, floors and the base one
+after the other, because each can move under the next look. Here everything is asked for at once and
+the answer only believed if nothing had moved:
+
+    round 1   of each shard the manifest after the known one, the two entries after the known tip
+    round 2   the floors of each shard, the latest version of the base, the list of shards
+
+Keeps
+  L-1  no newer manifest in round 1, and no floor in round 2 that reached it: the known manifest was
+       the latest while the log was looked at. Entries that were collected rather than never written
+       show as a WAL floor above R (G-7c), collected manifests as a manifest floor (G-7d); floors
+       rise before anything is deleted, so a look at them after round 1 tells.
+  L-5  the base is the known version before and after the tips were found, so nothing was folded
+       meanwhile
+Whatever else is found is no error: None, and the caller looks the careful way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from weir.errors import WalStoreMismatch
+from weir.format import paths
+from weir.format.manifest import ShardManifest
+from weir.log.floors import FloorValues
+from weir.log.site import ShardSite
+from weir.log.tip import find_tip
+from weir.routing.core import Core
+from weir.store.api import Store
+from weir.types import Position, Version
+
+Choice = Callable[[list[UUID]], list[UUID]]
+"""Which of the shards a read is about."""
+
+_AHEAD: Final = 2
+"""Entries fetched after the known tip. One is what a reader who follows a writer finds; the second
+tells an end from a hole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One shard as it stood while the base did."""
+
+    manifest: ShardManifest
+    tip: Position
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What this handle remembers of one shard."""
+
+    site: ShardSite
+    manifest: ShardManifest
+    floors: FloorValues
+    tip: Position
+
+
+def glance(core: Core, choose: Choice) -> tuple[int, list[Seen]] | None:
+    """The version of the base and the chosen shards as they are now; None: look carefully."""
+    ids, version = core.tails.shards, core.tails.base_version
+    if ids is None or version is None:
+        return None
+    known = [_remembered(core, shard) for shard in choose(ids)]
+    shards = [one for one in known if one is not None]
+    if len(shards) < len(known):
+        return None
+    tips = _tips(core, shards)
+    if tips is None:
+        return None
+    asked: list[Callable[[], Any]] = [
+        core.shard_ids,
+        lambda: core.lake.open_base().version,
+        *(core.tails.manifests(one.site).floors.load for one in shards),
+    ]
+    answers = core.env.threads.map(lambda ask: ask(), asked, workers=core.workers)
+    if answers[0] != ids or answers[1] != version:
+        return None
+    floors: list[FloorValues] = answers[2:]
+    for one, tip, found in zip(shards, tips, floors, strict=True):
+        if (
+            found.manifest >= one.manifest.version
+            or found.wal > one.manifest.replay_after
+            or found.used > tip
+            or found.store != one.floors.store
+        ):
+            return None
+    for one, tip, found in zip(shards, tips, floors, strict=True):
+        core.tails.saw(one.site.shard, found, tip)
+    return version, [Seen(one.manifest, tip) for one, tip in zip(shards, tips, strict=True)]
+
+
+def _remembered(core: Core, shard: UUID) -> _Known | None:
+    floors, tip = core.tails.seen(shard)
+    if floors is None or tip is None:
+        return None
+    try:
+        site = core.site(shard, floors)
+    except WalStoreMismatch:
+        return None
+    manifest = core.tails.manifests(site).known
+    if manifest is None or tip < max(manifest.replay_after, site.wal_after):
+        return None
+    return _Known(site, manifest, floors, tip)
+
+
+def _tips(core: Core, shards: Sequence[_Known]) -> list[Position] | None:
+    """Round 1; None when a manifest moved or the log looks odd."""
+    asked: dict[Store, list[str]] = {}
+    for one in shards:
+        asked.setdefault(one.site.store, []).append(_newer_manifest(one))
+        asked.setdefault(one.site.wal, []).extend(_newer_entries(one))
+    stores = list(asked)
+    answers = core.env.threads.map(
+        lambda store: store.get_many(asked[store]), stores, workers=core.workers
+    )
+    found: dict[str, bytes | None] = {}
+    for store, answer in zip(stores, answers, strict=True):
+        found.update(zip(asked[store], answer, strict=True))
+    tips = []
+    for one in shards:
+        if found[_newer_manifest(one)] is not None:
+            return None
+        tip = _advance(core, one, [found[path] for path in _newer_entries(one)])
+        if tip is None:
+            return None
+        tips.append(tip)
+    return tips
+
+
+def _newer_manifest(one: _Known) -> str:
+    return paths.manifest_path(one.site.shard, Version(one.manifest.version + 1))
+
+
+def _newer_entries(one: _Known) -> list[str]:
+    return [
+        paths.wal_path(one.site.shard, Position(one.tip + ahead)) for ahead in range(1, _AHEAD + 1)
+    ]
+
+
+def _advance(core: Core, one: _Known, entries: Sequence[bytes | None]) -> Position | None:
+    """The tip, the entries on the way to it kept; None when there is one beyond a missing one."""
+    there = [data for data in entries if data is not None]
+    if any(data is not None for data in entries[len(there) :]):
+        return None
+    for position, data in enumerate(there, int(one.tip) + 1):
+        core.tails.keep(one.site, Position(position), data)
+    tip = Position(one.tip + len(there))
+    return find_tip(one.site, tip) if len(there) == len(entries) else tip

@@ -1,0 +1,181 @@
+"""What a snapshot names, opened: the levels a reader merges, and the units they are made of.
+
+Keeps
+  L-2  generations the base has folded in are skipped
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.format.schema import TableSchema, align_batch
+from weir.format.wal_entry import WalEntry
+from weir.lake.api import Base
+from weir.log.site import ShardSite
+from weir.merge.levels import Level, MemLevel
+from weir.merge.tail_levels import HELD_ENTRIES
+from weir.merge.tails import Tails, live_entries
+from weir.read.snapshot import Cut, Snapshot
+from weir.routing.core import Core
+
+EAGER_ENTRIES: Final = 512
+"""Tail entries opened as one level in memory; of a longer tail this many at a time are held."""
+_UNKNOWN_ROWS: Final = 1 << 40
+_TAKEN_BYTES: Final = 4 << 20
+"""Entries handed to a tail that is kept at a time: one that turns out too large is let go soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """An SSTable of a shard, or a piece of its tail: what a task of its own can read."""
+
+    cut: Cut
+    sstable: str | None = None
+    after: int = 0
+    through: int = 0
+    """A piece of the tail: its entries are above `after`, up to `through`."""
+
+
+def units_of(cuts: Sequence[Cut], folded: Mapping[UUID, int]) -> list[Unit]:
+    """The units of those shards, newest first; generations that are folded are left out."""
+    return [unit for cut in cuts for unit in (*_tail_units(cut), *_sstables(cut, folded))]
+
+
+def _sstables(cut: Cut, folded: Mapping[UUID, int]) -> list[Unit]:
+    return [
+        Unit(cut, sstable=name)
+        for generation, name in sorted(cut.sstables, reverse=True)
+        if generation > folded.get(cut.shard, 0)
+    ]
+
+
+def _tail_units(cut: Cut) -> list[Unit]:
+    """The tail in pieces that fit memory, newest first."""
+    return [
+        Unit(cut, after=max(last - EAGER_ENTRIES, cut.after), through=last)
+        for last in range(cut.through, cut.after, -EAGER_ENTRIES)
+    ]
+
+
+class SnapshotReader:
+    """Opens what a snapshot names. Safe to share between threads."""
+
+    def __init__(self, core: Core, snapshot: Snapshot) -> None:
+        self.core = core
+        self.snapshot = snapshot
+        self.base: Base = core.lake.open_base(snapshot.base_version)
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema of the snapshot's base version; older rows are brought into its shape."""
+        return self.base.schema
+
+    def levels(self, shards: Sequence[UUID] | None = None) -> list[Level]:
+        """The fresh levels, newest first, of those shards only when given.
+
+        Tail entries are fetched and SSTables opened, several shards at a time.
+        """
+        cuts = [c for c in self.snapshot.cuts if shards is None or c.shard in shards]
+        opened = self.core.env.threads.map(self.levels_of, cuts, workers=16)
+        return [level for levels in opened for level in levels]
+
+    def levels_of(self, cut: Cut) -> list[Level]:
+        """The levels of one shard: its tail, then its SSTables from the newest on."""
+        folded = self.base.compacted
+        return [*self._tail(cut), *(self.open_unit(unit) for unit in _sstables(cut, folded))]
+
+    def units(self, shards: Sequence[UUID]) -> list[Unit]:
+        """What those shards' levels are made of, newest first; the same in every process."""
+        cuts = [cut for cut in self.snapshot.cuts if cut.shard in shards]
+        return units_of(cuts, self.base.compacted)
+
+    def open_unit(self, unit: Unit) -> Level:
+        """One of them as a level; entries are read when it is scanned."""
+        cut = unit.cut
+        if unit.sstable is not None:
+            return self.core.lake.open_sstable(cut.shard, unit.sstable, self.schema)
+        site = self.core.site_at(cut.shard, cut.through)
+        return _LongTail(self.core.tails, site, cut, unit.after, unit.through, self.schema)
+
+    def _tail(self, cut: Cut) -> Iterator[Level]:
+        if cut.through == cut.after:
+            return
+        site = self.core.site_at(cut.shard, cut.through)
+        held = self._held_tail(site, cut)
+        if held is not None:
+            if held.rows:
+                yield held
+            return
+        if cut.through - cut.after <= EAGER_ENTRIES:
+            level = _tail_level(self.core.tails, site, cut, cut.after, cut.through, self.schema)
+            if level.rows:
+                yield level
+            return
+        yield from (self.open_unit(unit) for unit in _tail_units(cut))
+
+    def _held_tail(self, site: ShardSite, cut: Cut) -> Level | None:
+        """The tail as a level that is kept between reads; None when it is too long for that."""
+        if cut.through - cut.after > HELD_ENTRIES:
+            return None
+        tails, key = self.core.tails, (cut.shard, cut.after, cut.generation)
+        reached = tails.levels.reached(key, self.schema)
+        if reached is None:
+            return None
+        fresh: list[WalEntry] = []
+        nbytes = 0
+        for entry in tails.entries(site, reached, cut.through) if reached < cut.through else ():
+            fresh.append(entry)
+            nbytes += entry.size
+            if nbytes > _TAKEN_BYTES:
+                if not tails.levels.extend(key, self.schema, fresh):
+                    return None
+                fresh, nbytes = [], 0
+        if fresh and not tails.levels.extend(key, self.schema, fresh):
+            return None
+        return tails.levels.view(key, self.schema, cut.through)
+
+
+def _tail_level(
+    tails: Tails, site: ShardSite, cut: Cut, after: int, last: int, schema: TableSchema
+) -> MemLevel:
+    batches = [
+        align_batch(batch, schema.wal)
+        for entry in live_entries(tails.entries(site, after, last), cut.generation)
+        for batch in entry.batches
+    ]
+    return MemLevel(batches, schema, site.env)
+
+
+@dataclass(frozen=True)
+class _LongTail:
+    """A piece of a long tail, read when it is its turn: memory holds one piece at a time."""
+
+    tails: Tails
+    site: ShardSite
+    cut: Cut
+    after: int
+    last: int
+    schema: TableSchema
+
+    @property
+    def rows(self) -> int:
+        """Not known before reading; so many that nobody reads it ahead."""
+        return _UNKNOWN_ROWS
+
+    def scan(
+        self, columns: Sequence[str] | None = None, *, filter: str | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the entries and scan them."""
+        yield from self._load().scan(columns, filter=filter)
+
+    def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read the entries and look there."""
+        return self._load().lookup(keys, columns)
+
+    def _load(self) -> MemLevel:
+        return _tail_level(self.tails, self.site, self.cut, self.after, self.last, self.schema)

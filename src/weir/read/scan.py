@@ -1,0 +1,253 @@
+"""Scans and lookups of a whole table: a snapshot, its levels, one merge.
+
+Keeps
+  L-1  a plan whose files were collected before they were read is made anew, a few times at most
+  L-5  one scan reads one snapshot, whatever runs beside it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
+from weir.lake.filters import is_for_lance
+from weir.log.intake import key_table
+from weir.merge.levels import Level
+from weir.merge.merge import merge_count, merge_lookup, merge_scan, output_schema
+from weir.read.glance import Choice
+from weir.read.reader import SnapshotReader
+from weir.read.snapshot import (
+    Freshness,
+    Pinned,
+    Snapshot,
+    check_freshness,
+    expired,
+    pinned_snapshot,
+    take_snapshot,
+)
+from weir.routing.core import Core
+
+T = TypeVar("T")
+
+PLAN_ATTEMPTS: Final = 5
+
+
+def with_snapshot(
+    core: Core,
+    freshness: Freshness,
+    pinned: Pinned | None,
+    run: Callable[[SnapshotReader], T],
+    *,
+    choose: Choice = list,
+) -> T:
+    """`run` on a fresh snapshot, anew when what it planned on was collected."""
+    error: Exception | None = None
+    for _ in range(PLAN_ATTEMPTS):
+        try:
+            if pinned is None:
+                snapshot = take_snapshot(core, freshness, choose=choose)
+            else:
+                snapshot = pinned_snapshot(core, pinned, freshness)
+            return run(SnapshotReader(core, snapshot))
+        except (MissingEntry, SnapshotExpired) as gone:
+            error = gone
+            if pinned is not None:
+                raise
+    assert error is not None, "L-1: a plan failed without an error"
+    if isinstance(error, MissingEntry):
+        raise error  # the same object, plan after plan: not collected, lost
+    raise expired(error, core, PLAN_ATTEMPTS) from error
+
+
+class Scan:
+    """A read of the table that has not happened yet. Each method below takes a snapshot of its own.
+
+    Rows come in no promised order. Also consumed directly by DuckDB, polars, DataFusion and pandas
+    through `__arrow_c_stream__`.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,
+        limit: int | None = None,
+        freshness: Freshness = "durable",
+        pinned: Pinned | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        """Use `Table.scan`."""
+        if columns is not None and (isinstance(columns, str) or not list(columns)):
+            raise InvalidInput(f"columns must be a list of at least one column, got {columns!r}")
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise InvalidInput(f"limit must be a whole number, zero or more, got {limit!r}")
+        if batch_size is not None and batch_size < 1:
+            raise InvalidInput(f"batch_size must be above 0, got {batch_size!r}")
+        self._core = core
+        self._columns = None if columns is None else list(columns)
+        self._filter = filter
+        self._limit = limit
+        self._freshness = check_freshness(freshness)
+        self._pinned = pinned
+        self._batch_size = batch_size
+
+    def __repr__(self) -> str:
+        return (
+            f"Scan({self._core.uri}, columns={self._columns}, filter={self._filter!r},"
+            f" limit={self._limit}, freshness={self._freshness!r})"
+        )
+
+    def snapshot(self) -> Snapshot:
+        """The cut a read at this moment sees; small, serializable, for planners."""
+        return self._read(lambda reader: reader.snapshot)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """A stream of the rows; memory stays bounded whatever the size of the table.
+
+        The plan is made, and the first batch read, before this returns. A file that is collected
+        while the stream is read raises `SnapshotExpired` there (gc keeps them for `min_age`).
+        """
+
+        def start(reader: SnapshotReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+            schema, batches = self._merge(reader)
+            first = next(batches, None)
+            return schema, iter(()) if first is None else chain([first], batches)
+
+        schema, batches = self._read(start)
+        return pa.RecordBatchReader.from_batches(schema, self._guarded(batches))
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as a stream of batches."""
+        yield from self.to_reader()
+
+    def to_table(self) -> pa.Table:
+        """All rows in memory."""
+
+        def read(reader: SnapshotReader) -> pa.Table:
+            schema, batches = self._merge(reader)
+            return pa.Table.from_batches(batches, schema)
+
+        return self._read(read)
+
+    def to_pandas(self) -> Any:
+        """All rows as a pandas DataFrame."""
+        return self.to_table().to_pandas()
+
+    def count(self) -> int:
+        """The number of rows; reads keys and what the filter needs, no other column."""
+
+        def count(reader: SnapshotReader) -> int:
+            return merge_count(
+                reader.levels(),
+                reader.base,
+                reader.schema,
+                filter=self._filter,
+                env=self._core.env,
+            )
+
+        rows = self._read(count)
+        return rows if self._limit is None else min(rows, self._limit)
+
+    def explain(self) -> str:
+        """The sources this scan would read, newest first, as text."""
+        return self._read(self._explained)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The rows as an Arrow C stream."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def _read(self, run: Callable[[SnapshotReader], T]) -> T:
+        return with_snapshot(self._core, self._freshness, self._pinned, run)
+
+    def _merge(self, reader: SnapshotReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        return merge_scan(
+            reader.levels(),
+            reader.base,
+            reader.schema,
+            columns=self._columns,
+            filter=self._filter,
+            limit=self._limit,
+            batch_size=self._batch_size,
+            env=self._core.env,
+        )
+
+    def _guarded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except MissingEntry as gone:
+            raise expired(gone, self._core, 1) from gone
+
+    def _filtered_how(self, reader: SnapshotReader) -> str:
+        if self._filter is None:
+            return ""
+        if is_for_lance(self._filter, reader.schema.plain):
+            return " (base: pushed into Lance; fresh rows: after the merge)"
+        return " (by pyarrow: Lance cannot be sent this expression; fresh rows: after the merge)"
+
+    def _explained(self, reader: SnapshotReader) -> str:
+        output_schema(reader.schema, self._columns)
+        lines = [
+            f"scan {self._core.uri}",
+            f"  freshness {self._freshness}"
+            + ("" if self._pinned is None else ", at a checkpoint"),
+            f"  columns   {self._columns or 'all'}",
+            f"  filter    {self._filter if self._filter is not None else 'none'}"
+            + self._filtered_how(reader),
+            f"  limit     {'none' if self._limit is None else self._limit}",
+        ]
+        keyed = bool(reader.schema.primary_key)
+        lines.append(
+            f"  merge     newest row of each {list(reader.schema.primary_key)}"
+            if keyed
+            else "  merge     all rows (append-only)"
+        )
+        for cut in reader.snapshot.cuts:
+            folded = reader.base.compacted.get(cut.shard, 0)
+            lines.append(f"  shard {cut.shard} manifest {cut.manifest_version}")
+            lines.append(
+                f"    log entries {cut.after + 1}..{cut.through}"
+                if cut.through > cut.after
+                else "    log: nothing after the flushed entries"
+            )
+            for generation, name in sorted(cut.sstables, reverse=True):
+                note = " skipped: folded into the base" if generation <= folded else ""
+                lines.append(f"    generation {generation} {name}{note}")
+        lines.append(f"  base version {reader.base.version}, {reader.base.count()} rows")
+        return "\n".join(lines)
+
+
+def get_rows(
+    core: Core,
+    keys: Any,
+    *,
+    columns: Sequence[str] | None,
+    freshness: Freshness,
+    pinned: Pinned | None,
+) -> pa.Table:
+    """The newest rows of `keys`, in their order. Only the shards that can hold a key are asked."""
+    check_freshness(freshness)
+    schema = core.known_schema()
+    if not schema.primary_key:
+        raise InvalidInput(
+            f"{core.uri} is append-only and has no key to get rows by; use scan with a filter"
+        )
+    wanted = key_table(keys, schema)
+    routed = {core.route(value) for value, _ in core.router.values(wanted)}
+
+    def run(reader: SnapshotReader) -> pa.Table:
+        # Shards outside the routing (native, sealed) may hold any key.
+        others = [c.shard for c in reader.snapshot.cuts if c.shard not in routing]
+        levels: list[Level] = reader.levels([*routed, *others])
+        return merge_lookup(wanted, levels, reader.base, reader.schema, columns)
+
+    def choose(ids: list[UUID]) -> list[UUID]:
+        return [shard for shard in ids if shard in routed or shard not in routing]
+
+    routing = {route.shard for route in core.record.routing}
+    return with_snapshot(core, freshness, pinned, run, choose=choose)

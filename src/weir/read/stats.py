@@ -1,0 +1,153 @@
+"""What `Table.stats` tells, from manifests and logs alone: no writer is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from weir.errors import SnapshotExpired
+from weir.format import paths
+from weir.format.manifest import Status
+from weir.format.sharding import Value
+from weir.log.site import ShardSite
+from weir.records.checkpoints import Checkpoints
+from weir.routing.core import CONCURRENCY, Core
+from weir.types import Position
+
+ENTRIES_ASKED_MAX: Final = 32
+"""Entries of one tail whose size is looked up; of a longer tail the rest is extrapolated."""
+LOOKS_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStats:
+    """One shard as the store shows it."""
+
+    shard: UUID
+    value: Value
+    is_routed: bool
+    is_sealed: bool
+    epoch: int
+    manifest_version: int
+    wal_tip: int
+    wal_flushed: int
+    """R: every entry up to here is in an SSTable or the base."""
+    lag: int
+    """Entries a reader or a reopening writer has to read: tip - R."""
+    unflushed_bytes: int
+    """Stored size of those entries; of a tail of more than 32 an estimate from 32 of them."""
+    oldest_unflushed_seconds: float | None
+    """How long ago the oldest of them was written, as this process's clock has it; None without
+    any."""
+    wal_floor: int
+    next_generation: int
+    generations: int
+    """SSTables not yet folded into the base."""
+    sstable_rows: int
+    sstable_bytes: int
+    pins: int
+    """Checkpoints that hold this shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableStats:
+    """The base and all shards."""
+
+    uri: str
+    base_version: int
+    base_rows: int
+    checkpoints: int
+    shards: tuple[ShardStats, ...]
+
+    @property
+    def lag(self) -> int:
+        """Entries in all tails."""
+        return sum(shard.lag for shard in self.shards)
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes in all tails."""
+        return sum(shard.unflushed_bytes for shard in self.shards)
+
+    @property
+    def generations(self) -> int:
+        """SSTables waiting for compaction."""
+        return sum(shard.generations for shard in self.shards)
+
+    @property
+    def oldest_unflushed_seconds(self) -> float | None:
+        """Age of the oldest entry in any tail."""
+        ages = [s.oldest_unflushed_seconds for s in self.shards]
+        return max((age for age in ages if age is not None), default=None)
+
+
+def collect_stats(core: Core) -> TableStats:
+    """Look at every shard, several at a time, then at the base."""
+    pinned = Checkpoints(core.store).all()
+    # Not the store's clock, which only a write can tell: whoever watches may read and no more, and
+    # an age that is shown decides nothing.
+    now = core.env.clock.wall()
+    held = [{pin.shard for pin in checkpoint.shards} for checkpoint in pinned]
+
+    def look(shard: UUID) -> ShardStats | None:
+        for _ in range(LOOKS_MAX - 1):
+            try:
+                return _look(core, shard, now, sum(shard in shards for shards in held))
+            except SnapshotExpired:  # collected between two looks
+                continue
+        return _look(core, shard, now, sum(shard in shards for shards in held))
+
+    found = core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY)
+    base = core.lake.open_base()
+    return TableStats(
+        uri=core.uri,
+        base_version=base.version,
+        base_rows=base.count(),
+        checkpoints=len(pinned),
+        shards=tuple(stats for stats in found if stats is not None),
+    )
+
+
+def _look(core: Core, shard: UUID, now: float, pins: int) -> ShardStats | None:
+    manifest, floors = core.tails.latest(core.beside(shard))
+    if manifest is None:
+        return None
+    site = core.site(shard, floors)
+    tip = core.tails.tip(site, manifest, floors)
+    nbytes, oldest = _tail_size(site, manifest.replay_after, tip)
+    return ShardStats(
+        shard=shard,
+        value=core.value_of(shard, manifest),
+        is_routed=core.is_routed(shard, manifest),
+        is_sealed=manifest.status is Status.SEALED,
+        epoch=manifest.writer_epoch,
+        manifest_version=manifest.version,
+        wal_tip=tip,
+        wal_flushed=manifest.replay_after,
+        lag=tip - manifest.replay_after,
+        unflushed_bytes=nbytes,
+        oldest_unflushed_seconds=None if oldest is None else max(0.0, now - oldest),
+        wal_floor=floors.wal,
+        next_generation=manifest.current_generation,
+        generations=len(manifest.sstables),
+        sstable_rows=sum(s.physical_rows or 0 for s in manifest.sstables),
+        sstable_bytes=sum(s.in_memory_bytes or 0 for s in manifest.sstables),
+        pins=pins,
+    )
+
+
+def _tail_size(site: ShardSite, after: int, tip: int) -> tuple[int, float | None]:
+    """Bytes of the entries in `(after, tip]`, and when the first was written."""
+    count = tip - after
+    asked = sorted(
+        {after + 1 + i * count // ENTRIES_ASKED_MAX for i in range(ENTRIES_ASKED_MAX)}
+        if count
+        else ()
+    )
+    metas = site.wal.head_many([paths.wal_path(site.shard, Position(p)) for p in asked])
+    found = [meta for meta in metas if meta is not None]  # flushed and collected meanwhile
+    if not found:
+        return 0, None
+    total = sum(meta.size for meta in found)
+    return round(total * count / len(found)), min(meta.last_modified for meta in found)

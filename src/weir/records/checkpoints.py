@@ -1,0 +1,397 @@
+"""Checkpoint records: what is pinned, for how long, for whom; one chain each in
+`_weir/checkpoints`.
+
+Record 1 names everything the checkpoint holds and is pending: it protects, but cannot be used yet.
+A later record confirms it, moves its end of life, or says it is deleted. The highest number counts,
+so confirming, refreshing and expiring race for one name and exactly one of them wins (G-2). Nothing
+of this lives in a shard manifest: pylance drops fields it does not know.
+
+Keeps
+  K-1b the record is written before the floors are read and confirmed after; collectors do the
+       reverse
+  K-5  a refresh only moves the end upward; of a checkpoint that is gone it is an error
+  G-2  expiry is a compare-and-swap on the record that was read
+A collector keeps all that a record names, pending ones too, until it has itself appended the
+deletion. Record 1 is removed first: who appends to the remains of a chain finds it gone and knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
+from uuid import UUID
+
+from weir.errors import CheckpointNotFound, CommitConflict, CorruptEntry, InvalidInput
+from weir.format import paths
+from weir.format.manifest import ShardManifest, SsTable, Status
+from weir.records import codec
+from weir.store.api import ObjectExists, Store
+from weir.types import Epoch, Generation, Position, Version
+
+Scope = Literal["all", "durable"]
+
+NAME_LENGTH_MAX = 256
+APPEND_ATTEMPTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPin:
+    """One shard in a checkpoint: these SSTables, and the entries `(replay_after, wal_through]`."""
+
+    shard: UUID
+    manifest_version: Version
+    """The manifest version that stays readable as long as the checkpoint does."""
+    epoch: Epoch
+    replay_after: Position
+    wal_through: Position
+    """T: nothing after it belongs to the checkpoint (K-7)."""
+    current_generation: Generation
+    sstables: tuple[SsTable, ...]
+    shard_spec_id: int = 0
+    field_entries: tuple[tuple[str, bytes], ...] = ()
+    sealed: bool = False
+
+    @classmethod
+    def of(cls, manifest: ShardManifest, through: Position) -> ShardPin:
+        """The pin of a manifest, reading the log up to `through`."""
+        assert through >= manifest.replay_after, "K-2: T below R"
+        return cls(
+            shard=manifest.shard_id,
+            manifest_version=manifest.version,
+            epoch=manifest.writer_epoch,
+            replay_after=manifest.replay_after,
+            wal_through=through,
+            current_generation=manifest.current_generation,
+            sstables=manifest.sstables,
+            shard_spec_id=manifest.shard_spec_id,
+            field_entries=manifest.field_entries,
+            sealed=manifest.status is Status.SEALED,
+        )
+
+    @property
+    def closed(self) -> bool:
+        """True when no entry of the log is needed (W-2)."""
+        return self.replay_after == self.wal_through
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A moment of the table: for each shard a manifest and an end of its log, and a base
+    version."""
+
+    id: UUID
+    scope: Scope
+    created: float
+    """Seconds since 1970 by the store's clock, like `expires`."""
+    base_version: int
+    routing_version: int
+    shards: tuple[ShardPin, ...] = field(repr=False)
+    name: str | None = None
+    expires: float | None = None
+    """When collection may remove it; None: never."""
+    owner: str | None = None
+    """URI of the clone that holds it; None for one of a user."""
+    confirmed: bool = False
+    base_only: bool = False
+    """Held by a finished clone, which has copies of all but the base: nothing else is kept."""
+    seq: int = field(default=0, repr=False)
+    """Number of the record this was read from; the next change must take the number after it."""
+
+    def pin(self, shard: UUID) -> ShardPin | None:
+        """What it holds of that shard."""
+        return next((pin for pin in self.shards if pin.shard == shard), None)
+
+    @property
+    def base_tag(self) -> str:
+        """The Lance tag that keeps `base_version` from Lance's own clean-up."""
+        return tag_of(self.id)
+
+
+def tag_of(checkpoint: UUID) -> str:
+    """The name of a checkpoint's tag on the base."""
+    return f"weir-{checkpoint}"
+
+
+def checkpoint_of_tag(tag: str) -> UUID | None:
+    """The checkpoint behind a tag's name, or None for a tag of somebody else."""
+    if not tag.startswith("weir-"):
+        return None
+    try:
+        return paths.parse_shard_id(tag.removeprefix("weir-"))
+    except InvalidInput:
+        return None
+
+
+Ref = Checkpoint | UUID | str
+"""A checkpoint, its id, or its name (the newest of that name)."""
+
+
+class Checkpoints:
+    """The checkpoint records of one table. Safe to share between threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def announce(self, checkpoint: Checkpoint, *, pending_until: float) -> Checkpoint:
+        """Write record 1: from here on everything named is protected. One put."""
+        check_name(checkpoint.name)
+        pending = replace(checkpoint, confirmed=False, expires=pending_until, seq=1)
+        # The id is random, so an existing record can only be this one.
+        with contextlib.suppress(ObjectExists):
+            self._store.put_if_absent(self._path(checkpoint.id, 1), _dumps(pending))
+        return pending
+
+    def confirm(self, pending: Checkpoint, *, expires: float | None) -> Checkpoint:
+        """Make an announced checkpoint usable; `CheckpointNotFound` when it expired meanwhile."""
+        return self._append(replace(pending, confirmed=True, expires=expires))
+
+    def refresh(self, ref: Ref, *, expires: float | None) -> Checkpoint:
+        """Move the end of life upward (never down) and return what stands (K-5).
+
+        Raises `CheckpointNotFound` when the checkpoint is gone, also when it goes while we ask.
+        """
+        for _ in range(APPEND_ATTEMPTS):
+            current = self.find(ref, whole=False)
+            if current.expires is None or (expires is not None and expires <= current.expires):
+                return current
+            try:
+                return self._append(replace(current, expires=expires))
+            except CommitConflict:
+                continue
+        raise CommitConflict(
+            f"{self._where(current.id)}: changed as often as it was read; try again"
+        )
+
+    def narrow(self, checkpoint: Checkpoint) -> bool:
+        """Hold on to the base alone from now on; False when it has changed or gone meanwhile."""
+        try:
+            self._append(replace(checkpoint, base_only=True))
+        except (CommitConflict, CheckpointNotFound):
+            return False
+        return True
+
+    def mark_deleted(self, checkpoint: Checkpoint) -> bool:
+        """Append the deletion after the record that was read; False when it has changed (G-2)."""
+        body = codec.dumps({"deleted": True})
+        try:
+            self._store.put_if_absent(self._path(checkpoint.id, checkpoint.seq + 1), body)
+        except ObjectExists:
+            return False
+        return True
+
+    def erase(self, checkpoint: UUID) -> None:
+        """Remove the records of a deleted checkpoint, record 1 first. Idempotent."""
+        self._store.delete([self._path(checkpoint, 1)])
+        rest = [m.path for m in self._store.list(paths.checkpoint_chain(checkpoint))]
+        if rest:
+            self._store.delete(sorted(rest))
+
+    def load(self, checkpoint: UUID) -> Checkpoint | None:
+        """The checkpoint, confirmed or pending; None when deleted or never made. Three requests."""
+        _, objects = self._store.list_folder(paths.checkpoint_chain(checkpoint))
+        seqs = [paths.parse_chain_name(m.path.rpartition("/")[2]) for m in objects]
+        return self._read(checkpoint, [seq for seq in seqs if seq is not None])
+
+    def all(self, *, pending: bool = False) -> list[Checkpoint]:
+        """Every checkpoint, oldest first, on request with those not confirmed. A list, two gets
+        each."""
+        found = [self._read(id_, seqs) for id_, seqs in self._listed().items()]
+        alive = [c for c in found if c is not None and (pending or c.confirmed)]
+        return sorted(alive, key=lambda c: (c.created, str(c.id)))
+
+    def dead(self) -> list[UUID]:
+        """Checkpoints whose deletion was decided but not carried through: a crash left records."""
+        return [id_ for id_, seqs in self._listed().items() if self._read(id_, seqs) is None]
+
+    def find(self, ref: Ref, *, whole: bool = True) -> Checkpoint:
+        """The usable checkpoint meant by an id, a name (its newest) or an object.
+
+        Raises `CheckpointNotFound`; with `whole` also `InvalidInput` for one that holds a base
+        only.
+        """
+        if isinstance(ref, Checkpoint):
+            ref = ref.id
+        if isinstance(ref, str):
+            meant = self.meant(ref)
+            found = meant[-1] if meant else None
+        else:
+            found = self.load(ref)
+        if found is None or not found.confirmed:
+            raise CheckpointNotFound(
+                f"{self._store.uri}: no checkpoint {str(ref)!r}; it was deleted, expired and"
+                " collected, or never made. table.checkpoints() lists those there are"
+            )
+        if whole:
+            require_whole(found)
+        return found
+
+    def meant(self, text: str) -> list[Checkpoint]:
+        """Those of a name, or the one of an id, oldest first.
+
+        A clone's pin bears the name of the checkpoint it was made from and is never meant by it:
+        whoever deletes, refreshes or reads by name means their own (C-1). Its id does mean it.
+        """
+        return [c for c in self.all() if str(c.id) == text or (c.name == text and not c.owner)]
+
+    def _append(self, following: Checkpoint) -> Checkpoint:
+        """Take the next number, then make sure that the chain was not swept away below it (K-5)."""
+        seq = following.seq + 1
+        following = replace(following, seq=seq)
+        path = self._path(following.id, seq)
+        body = _dumps(following, body=False)
+        try:
+            self._store.put_if_absent(path, body)
+        except ObjectExists:
+            standing = self.load(following.id)
+            if standing is None:
+                raise self._gone(following.id) from None
+            if standing.seq == seq and _dumps(standing) == _dumps(following):
+                return standing  # our own, repeated on its way, or one that says the same (F-9)
+            raise CommitConflict(f"{self._where(following.id)}: changed meanwhile") from None
+        if self._store.head(self._path(following.id, 1)) is None:
+            self._store.delete([path])
+            raise self._gone(following.id)
+        return following
+
+    def _listed(self) -> dict[UUID, list[int]]:
+        chains: dict[UUID, list[int]] = {}
+        for meta in self._store.list(paths.CHECKPOINTS):
+            folder, _, name = meta.path.rpartition("/")
+            seq = paths.parse_chain_name(name)
+            with contextlib.suppress(InvalidInput):
+                id_ = paths.parse_shard_id(folder.rpartition("/")[2])
+                if seq is not None:
+                    chains.setdefault(id_, []).append(seq)
+        return chains
+
+    def _read(self, id_: UUID, seqs: list[int]) -> Checkpoint | None:
+        if 1 not in seqs:
+            return None
+        wanted = sorted({1, max(seqs)})
+        bodies = self._store.get_many([self._path(id_, seq) for seq in wanted])
+        first, last = bodies[0], bodies[-1]
+        if first is None or last is None:
+            # Being erased, or swept meanwhile: a fresh look decides.
+            return None if first is None else self.load(id_)
+        head = codec.loads(last, self._path(id_, max(seqs)))
+        if head.get("deleted") is True:
+            return None
+        body = _loads(first, id_, self._path(id_, 1))
+        return replace(
+            body,
+            confirmed=head.get("confirmed") is True,
+            base_only=head.get("base_only") is True,
+            expires=_optional_number(head.get("expires"), self._path(id_, max(seqs))),
+            seq=max(seqs),
+        )
+
+    def _path(self, id_: UUID, seq: int) -> str:
+        return paths.chain_path(paths.checkpoint_chain(id_), seq)
+
+    def _where(self, id_: UUID) -> str:
+        return f"checkpoint {id_} of {self._store.uri}"
+
+    def _gone(self, id_: UUID) -> CheckpointNotFound:
+        return CheckpointNotFound(
+            f"{self._where(id_)} is gone: it was deleted, or expired and collected; make a new one"
+        )
+
+
+def require_whole(checkpoint: Checkpoint) -> None:
+    """`InvalidInput` for the pin of a finished clone: it cannot be read, cloned or restored."""
+    if checkpoint.base_only:
+        raise InvalidInput(
+            f"checkpoint {checkpoint.id} is what the clone {checkpoint.owner} holds here: files of"
+            " the base that they share, and nothing else any more. Use a checkpoint of your own"
+        )
+
+
+def check_name(name: str | None) -> None:
+    """`InvalidInput` unless the name can be a label."""
+    if name is not None and not 0 < len(name) <= NAME_LENGTH_MAX:
+        raise InvalidInput(
+            f"a checkpoint's name is 1 to {NAME_LENGTH_MAX} characters, not {name!r}"
+        )
+
+
+def _dumps(c: Checkpoint, *, body: bool = True) -> bytes:
+    record: dict[str, Any] = {"confirmed": c.confirmed, "expires": c.expires}
+    if c.base_only:
+        record["base_only"] = True
+    if body:
+        record |= {
+            "id": str(c.id),
+            "name": c.name,
+            "scope": c.scope,
+            "created": c.created,
+            "base_version": c.base_version,
+            "routing_version": c.routing_version,
+            "owner": c.owner,
+            "shards": {str(pin.shard): dump_pin(pin) for pin in c.shards},
+        }
+    return codec.dumps(record)
+
+
+def dump_pin(pin: ShardPin) -> dict[str, Any]:
+    """A pin as JSON."""
+    return {
+        "version": pin.manifest_version,
+        "epoch": pin.epoch,
+        "replay_after": pin.replay_after,
+        "wal_through": pin.wal_through,
+        "current_generation": pin.current_generation,
+        "shard_spec_id": pin.shard_spec_id,
+        "sealed": pin.sealed,
+        "field_entries": [[name, value.hex()] for name, value in pin.field_entries],
+        "sstables": [
+            [t.generation, t.path, t.in_memory_bytes, t.physical_rows, t.primary_key_bytes]
+            for t in pin.sstables
+        ],
+    }
+
+
+def load_pin(shard: UUID, raw: Mapping[str, Any]) -> ShardPin:
+    """A pin back from JSON; `KeyError`, `TypeError` or `ValueError` for anything else."""
+    tables = tuple(
+        SsTable(Generation(int(g)), str(path), in_memory, rows, key)
+        for g, path, in_memory, rows, key in raw["sstables"]
+    )
+    return ShardPin(
+        shard=shard,
+        manifest_version=Version(int(raw["version"])),
+        epoch=Epoch(int(raw["epoch"])),
+        replay_after=Position(int(raw["replay_after"])),
+        wal_through=Position(int(raw["wal_through"])),
+        current_generation=Generation(int(raw["current_generation"])),
+        sstables=tables,
+        shard_spec_id=int(raw["shard_spec_id"]),
+        field_entries=tuple((str(n), bytes.fromhex(v)) for n, v in raw["field_entries"]),
+        sealed=bool(raw["sealed"]),
+    )
+
+
+def _loads(data: bytes, id_: UUID, path: str) -> Checkpoint:
+    raw = codec.loads(data, path)
+    try:
+        if raw["id"] != str(id_) or raw["scope"] not in ("all", "durable"):
+            raise ValueError("it is not the record of this checkpoint")
+        return Checkpoint(
+            id=id_,
+            name=None if raw["name"] is None else str(raw["name"]),
+            scope=cast("Scope", raw["scope"]),
+            created=float(raw["created"]),
+            base_version=int(raw["base_version"]),
+            routing_version=int(raw["routing_version"]),
+            owner=None if raw["owner"] is None else str(raw["owner"]),
+            shards=tuple(load_pin(UUID(s), pin) for s, pin in raw["shards"].items()),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptEntry(f"{path} is not a usable checkpoint record: {error}") from error
+
+
+def _optional_number(value: object, path: str) -> float | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise CorruptEntry(f"{path} is not a usable checkpoint record: it expires at {value!r}")
+    return None if value is None else float(value)

@@ -1,0 +1,120 @@
+"""Where a table came from and whether it is whole: a chain of records under `_weir/clone`.
+
+A table that was never cloned nor restored has none.
+
+Keeps
+  C-1  the pins in the parents are named here before anything else is written
+  C-2  a clone that is not finished cannot be opened by anyone
+  C-4  a retry finds what was begun and must mean the same
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, cast
+from uuid import UUID
+
+from weir.errors import CommitConflict, CorruptEntry, MissingEntry
+from weir.format import paths
+from weir.records import codec
+from weir.records.chain import Chain
+from weir.store.api import ObjectExists, Store
+
+log = logging.getLogger("weir.log")
+
+State = Literal["copying", "ready", "restoring"]
+
+_STATES: Final = ("copying", "ready", "restoring")
+
+
+@dataclass(frozen=True, slots=True)
+class ParentPin:
+    """A checkpoint that a clone holds in a table whose files it shares."""
+
+    uri: str
+    checkpoint: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """One record."""
+
+    state: State
+    parent: str | None = None
+    checkpoint: UUID | None = None
+    """The checkpoint the clone was asked for; a retry must name the same (C-4)."""
+    pins: tuple[ParentPin, ...] = ()
+    """What this table holds in others; empty once it shares no file with them (C-14)."""
+    deep: bool = False
+    accepted_loss: bool = False
+    """True when the caller let rows go that a lost WAL store had (C-9)."""
+    replay_after: Mapping[UUID, int] = field(default_factory=dict)
+    """Shards whose R was moved over a missing prefix of the log (C-9)."""
+    restored: Mapping[str, Any] = field(default_factory=dict)
+    """What a restore rolled back, latest last."""
+    seq: int = 0
+
+
+def read_lineage(store: Store) -> Lineage | None:
+    """The latest record, or None. One list, one get when there is one."""
+    found = Chain(store, paths.clone_chain()).latest()
+    if found is None:
+        return None
+    path = paths.chain_path(paths.clone_chain(), found.seq)
+    raw = codec.loads(found.data, path)
+    try:
+        if raw["state"] not in _STATES:
+            raise ValueError(f"unknown state {raw['state']!r}")
+        checkpoint = raw["checkpoint"]
+        return Lineage(
+            state=cast("State", raw["state"]),
+            parent=raw["parent"],
+            checkpoint=None if checkpoint is None else UUID(checkpoint),
+            pins=tuple(ParentPin(str(p["uri"]), UUID(p["checkpoint"])) for p in raw["pins"]),
+            deep=bool(raw["deep"]),
+            accepted_loss=bool(raw["accepted_loss"]),
+            replay_after={UUID(s): int(r) for s, r in raw["replay_after"].items()},
+            restored=dict(raw["restored"]),
+            seq=found.seq,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptEntry(f"{path} is not a usable record of a clone: {error!r}") from error
+
+
+def append_lineage(store: Store, following: Lineage, nonce: UUID) -> Lineage:
+    """Write the record after `following.seq`; `CommitConflict` when somebody else did."""
+    body = {
+        "state": following.state,
+        "parent": following.parent,
+        "checkpoint": None if following.checkpoint is None else str(following.checkpoint),
+        "pins": [{"uri": p.uri, "checkpoint": str(p.checkpoint)} for p in following.pins],
+        "deep": following.deep,
+        "accepted_loss": following.accepted_loss,
+        "replay_after": {str(s): r for s, r in following.replay_after.items()},
+        "restored": dict(following.restored),
+        "nonce": nonce.hex,
+    }
+    try:
+        seq = Chain(store, paths.clone_chain()).append(codec.dumps(body), following.seq)
+    except ObjectExists:
+        raise CommitConflict(
+            f"{store.uri}: somebody else is making or restoring this table; try again"
+        ) from None
+    return replace(following, seq=seq)
+
+
+def require_ready(store: Store) -> None:
+    """Return unless the table is a clone that was not finished (C-2). One list."""
+    found = read_lineage(store)
+    if found is None or found.state == "ready":
+        return
+    if found.state == "restoring":
+        log.warning("table.restoring uri=%s: a restore was interrupted; run it again", store.uri)
+        return
+    raise MissingEntry(
+        f"{store.uri} is a clone of {found.parent} that was not finished: rows of the checkpoint"
+        f" {found.checkpoint} are missing. Run the same clone again, or clean it up"
+        " (weir.upkeep.clone.discard)"
+    )

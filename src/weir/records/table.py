@@ -1,0 +1,185 @@
+"""The table's record: what `weir.open` reads first. A chain of JSON records under `_weir/table`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID
+
+from weir.config import WriterConfig
+from weir.errors import CommitConflict, CorruptEntry, NotAWeirTable
+from weir.format import paths
+from weir.format.sharding import Sharding, Value, from_record, to_record
+from weir.records import codec
+from weir.records.chain import Chain
+from weir.store.api import ObjectExists, Store
+
+# Stored. Never change a value; add one.
+FORMAT: Final = 1
+
+_RACES: Final = 16
+
+
+@dataclass(frozen=True)
+class Route:
+    """One shard of the routing: which value's rows it takes."""
+
+    shard: UUID
+    value: Value
+    spec: int
+
+
+@dataclass(frozen=True)
+class TableRecord:
+    """One version of the record. Identity shards are not listed: values give their ids."""
+
+    table_id: UUID
+    primary_key: tuple[str, ...]
+    sharding: Sharding
+    routing: tuple[Route, ...]
+    routing_version: int
+    spec: int
+    wal_uri: str | None
+    writer_defaults: WriterConfig
+    probe: Mapping[str, Any]
+    created: float
+    extra: Mapping[str, Any]
+    """Keys a later release added; kept when this one writes the next record."""
+
+    def encode(self) -> bytes:
+        """The record's bytes."""
+        return codec.dumps(
+            {
+                **self.extra,
+                "format": FORMAT,
+                "table_id": str(self.table_id),
+                "primary_key": list(self.primary_key),
+                "sharding": to_record(self.sharding),
+                "routing": [
+                    {"shard": str(r.shard), "value": r.value, "spec": r.spec} for r in self.routing
+                ],
+                "routing_version": self.routing_version,
+                "spec": self.spec,
+                "wal_uri": self.wal_uri,
+                "writer_defaults": self.writer_defaults.to_record(),
+                "probe": dict(self.probe),
+                "created": self.created,
+            }
+        )
+
+
+_KNOWN = frozenset(
+    {
+        "format",
+        "table_id",
+        "primary_key",
+        "sharding",
+        "routing",
+        "routing_version",
+        "spec",
+        "wal_uri",
+        "writer_defaults",
+        "probe",
+        "created",
+    }
+)
+
+
+def decode_record(data: bytes, path: str) -> TableRecord:
+    """The record in `data`, checked; `CorruptEntry` naming `path` otherwise."""
+    raw = codec.loads(data, path)
+    if raw.get("format") != FORMAT:
+        raise CorruptEntry(
+            f"{path} has format {raw.get('format')!r} and this release reads {FORMAT}; upgrade weir"
+        )
+    try:
+        return TableRecord(
+            table_id=UUID(raw["table_id"]),
+            primary_key=tuple(str(name) for name in raw["primary_key"]),
+            sharding=from_record(raw["sharding"], path),
+            routing=tuple(
+                Route(UUID(r["shard"]), r["value"], int(r["spec"])) for r in raw["routing"]
+            ),
+            routing_version=int(raw["routing_version"]),
+            spec=int(raw["spec"]),
+            wal_uri=raw["wal_uri"],
+            writer_defaults=WriterConfig.from_record(raw["writer_defaults"]),
+            probe=dict(raw["probe"]),
+            created=float(raw["created"]),
+            extra={k: v for k, v in raw.items() if k not in _KNOWN},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptEntry(f"{path} is not a usable table record: {error!r}") from error
+
+
+class TableRecords:
+    """Reads and replaces the record of one table."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._chain = Chain(store, paths.table_chain())
+
+    def find(self) -> tuple[int, TableRecord] | None:
+        """The latest record and its number, or None. One list, one get."""
+        found = self._chain.latest()
+        if found is None:
+            return None
+        path = f"{self._store.uri}/{paths.chain_path(paths.table_chain(), found.seq)}"
+        return found.seq, decode_record(found.data, path)
+
+    def at_routing(self, routing_version: int) -> TableRecord | None:
+        """The latest record of that routing that is still there. A list, a get for each record."""
+        for found in reversed(self._chain.all()):
+            path = f"{self._store.uri}/{paths.chain_path(paths.table_chain(), found.seq)}"
+            record = decode_record(found.data, path)
+            if record.routing_version == routing_version:
+                return record
+        return None
+
+    def load(self) -> TableRecord:
+        """The latest record, or `NotAWeirTable`."""
+        found = self.find()
+        if found is None:
+            raise NotAWeirTable(
+                f"{self._store.uri} holds no weir table; weir.create makes one, weir.enable adopts"
+                " a Lance dataset"
+            )
+        return found[1]
+
+    def create(self, record: TableRecord) -> None:
+        """Write the first record, or `CommitConflict` when somebody else was faster."""
+        try:
+            self._chain.append(record.encode(), 0)
+        except ObjectExists:
+            raise CommitConflict(
+                f"{self._store.uri} was made a weir table by somebody else meanwhile; open it"
+            ) from None
+
+    def update(self, change: Callable[[TableRecord], TableRecord]) -> TableRecord:
+        """Replace the record by `change(latest)`, starting over when somebody else was faster."""
+        for _ in range(_RACES):
+            found = self.find()
+            if found is None:
+                return self.load()
+            seq, current = found
+            changed = change(current)
+            if changed == current:
+                return current
+            try:
+                self._chain.append(changed.encode(), seq)
+            except ObjectExists:
+                continue
+            return changed
+        raise CommitConflict(
+            f"{self._store.uri}: gave up after {_RACES} lost races for the table record; try again"
+        )
+
+
+def with_routing(
+    record: TableRecord, sharding: Sharding, routing: tuple[Route, ...]
+) -> TableRecord:
+    """The record after resharding: new routes, the next routing version."""
+    return replace(
+        record, sharding=sharding, routing=routing, routing_version=record.routing_version + 1
+    )

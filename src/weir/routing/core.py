@@ -1,0 +1,231 @@
+"""What every part of an open table shares: its stores, its Lance side, its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.env import Env
+from weir.errors import InvalidInput, SealedShard
+from weir.format import paths
+from weir.format.manifest import ShardManifest, Status
+from weir.format.schema import TableSchema
+from weir.format.sharding import (
+    Identity,
+    Router,
+    Sharding,
+    Unsharded,
+    Value,
+    field_entries,
+    shard_id,
+    value_from_entries,
+)
+from weir.lake.api import Lake
+from weir.log.floors import FloorValues
+from weir.log.site import ShardSite
+from weir.log.wal_store import WalRecord, WalStores
+from weir.merge.tails import Tails
+from weir.records.resharding import read_resharding
+from weir.records.table import Route, TableRecord, TableRecords
+from weir.search.memory import FreshIndexes
+from weir.shard.writer import ShardWriter
+from weir.store.api import Store, is_local
+from weir.store.open import open_store
+from weir.types import Epoch, Generation, Position, Version
+
+_ROUTES_LIMIT: Final = 4096
+"""Shards whose ids are remembered; an identity column may have many values."""
+
+CONCURRENCY: Final = 16
+"""Shards looked at or written to at once by one call."""
+
+
+@dataclass
+class Core:
+    """One open table. Safe to share between threads."""
+
+    uri: str
+    storage_options: Mapping[str, str] = field(repr=False)
+    store: Store
+    wal: Store
+    lake: Lake
+    env: Env
+    record: TableRecord
+    tails: Tails
+    wal_uri: str | None = None
+    """Where this handle wants the log; None: where it is, or where the record puts new shards."""
+    live: dict[UUID, ShardWriter] = field(default_factory=dict, repr=False)
+    """The latest writer this handle opened of each shard; a checkpoint flushes through them."""
+    wal_stores: WalStores = field(init=False, repr=False)
+    fresh: FreshIndexes = field(init=False, repr=False)
+    """What searches keep of rows in memory."""
+
+    def __post_init__(self) -> None:
+        self.fresh = FreshIndexes(self.env)
+
+        def open_wal(uri: str) -> Store:
+            if uri == self.wal.uri:
+                return self.wal
+            return open_store(uri, self.storage_options, env=self.env)
+
+        self.wal_stores = WalStores(lambda: self.store, self.env, open_wal)
+        self.wal_stores.alias = None if self.wal_uri == self.uri else self.wal_uri
+
+    _known_schema: TableSchema | None = field(default=None, repr=False)
+    _routes: tuple[TableRecord | None, dict[tuple[type, Value], UUID]] = field(
+        default=(None, {}), repr=False
+    )
+
+    @property
+    def workers(self) -> int:
+        """Requests worth making at once: files answer sooner than another thread takes over."""
+        return 1 if is_local(self.store) and is_local(self.wal) else CONCURRENCY
+
+    def schema(self) -> TableSchema:
+        """The schema of the latest base version. One listing."""
+        return self.lake.open_base().schema
+
+    def known_schema(self) -> TableSchema:
+        """The schema of some recent base version; the key columns are the same in all of them.
+
+        No request once the base was opened.
+        """
+        if self._known_schema is None:
+            self._known_schema = self.schema()
+        return self._known_schema
+
+    def site(self, shard: UUID, floors: FloorValues | None = None) -> ShardSite:
+        """Where that shard and its log are; one listing the first time, unless `floors` are given.
+
+        Raises `WalStoreMismatch` when the store of the log is not the one recorded (S-1, S-5).
+        """
+        return self.wal_stores.site(shard, floors)
+
+    def site_at(self, shard: UUID, position: int) -> ShardSite:
+        """Where that entry is: a checkpoint may hold the log as it was before a move (S-3)."""
+        return self.wal_stores.site_at(shard, position)
+
+    def beside(self, shard: UUID) -> ShardSite:
+        """The shard for whoever never reads its log: manifests, floors, SSTables (S-5)."""
+        return self.wal_stores.beside(shard)
+
+    def wanted_wal(self, recorded: WalRecord) -> str | None:
+        """Where a writer of this handle puts the log: as asked for, as recorded, or by default."""
+        if self.wal_uri is not None:
+            return None if self.wal_uri == self.uri else self.wal_uri
+        return recorded.uri if recorded.seq else self.record.wal_uri
+
+    def live_writer(self, shard: UUID) -> ShardWriter | None:
+        """The open writer of that shard in this handle, if there is one."""
+        writer = self.live.get(shard)
+        return writer if writer is not None and writer.is_open else None
+
+    def refresh(self) -> TableRecord:
+        """Read the record again: after resharding, say. One list, one get."""
+        self.record = TableRecords(self.store).load()
+        return self.record
+
+    @property
+    def router(self) -> Router:
+        """Rows to shards, by the record."""
+        return Router(self.record.sharding)
+
+    def shard_ids(self) -> list[UUID]:
+        """Every shard on the store, of any origin, in the order of the routing. One listing.
+
+        The store is asked, not the record: native writers and other processes add shards.
+        """
+        folders, _ = self.store.list_folder(paths.SHARDS)
+        found = set()
+        for name in folders:
+            try:
+                found.add(paths.parse_shard_id(name.rstrip("/").rpartition("/")[2]))
+            except InvalidInput:
+                continue
+        routed = [route.shard for route in self.record.routing]
+        return [*routed, *sorted(found.difference(routed))]
+
+    def route(self, value: Value) -> UUID:
+        """The shard that takes the rows of `value`."""
+        # The record never changes; a new one has a memory of its own. An id takes 20 us to compute.
+        record, known = self._routes
+        if record is not self.record:
+            record, known = self._routes = self.record, {}
+        key = (type(value), value)
+        if key not in known:
+            if len(known) >= _ROUTES_LIMIT:
+                known.clear()
+            known[key] = shard_id(record.sharding, value, record.routing_version)
+        return known[key]
+
+    def ensure_shard(self, value: Value, record: TableRecord | None = None) -> UUID:
+        """The shard of `value`, made if it does not exist. Creators at the same time agree.
+
+        Raises `SealedShard` when the routing was or is being changed: nothing new is written under
+        the old. Of identity sharding one list.
+        """
+        record = record or self.record
+        shard = shard_id(record.sharding, value, record.routing_version)
+        manifests = self.tails.manifests(self.beside(shard))
+        if isinstance(record.sharding, Identity):
+            if manifests.latest() is None:
+                self._require_routing(record)
+                dtype = self.schema().plain.field(record.sharding.column).type
+                entries = field_entries(record.sharding, value, dtype)
+                manifests.create(first_manifest(shard, record.spec, entries))
+            # C-11: once the shard is there. Who changes the routing says so before it looks for
+            # shards to seal: either it finds this one, or we find its word here.
+            self._require_routing(record)
+        return shard
+
+    def _require_routing(self, record: TableRecord) -> None:
+        change = read_resharding(self.store)
+        if change is not None and change.routing_version >= record.routing_version:
+            raise SealedShard(f"{self.uri} was resharded to {change.sharding}; open it again")
+
+    def value_of(self, shard: UUID, manifest: ShardManifest | None) -> Value:
+        """What the shard stands for; None for a shard outside the routing."""
+        for route in self.record.routing:
+            if route.shard == shard:
+                return route.value
+        sharding = self.record.sharding
+        if manifest is None or not isinstance(sharding, Identity):
+            return None
+        value = value_from_entries(sharding, manifest.field_entries, self._identity_type(sharding))
+        return value if self.route(value) == shard else None
+
+    def is_routed(self, shard: UUID, manifest: ShardManifest | None) -> bool:
+        """True when the routing sends rows to that shard."""
+        return self.route(self.value_of(shard, manifest)) == shard
+
+    def _identity_type(self, sharding: Identity) -> pa.DataType:
+        return self.known_schema().plain.field(sharding.column).type
+
+
+def first_manifest(shard: UUID, spec: int, entries: tuple[tuple[str, bytes], ...]) -> ShardManifest:
+    """The manifest of a shard nobody has claimed yet; its first writer gets epoch 1."""
+    return ShardManifest(
+        version=Version(1),
+        writer_epoch=Epoch(0),
+        replay_after=Position(0),
+        last_seen=Position(0),
+        current_generation=Generation(1),
+        sstables=(),
+        shard_spec_id=spec,
+        shard_id=shard,
+        field_entries=entries,
+        status=Status.ACTIVE,
+    )
+
+
+def routes_of(
+    sharding: Sharding, values: list[Value], routing_version: int, spec: int
+) -> tuple[Route, ...]:
+    """The routing of `values`; empty for identity sharding, whose values are not known."""
+    if not isinstance(sharding, Unsharded) and not values:
+        return ()
+    return tuple(Route(shard_id(sharding, v, routing_version), v, spec) for v in values)

@@ -1,0 +1,250 @@
+"""Candidates of a search out of rows in memory: a MemTable, the tail of the log, or rows just read.
+
+Exact: every row is measured. Older versions of a key within the level, and deleted rows, are never
+offered; the filter narrows what is left (L-3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from weir.format.keys import pk_values
+from weir.format.schema import TOMBSTONE, TableSchema
+from weir.keys.dedupe import newest_rows
+from weir.lake.filters import filter_columns, filter_rows
+from weir.merge.levels import level_schema, shaped
+from weir.search.lance import Candidates, TextQuery, VectorQuery
+from weir.search.memory import FreshIndexes
+from weir.search.text import TextStats
+from weir.search.vector import VectorBlock, exact_distances, rough_distances, slack
+
+_ROW: Final = "__weir_row"
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+class MemoryRows:
+    """Batches with all columns a search needs, `_tombstone` among them, and the rows that count."""
+
+    def __init__(
+        self, batches: Sequence[pa.RecordBatch], schema: TableSchema, *, filter: Any = None
+    ) -> None:
+        self.batches = [batch for batch in batches if batch.num_rows]
+        self._schema = schema
+        self._filter = filter
+        self._ends = np.cumsum([batch.num_rows for batch in self.batches])
+
+    @property
+    def rows(self) -> int:
+        """Rows held, superseded ones included."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @cached_property
+    def allowed(self) -> Mask:
+        """The newest row of each key, unless it is deleted or fails the filter."""
+        allowed: Mask = ~self._column(TOMBSTONE).to_numpy(zero_copy_only=False)
+        key = self._schema.primary_key
+        if key:
+            rows = pa.Table.from_batches([batch.select(list(key)) for batch in self.batches])
+            newest = np.zeros(self.rows, np.bool_)
+            newest[newest_rows(pk_values(rows, key))] = True
+            allowed &= newest
+        if self._filter is not None:
+            allowed &= self._passing()
+        return allowed
+
+    def _passing(self) -> Mask:
+        names = filter_columns(self._filter, self._schema.plain.names)
+        columns = {name: self._column(name) for name in names}
+        numbers = pa.array(np.arange(self.rows, dtype=np.int64))
+        fields = [pa.field(n, self._schema.plain.field(n).type) for n in names]
+        table = pa.Table.from_arrays(
+            [
+                *(columns[f.name].cast(f.type) for f in fields),
+                numbers,
+            ],
+            schema=pa.schema([*fields, pa.field(_ROW, pa.int64())]),
+        )
+        passing = np.zeros(self.rows, np.bool_)
+        for batch in filter_rows(table, self._filter, [_ROW]):
+            passing[batch.column(0).to_numpy()] = True
+        return passing
+
+    def arrays(self, column: str) -> list[pa.Array]:
+        """The column, batch by batch."""
+        return [batch.column(column) for batch in self.batches]
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        return pa.chunked_array(self.arrays(name))
+
+    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
+        """Columns of rows by their number, in that order."""
+        target = level_schema(self._schema, columns)
+        target = pa.schema(list(target)[: len(target) - 1])
+        rows = []
+        for handle in handles.tolist():
+            number = int(np.searchsorted(self._ends, handle, side="right"))
+            batch = self.batches[number]
+            at = handle - (int(self._ends[number]) - batch.num_rows)
+            rows.append(shaped(batch.slice(at, 1), target))
+        return pa.Table.from_batches(rows, target)
+
+
+class Ranked:
+    """Rows in memory with their values worked out: offers the best of them."""
+
+    def __init__(
+        self, rows: MemoryRows, names: Sequence[str], rank: Callable[[], tuple[Ints, Floats]]
+    ) -> None:
+        self._rows = rows
+        self._names = list(names)
+        self._rank = rank
+
+    @cached_property
+    def _ranking(self) -> tuple[Ints, Floats]:
+        numbers, values = self._rank()
+        order = np.argsort(values, kind="stable")
+        return numbers[order], values[order]
+
+    def fetch(self, count: int) -> Candidates:
+        """The best `count` rows."""
+        numbers, values = self._ranking
+        exhausted = count >= len(numbers)
+        numbers, values = numbers[:count], values[:count]
+        bound = math.inf if exhausted else float(values[-1])
+        rows = self._rows.take(numbers, self._names)
+        return Candidates(rows, numbers, values, bound, exhausted)
+
+    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
+        """Columns of rows offered before."""
+        return self._rows.take(handles, columns)
+
+
+class MemoryVectors:
+    """Vectors in memory: one product over all of them, the near ones measured again exactly."""
+
+    def __init__(
+        self, rows: MemoryRows, query: VectorQuery, names: Sequence[str], fresh: FreshIndexes
+    ) -> None:
+        self._rows = rows
+        self._query = query
+        self._names = list(names)
+        self._fresh = fresh
+
+    @cached_property
+    def _rough(self) -> tuple[list[tuple[int, VectorBlock]], npt.NDArray[np.float32], float]:
+        """Blocks with the number of their first row, rough distances, and their error."""
+        rows = self._rows
+        rough = np.full(rows.rows, np.nan, np.float32)
+        blocks: list[tuple[int, VectorBlock]] = []
+        error, start = 0.0, 0
+        for block in self._fresh.vectors(rows.arrays(self._query.column)):
+            end = min(start + block.rows, rows.rows)
+            if end <= start:
+                break
+            distances = rough_distances(block, self._query.vector, self._query.metric)
+            rough[start:end] = distances[: end - start]
+            error = max(error, slack(block, self._query.vector, self._query.metric))
+            blocks.append((start, block))
+            start = end
+        rough[~rows.allowed] = np.nan
+        return blocks, rough, error
+
+    def fetch(self, count: int) -> Candidates:
+        """The nearest `count` rows."""
+        blocks, rough, error = self._rough
+        (finite,) = np.nonzero(np.isfinite(rough))
+        exhausted = count >= len(finite)
+        if not exhausted:
+            # Rows whose rough distance could hide one of the nearest are all measured again.
+            edge = np.partition(rough[finite], count - 1)[count - 1]
+            finite = finite[rough[finite] <= edge + 2 * error]
+        values = self._measured(blocks, finite)
+        order = np.argsort(values, kind="stable")[:count]
+        numbers, values = finite[order], values[order]
+        bound = math.inf if exhausted or not len(values) else float(values[-1])
+        rows = self._rows.take(numbers, self._names)
+        return Candidates(rows, numbers, values, bound, exhausted)
+
+    def _measured(self, blocks: list[tuple[int, VectorBlock]], numbers: Ints) -> Floats:
+        values = np.full(len(numbers), np.nan)
+        for start, block in blocks:
+            inside = (numbers >= start) & (numbers < start + block.rows)
+            vectors = block.values[numbers[inside] - start]
+            values[inside] = exact_distances(vectors, self._query.vector, self._query.metric)
+        return values
+
+    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
+        """Columns of rows offered before."""
+        return self._rows.take(handles, columns)
+
+
+class MemoryTexts:
+    """Text in memory: postings of every row."""
+
+    def __init__(
+        self, rows: MemoryRows, query: TextQuery, names: Sequence[str], fresh: FreshIndexes
+    ) -> None:
+        self._rows = rows
+        self._query = query
+        self._fresh = fresh
+        self._common: TextStats | None = None
+        self._ranked = Ranked(rows, names, self._rank)
+
+    @cached_property
+    def _blocks(self) -> Any:
+        return self._fresh.texts(self._rows.arrays(self._query.column), self._query.analyzer)
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {term: self._query.analyzer.token_id(term) for term in self._query.terms}
+
+    @cached_property
+    def stats(self) -> TextStats:
+        """The statistics of these rows, superseded ones included, as Lance counts them."""
+        total = TextStats()
+        for block in self._blocks:
+            total = total.plus(block.stats(self._ids))
+        return total
+
+    def score_by(self, common: TextStats) -> None:
+        """Score by these statistics from now on."""
+        self._common = common
+
+    def _rank(self) -> tuple[Ints, Floats]:
+        assert self._common is not None, "scores of levels compare only by common statistics"
+        numbers, values = [np.zeros(0, np.int64)], [np.zeros(0)]
+        for start, block in _numbered(self._blocks):
+            rows, counts = block.matches(list(self._ids.values()))
+            scores = self._common.scores(self._query.names, counts, block.lengths[rows])
+            numbers.append(rows + start)
+            values.append(-scores)
+        found, ranks = np.concatenate(numbers), np.concatenate(values)
+        seen = found < self._rows.rows
+        found, ranks = found[seen], ranks[seen]
+        allowed = self._rows.allowed[found] if len(found) else np.zeros(0, np.bool_)
+        return found[allowed], ranks[allowed]
+
+    def fetch(self, count: int) -> Candidates:
+        """The best `count` rows."""
+        return self._ranked.fetch(count)
+
+    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
+        """Columns of rows offered before."""
+        return self._rows.take(handles, columns)
+
+
+def _numbered(blocks: Any) -> Iterator[tuple[int, Any]]:
+    start = 0
+    for block in blocks:
+        yield start, block
+        start += block.rows

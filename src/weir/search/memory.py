@@ -1,0 +1,278 @@
+"""Indexes over rows in memory: grown row by row, kept while the rows are, exact.
+
+Vectors are laid one after another with their lengths, text becomes postings. A BTree or bitmap
+gets nothing here: a vectorized filter over a MemTable's columns takes less than keeping it sorted
+(docs/guides/search.md has the figures). What is kept is found again by the memory of the column's
+first values, which are those of the very rows it was made of, so that a reader whose tail grew by
+an entry indexes that entry alone.
+
+Keeps
+  M-1  a search takes in what is not indexed yet, so a row is found when its put returns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from weir.config import WriterConfig
+from weir.durations import seconds
+from weir.env import Env, Thread
+from weir.format.schema import TableSchema
+from weir.lake.api import Lake
+from weir.lake.cache import ByteCache
+from weir.lake.index import IndexInfo, index_builder, index_of, maintained_indexes
+from weir.merge.levels import MemLevel
+from weir.search.text import Analyzer, TextBlock
+from weir.search.text import join_blocks as join_texts
+from weir.search.vector import VectorBlock, vector_block
+from weir.search.vector import join_blocks as join_vectors
+
+FRESH_BYTES: Final = 512 << 20
+"""Most that the indexes over fresh rows of one table handle take together."""
+GROUP_ROWS: Final = 16_384
+"""Rows gathered into one block at most; a larger batch is a block by itself, and not copied."""
+SYNC_ROWS: Final = 1_024
+"""Rows that a synchronous writer leaves to the next search at most."""
+
+
+class Block(Protocol):
+    """Indexed rows."""
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+
+
+B = TypeVar("B", bound=Block)
+
+
+class Grown(Generic[B]):
+    """Blocks over a column that grows batch by batch. Safe to share between threads.
+
+    The lock is held while rows are taken in, so that they are taken in once; blocks themselves
+    never change and are read without it.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[pa.Array], B],
+        join: Callable[[Sequence[B]], B],
+        env: Env,
+    ) -> None:
+        self._make = make
+        self._join = join
+        self._lock = env.threads.lock()
+        self._blocks: list[B] = []
+        # Held so that the memory they are known by is not used for other rows.
+        self._first: pa.Array | None = None
+        self._last: pa.Array | None = None
+        self.taken = 0
+        """Batches that are in the blocks."""
+
+    def starts(self, arrays: Sequence[pa.Array]) -> bool:
+        """True when these batches begin with those taken in, or the other way round."""
+        if self._last is None or len(arrays) < self.taken:
+            return True
+        return memory_of(arrays[self.taken - 1]) == memory_of(self._last)
+
+    def blocks(self, arrays: Sequence[pa.Array]) -> tuple[B, ...]:
+        """Blocks of the rows of `arrays`, in their order; takes in what is new.
+
+        They may go on with rows that another reader already saw: leave those out by their number.
+        """
+        with self._lock:
+            group: list[pa.Array] = []
+            rows = 0
+            for array in arrays[self.taken :]:
+                if group and rows + len(array) > GROUP_ROWS:
+                    self._add(group)
+                    group, rows = [], 0
+                group.append(array)
+                rows += len(array)
+            if group:
+                self._add(group)
+            if len(arrays) > self.taken:
+                self.taken = len(arrays)
+                self._first, self._last = arrays[0], arrays[-1]
+            return tuple(self._blocks)
+
+    def _add(self, group: list[pa.Array]) -> None:
+        self._blocks.append(self._make(group[0] if len(group) == 1 else pa.concat_arrays(group)))
+        # Few blocks, each a few times as large as the next: a row is copied O(log n) times.
+        while len(self._blocks) > 1:
+            older, newer = self._blocks[-2:]
+            if older.rows >= 4 * newer.rows or older.rows + newer.rows > GROUP_ROWS:
+                break
+            self._blocks[-2:] = [self._join([older, newer])]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return sum(block.nbytes for block in self._blocks)
+
+
+class FreshIndexes:
+    """What one table handle, or one writer, keeps of rows in memory between searches."""
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+        self._grown: ByteCache[Grown[Any]] = ByteCache(FRESH_BYTES, env)
+        self.sizes: ByteCache[tuple[int, int]] = ByteCache(4096, env)
+        """Rows and words of text indexes on the store, by dataset, version and name."""
+        self.known: ByteCache[list[IndexInfo]] = ByteCache(4096, env)
+        """Indexes of datasets on the store, by dataset and version."""
+        self._lock = env.threads.lock()
+        self._analyzers: dict[str, Analyzer] = {}
+
+    def analyzer(self, options: dict[str, Any]) -> Analyzer:
+        """The tokenizer with those settings."""
+        key = repr(sorted(options.items()))
+        with self._lock:
+            return self._analyzers.setdefault(key, Analyzer(options, self.env))
+
+    def vectors(self, arrays: Sequence[pa.Array]) -> tuple[VectorBlock, ...]:
+        """The vectors of a column, batch by batch."""
+        return self._blocks("vector", arrays, vector_block, join_vectors)
+
+    def texts(self, arrays: Sequence[pa.Array], analyzer: Analyzer) -> tuple[TextBlock, ...]:
+        """The postings of a column, batch by batch."""
+        return self._blocks(id(analyzer), arrays, analyzer.block, join_texts)
+
+    def forget(self, level: MemLevel, columns: Sequence[str]) -> None:
+        """Let go of what was made of a level's rows: they are in an SSTable now."""
+        batches = level.batches
+        for column in columns if batches else ():
+            first = memory_of(batches[0].column(column))
+            for kind in ("vector", *map(id, list(self._analyzers.values()))):
+                self._grown.drop((kind, first))
+
+    def _blocks(
+        self,
+        kind: object,
+        arrays: Sequence[pa.Array],
+        make: Callable[[pa.Array], B],
+        join: Callable[[Sequence[B]], B],
+    ) -> tuple[B, ...]:
+        if not arrays:
+            return ()
+        first = memory_of(arrays[0])
+        if first is None:
+            return Grown(make, join, self.env).blocks(arrays)
+        key = (kind, first)
+        grown: Grown[B] | None = self._grown.get(key)
+        if grown is None or not grown.starts(arrays):
+            grown = Grown(make, join, self.env)
+        blocks = grown.blocks(arrays)
+        self._grown.put(key, grown, grown.nbytes + 1024)
+        return blocks
+
+
+def memory_of(array: pa.Array) -> tuple[int, int, int] | None:
+    """Where an array's values are, while somebody holds it; None for one without any."""
+    buffers = array.buffers()
+    address = next((b.address for b in reversed(buffers) if b is not None and b.size), None)
+    return None if address is None else (address, array.offset, len(array))
+
+
+class WriterIndexes:
+    """Keeps the indexes of one writer's MemTables up: with each put, or behind it.
+
+    Synchronously small puts are taken in together, `SYNC_ROWS` at a time; the search does the rest.
+    Asynchronously a thread takes in what gathered.
+    """
+
+    def __init__(
+        self, env: Env, config: WriterConfig, indexes: Sequence[IndexInfo], name: str
+    ) -> None:
+        self._env = env
+        self._config = config
+        self.indexes = tuple(indexes)
+        self.build = index_builder(self.indexes, where=name)
+        """Builds the indexes into an SSTable; None when there are none."""
+        self.fresh = FreshIndexes(env)
+        self._name = name
+        self._kept = [i for i in indexes if i.kind in ("vector", "text")]
+        self._waiting = 0
+        self._changed = env.threads.condition()
+        self._level: MemLevel | None = None
+        self._thread: Thread | None = None
+        self._stopping = False
+
+    @classmethod
+    def plan(
+        cls, lake: Lake, schema: TableSchema, config: WriterConfig, *, env: Env, name: str
+    ) -> WriterIndexes:
+        """The indexes a writer keeps; `InvalidInput` when one does not fit the table.
+
+        Without any index in the base no request, else at most one. A WAL-only writer has nothing to
+        index (M-2).
+        """
+        if not config.enable_memtable:
+            return cls(env, config, (), name)
+        indexes = maintained_indexes(lake.open_base(), config.index_configs, schema)
+        return cls(env, config, indexes, name)
+
+    def metric(self, column: str) -> str | None:
+        """The distance of the vector index kept on that column."""
+        index = index_of(self.indexes, column, "vector")
+        return None if index is None else index.metric
+
+    def took(self, level: MemLevel, rows: int) -> None:
+        """Rows were put into that level. No lock of the writer is held."""
+        if not self._kept or rows == 0:
+            return
+        if self._config.sync_indexed_write:
+            if rows + self._waiting < SYNC_ROWS:
+                self._waiting += rows  # a hint: lost between two threads, the search does more
+                return
+            self._waiting = 0
+            self._take_in(level)
+            return
+        with self._changed:
+            self._level = level
+            self._waiting += rows
+            if self._thread is None and not self._stopping:
+                self._thread = self._env.threads.start(self._run, name=f"weir-index-{self._name}")
+            if self._waiting >= self._config.async_index_buffer_rows:
+                self._changed.notify()
+
+    def published(self, level: MemLevel) -> None:
+        """The level's rows are in an SSTable."""
+        self.fresh.forget(level, [index.column for index in self._kept])
+
+    def stop(self) -> None:
+        """Let the thread end."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        interval = seconds(self._config.async_index_interval)
+        while True:
+            with self._changed:
+                if not self._stopping and self._waiting < self._config.async_index_buffer_rows:
+                    self._changed.wait(interval)
+                if self._stopping:
+                    return
+                level, self._waiting = self._level, 0
+            if level is not None:
+                self._take_in(level)
+
+    def _take_in(self, level: MemLevel) -> None:
+        batches = level.batches
+        for index in self._kept:
+            arrays = [batch.column(index.column) for batch in batches]
+            if index.kind == "vector":
+                self.fresh.vectors(arrays)
+            else:
+                self.fresh.texts(arrays, self.fresh.analyzer(index.analyzer))

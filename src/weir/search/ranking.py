@@ -1,0 +1,156 @@
+"""The best rows over all levels: newest versions only, one ranking.
+
+Keeps
+  L-2  a candidate whose key a newer level has, deleted or not, is dropped
+  L-3  each level filters its own rows before it offers them, and keys mask whatever the filter says
+Each level is asked for a few more rows than are wanted, and again for four times as many, until
+enough survive and nothing it has not offered could be better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.env import Env
+from weir.format.keys import pk_values
+from weir.format.schema import TOMBSTONE, TableSchema
+from weir.merge.levels import Level, shaped
+from weir.search.lance import Candidates
+
+SLACK_ROWS: Final = 10
+GROWTH: Final = 4
+LEVELS_AT_ONCE: Final = 8
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Source(Protocol):
+    """One place candidates come from."""
+
+    def fetch(self, count: int) -> Candidates:
+        """Its best `count` rows."""
+
+    def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
+        """Columns of rows it offered, in that order."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A source, the levels that are newer than its rows, and which of its rows may count."""
+
+    source: Source
+    newer: Sequence[Level]
+    belongs: Callable[[pa.RecordBatch], pa.Array] | None = None
+
+
+@dataclass
+class _Best:
+    """The best rows so far: values ascending, each with its source and handle."""
+
+    k: int
+    values: Floats
+    sources: Ints
+    handles: Ints
+
+    @property
+    def worst(self) -> float:
+        """The value a row must beat; infinite while there is room."""
+        return float(self.values[-1]) if len(self.values) >= self.k else float("inf")
+
+    def with_rows(self, source: int, values: Floats, handles: Ints) -> _Best:
+        order = np.argsort(np.concatenate([self.values, values]), kind="stable")[: self.k]
+        numbers = np.full(len(values), source, np.int64)
+        return _Best(
+            self.k,
+            np.concatenate([self.values, values])[order],
+            np.concatenate([self.sources, numbers])[order],
+            np.concatenate([self.handles, handles])[order],
+        )
+
+
+def best_rows(
+    ranked: Sequence[Ranked],
+    k: int,
+    schema: TableSchema,
+    target: pa.Schema,
+    value: Callable[[Floats], Floats],
+    name: str,
+    env: Env,
+) -> pa.Table:
+    """The `k` best rows of all sources, best first, in the columns of `target` and `name`."""
+    nothing = np.zeros(0, np.int64)
+    best = _Best(k, np.zeros(0), nothing, nothing)
+    # At the same time: on an object store each waits for requests of its own.
+    first = env.threads.map(
+        lambda one: one.source.fetch(k + SLACK_ROWS), list(ranked), workers=LEVELS_AT_ONCE
+    )
+    for number, (one, offered) in enumerate(zip(ranked, first, strict=True)):
+        best = _merged(best, number, one, offered, schema.primary_key)
+    field = pa.field(name, pa.float32())
+    values = pa.array(value(best.values).astype(np.float32))
+    rows = _payload(ranked, best, target) if target.names else None
+    if rows is None:
+        return pa.table([values], schema=pa.schema([field]))
+    return rows.append_column(field, values)
+
+
+def _merged(
+    best: _Best, number: int, one: Ranked, offered: Candidates, key: Sequence[str]
+) -> _Best:
+    count = best.k + SLACK_ROWS
+    while True:
+        better = offered.values < best.worst
+        alive = _alive(offered.rows.filter(pa.array(better)), one, key)
+        at = np.flatnonzero(better)[alive]
+        merged = best.with_rows(number, offered.values[at], offered.handles[at])
+        if offered.exhausted or merged.worst <= offered.bound:
+            return merged
+        count *= GROWTH
+        offered = one.source.fetch(count)
+
+
+def _alive(rows: pa.Table, one: Ranked, key: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """True for each row that is the newest of its key."""
+    alive = np.ones(rows.num_rows, np.bool_)
+    if rows.num_rows == 0:
+        return alive
+    if TOMBSTONE in rows.column_names:
+        alive &= ~rows.column(TOMBSTONE).to_numpy()
+    if one.belongs is not None:
+        batch = rows.combine_chunks().to_batches()[0]
+        alive &= one.belongs(batch).to_numpy(zero_copy_only=False)
+    if not key:
+        return alive
+    for level in one.newer:
+        at = np.flatnonzero(alive)
+        if len(at) == 0:
+            break
+        asked = rows.take(at).select(list(key))
+        found = level.lookup(asked, list(key))
+        if found.num_rows:
+            gone = pc.is_in(pk_values(asked, key), value_set=pk_values(found, key))
+            alive[at[gone.to_numpy(zero_copy_only=False)]] = False
+    return alive
+
+
+def _payload(ranked: Sequence[Ranked], best: _Best, target: pa.Schema) -> pa.Table:
+    parts: list[pa.Table] = []
+    places: list[Ints] = []
+    for number, one in enumerate(ranked):
+        (at,) = np.nonzero(best.sources == number)
+        if len(at):
+            rows: Any = one.source.take(best.handles[at], target.names)
+            parts.append(shaped(rows, target))
+            places.append(at)
+    if not parts:
+        return target.empty_table()
+    together = pa.concat_tables(parts)
+    return together.take(np.argsort(np.concatenate(places), kind="stable"))

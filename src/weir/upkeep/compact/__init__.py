@@ -1,0 +1,1 @@
+"""Compaction: plan, tasks, commit, and what follows the commit."""

@@ -1,0 +1,196 @@
+"""How the work of a compaction is cut into tasks.
+
+Keeps
+  C-11 a sealed shard's rows are older than its heirs': they are merged together
+  L-4  every row of the job is in exactly one of the tasks that write
+
+In process one task does all, since every piece would read keys of the others again. On executors a
+group of small shards is one task, and a hot shard is cut along its SSTables and the rows in them. A
+piece holds its own keys, reads those of everything newer once, and its own rows once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from weir.format.keys import pk_type
+from weir.keys.numbers import is_whole
+from weir.lake.base import fold
+from weir.lake.base.view import LanceBase
+from weir.read.reader import Unit, units_of
+from weir.read.snapshot import Cut, Snapshot
+from weir.upkeep.compact.jobs import Job
+from weir.upkeep.compact.plan import Waiting, weight
+from weir.upkeep.tasks import Task
+
+SLICE_ROWS: Final = 8_000_000
+"""Keys a task on an executor holds at most, whatever the rows weigh: 400 MB of numbers that lie far
+apart. Tasks of 4 million rows, of 16 million in all, took 290 to 430 MB (close together)."""
+WHOLE_BYTES: Final = 128 << 20
+"""Input up to so many bytes is folded in memory on the local engine."""
+STREAMED_ROWS: Final = 64_000_000
+STREAMED_TEXTS: Final = 8_000_000
+"""Larger input with up to so many keys, numbers or others, is streamed in one piece there."""
+TASK_BYTES: Final = 256 << 20
+"""What a task that writes rows aims to read."""
+SPLIT_BYTES: Final = 64 << 20
+"""Shards are not cut into smaller pieces only to keep every processor busy."""
+FRAGMENT_ROWS: Final = 8_000_000
+"""Base rows whose keys one task that looks for replaced rows reads."""
+_ALL_ROWS: Final = 1 << 40
+
+
+def make_tasks(
+    job: Job,
+    base: LanceBase,
+    waiting: Sequence[Waiting],
+    *,
+    engine: Literal["local", "spark"],
+    slots: int,
+    cluster: bool,
+) -> list[Task]:
+    """The job cut into pieces that can run anywhere, in any order, any number of times."""
+    rows = sum(w.rows for w in waiting)
+    nbytes = sum(w.nbytes for w in waiting)
+    common: Task = {"snapshot": job.snapshot.to_json(), "cluster": cluster}
+    if not base.schema.primary_key:
+        return [
+            {**common, "run": "compact.tasks.write_rows", "snapshot": part.to_json()}
+            for part in _parts(job.snapshot, waiting)
+        ]
+    if engine == "local" and rows <= _one_piece(base):
+        run = "fold_whole" if nbytes <= WHOLE_BYTES else "fold_streamed"
+        return [{**common, "run": f"compact.tasks.{run}"}]
+    writes = [
+        {**common, "run": "compact.tasks.write_rows", **share}
+        for share in _shares(base, waiting, slots, nbytes)
+    ]
+    if base.has_key_index and rows * fold.INDEX_PAYS_ROWS_PER_KEY < base.count():
+        # So few keys that the index of the base finds their rows faster than any scan of shares.
+        return [*writes, {**common, "run": "compact.tasks.hide_indexed"}]
+    return writes + [
+        {**common, "run": "compact.tasks.hide_rows", **share}
+        for share in fragment_shares(base, rows, slots)
+    ]
+
+
+def _one_piece(base: LanceBase) -> int:
+    """How many keys one task in process may hold."""
+    dtype = pk_type(base.schema.key_schema, base.schema.primary_key)
+    return STREAMED_ROWS if is_whole(dtype) else STREAMED_TEXTS
+
+
+def _parts(snapshot: Snapshot, waiting: Sequence[Waiting]) -> list[Snapshot]:
+    """An append-only table: any SSTables together, in pieces of bounded size."""
+    parts: list[Snapshot] = []
+    for one in waiting:
+        sizes = {t.path: t.in_memory_bytes or 0 for t in one.manifest.sstables}
+        group: list[tuple[int, str]] = []
+        room = TASK_BYTES
+        for number, name in one.cut.sstables:
+            if group and sizes[name] > room:
+                parts.append(_only(snapshot, one.cut, group))
+                group, room = [], TASK_BYTES
+            group.append((number, name))
+            room -= sizes[name]
+        if group:
+            parts.append(_only(snapshot, one.cut, group))
+    return parts
+
+
+def _only(snapshot: Snapshot, cut: Cut, sstables: Sequence[tuple[int, str]]) -> Snapshot:
+    return replace(snapshot, cuts=(replace(cut, sstables=tuple(sstables)),))
+
+
+def _shares(
+    base: LanceBase, waiting: Sequence[Waiting], slots: int, nbytes: int
+) -> Iterator[dict[str, Any]]:
+    """Shards grouped to a task's size, and groups too large for one task in pieces."""
+    groups = _groups(waiting, slots, nbytes)
+    for group in groups:
+        names = [str(w.cut.shard) for w in group]
+        rows, size = sum(w.rows for w in group), sum(w.nbytes for w in group)
+        busy = min(slots // len(groups), size // SPLIT_BYTES)
+        count = max(1, -(-rows // SLICE_ROWS), -(-size // TASK_BYTES), busy)
+        if count == 1:
+            yield {"shards": names}
+            continue
+        # In the order of the snapshot, by which a task numbers its units.
+        ordered = [w for w in waiting if w in group]
+        for first, end, within in _pieces(base, ordered, -(-rows // count), -(-size // count)):
+            yield {"shards": names, "units": [first, end], "within": within}
+
+
+def _groups(waiting: Sequence[Waiting], slots: int, nbytes: int) -> list[list[Waiting]]:
+    """Sealed shards go with all others: their heirs may hold newer rows of the same keys."""
+    if any(w.cut.sealed for w in waiting):
+        return [list(waiting)]
+    groups: list[list[Waiting]] = []
+    aim = max(1, min(TASK_BYTES, nbytes // max(1, slots)))
+    for one in sorted(waiting, key=lambda w: -w.nbytes):
+        fits = [g for g in groups if sum(w.nbytes for w in g) + one.nbytes <= aim]
+        if fits:
+            fits[0].append(one)
+        else:
+            groups.append([one])
+    return groups
+
+
+def _pieces(
+    base: LanceBase, group: Sequence[Waiting], rows_max: int, bytes_max: int
+) -> Iterator[tuple[int, int, list[int] | None]]:
+    """Runs of whole units within the bounds, as (first, end), and parts of larger units."""
+    of = {w.cut.shard: w for w in group}
+    units = units_of([w.cut for w in group], base.compacted)
+    first = 0
+    rows = size = 0
+    for index, unit in enumerate(units):
+        unit_rows, unit_bytes = _unit_weight(unit, of[unit.cut.shard])
+        if index > first and (rows + unit_rows > rows_max or size + unit_bytes > bytes_max):
+            yield first, index, None
+            first, rows, size = index, 0, 0
+        # One that is a little larger than its share is better left whole.
+        parts = max(
+            -(-unit_rows // min(SLICE_ROWS, max(1, rows_max * 3 // 2))),
+            -(-unit_bytes // max(1, bytes_max * 3 // 2)),
+        )
+        # An SSTable of others may not tell its rows; it stays whole.
+        if unit.sstable is not None and min(parts, unit_rows) > 1:
+            step = -(-unit_rows // min(parts, unit_rows))
+            starts = list(range(0, unit_rows, step))
+            for start in starts[:-1]:
+                yield index, index + 1, [start, step]
+            # Whatever the manifest says of the number of rows, the last part takes the rest (L-4).
+            yield index, index + 1, [starts[-1], _ALL_ROWS]
+            first, rows, size = index + 1, 0, 0
+            continue
+        rows, size = rows + unit_rows, size + unit_bytes
+    if first < len(units):
+        yield first, len(units), None
+
+
+def _unit_weight(unit: Unit, one: Waiting) -> tuple[int, int]:
+    """Rows and bytes of a unit, as far as the manifest or a look at the log told."""
+    if unit.sstable is not None:
+        return weight(next(t for t in one.manifest.sstables if t.path == unit.sstable))
+    assert one.tail is not None
+    share = (unit.through - unit.after) / (one.cut.through - one.cut.after)
+    return int(one.tail.rows * share), int(one.tail.nbytes * share)
+
+
+def fragment_shares(base: LanceBase, rows: int, slots: int) -> list[dict[str, Any]]:
+    """The base's fragments in shares of about equal rows, for tasks that look for `rows` keys."""
+    fragments = base.fragments()
+    total = sum(count for _, count in fragments)
+    aim = max(1, min(FRAGMENT_ROWS, total // max(1, slots)))
+    shares: list[list[int]] = []
+    room = 0
+    for fragment, count in fragments:
+        if not shares or room < count:
+            shares.append([])
+            room = aim
+        shares[-1].append(fragment)
+        room -= count
+    return [{"fragments": share, "keys_max": SLICE_ROWS, "rows": rows} for share in shares]

@@ -1,0 +1,217 @@
+"""Who compacts: a chain of records that says which job is under way and what it planned.
+
+Keeps
+  L-4  the claim is taken before the work; a job that died is found here and completed by the next
+One record for each step: claimed, planned, done. The number of a record is its epoch: of two who
+claim from the same record one loses. The chain is what compactors agree on; that a stalled one
+cannot commit any more is the work of the fence in the base table (`weir.lake.base.fence`).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+from uuid import UUID
+
+from weir.env import Env
+from weir.errors import CommitConflict, CorruptEntry, StoreError
+from weir.format import paths
+from weir.read.snapshot import Snapshot
+from weir.records import codec
+from weir.records.chain import Chain
+from weir.store.api import ObjectExists, Store
+from weir.upkeep.tasks import Progress
+
+# Stored. Never change a value; add one.
+FORMAT: Final = 1
+PROGRESS: Final = "weir.progress"
+"""Property of a fold's commit: what it folded of each shard."""
+
+RENEW: Final = 300.0
+"""Seconds after which a claim at work is renewed: a third of the lease others grant it."""
+
+log = logging.getLogger("weir.compact")
+
+State = Literal["claimed", "planned", "done"]
+
+
+@dataclass(frozen=True)
+class WalFold:
+    """Entries `(after, through]` of one shard, folded by a job that planned in `epoch` (L-6)."""
+
+    epoch: int
+    after: int
+    through: int
+    generation: int
+    """The tag of the last entry with rows; entries after it carry that one or a higher."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one compaction folds. Small; travels as JSON."""
+
+    id: str
+    planned_at: int
+    """The base version planned on."""
+    snapshot: Snapshot
+    """The inputs, as cuts: SSTables not yet in the base, and log entries to be folded."""
+    wal: dict[UUID, WalFold] = field(default_factory=dict)
+
+    @property
+    def marks(self) -> dict[UUID, int]:
+        """Per shard the highest generation folded."""
+        return {
+            cut.shard: max(number for number, _ in cut.sstables)
+            for cut in self.snapshot.cuts
+            if cut.sstables
+        }
+
+    def progress(self) -> str:
+        """For the properties of the commit."""
+        told = {
+            "generations": {str(shard): number for shard, number in self.marks.items()},
+            "wal": {str(shard): fold.through for shard, fold in self.wal.items()},
+        }
+        return codec.dumps(told).decode()
+
+    def to_record(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {
+            "id": self.id,
+            "planned_at": self.planned_at,
+            "snapshot": self.snapshot.to_json(),
+            "wal": {
+                str(shard): [f.epoch, f.after, f.through, f.generation]
+                for shard, f in self.wal.items()
+            },
+        }
+
+    @staticmethod
+    def from_record(raw: dict[str, Any]) -> Job:
+        """Back from a record."""
+        return Job(
+            id=str(raw["id"]),
+            planned_at=int(raw["planned_at"]),
+            snapshot=Snapshot.from_json(raw["snapshot"]),
+            wal={UUID(shard): WalFold(*map(int, fold)) for shard, fold in raw["wal"].items()},
+        )
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """One record of the chain."""
+
+    seq: int
+    state: State
+    token: str
+    """Who claimed; the same word as in the fence."""
+    job: Job | None
+    """The job that may have been committed but not finished: the claimant's, or a dead one's."""
+    written: float = 0.0
+    """When the store wrote it."""
+
+    @property
+    def is_open(self) -> bool:
+        """True while somebody is, or was, at work."""
+        return self.state != "done"
+
+
+class Jobs:
+    """Reads and extends the chain of one table."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._chain = Chain(store, paths.compaction_chain())
+
+    def latest(self) -> JobRecord | None:
+        """The record that counts, or None. One list, one get."""
+        found = self._chain.latest()
+        if found is None:
+            return None
+        path = f"{self._store.uri}/{paths.chain_path(paths.compaction_chain(), found.seq)}"
+        raw = codec.loads(found.data, path)
+        try:
+            if raw["format"] != FORMAT or raw["state"] not in ("claimed", "planned", "done"):
+                raise ValueError(f"format {raw['format']}, state {raw['state']}")
+            job = None if raw["job"] is None else Job.from_record(raw["job"])
+            return JobRecord(found.seq, raw["state"], raw["token"], job, found.last_modified)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptEntry(f"{path} is not a usable compaction record: {error!r}") from error
+
+    def claim(self, token: str, after: JobRecord | None) -> JobRecord:
+        """Claim on top of `after`, keeping its unfinished job in view; or `CommitConflict`."""
+        unfinished = after.job if after is not None and after.is_open else None
+        return self._append(JobRecord(after.seq if after else 0, "claimed", token, unfinished))
+
+    def step(self, record: JobRecord, state: State, job: Job | None) -> JobRecord:
+        """The next step of our own claim; `CommitConflict` when somebody else took over."""
+        return self._append(replace(record, state=state, job=job))
+
+    def _append(self, record: JobRecord) -> JobRecord:
+        data = codec.dumps(
+            {
+                "format": FORMAT,
+                "state": record.state,
+                "token": record.token,
+                "job": None if record.job is None else record.job.to_record(),
+            }
+        )
+        try:
+            seq = self._chain.append(data, record.seq)
+        except ObjectExists:
+            raise CommitConflict(
+                f"{self._store.uri}: another compactor took over; this one stops and leaves its"
+                " files to garbage collection"
+            ) from None
+        return replace(record, seq=seq)
+
+
+class Renewal:
+    """Keeps a claim young while its tasks run: asked as they finish, it says so now and then.
+
+    Whoever lost the claim learns it from the fence when it commits; here that only ends the
+    renewing.
+    """
+
+    def __init__(self, jobs: Jobs, record: JobRecord, env: Env) -> None:
+        self._jobs = jobs
+        self._env = env
+        self._lock = env.threads.lock()
+        self._told_at = env.clock.boottime()
+        self._lost = False
+        self.record = record
+        """The record that stands for the claim now."""
+
+    def __call__(self) -> None:
+        """Renew the claim if it is time."""
+        with self._lock:
+            now = self._env.clock.boottime()
+            if self._lost or now - self._told_at < RENEW:
+                return
+            self._told_at = now
+            try:
+                self.record = self._jobs.step(self.record, self.record.state, self.record.job)
+            except CommitConflict:
+                self._lost = True
+            except StoreError as error:
+                log.warning("compact.renew.failed reason=%s", error)
+
+    def telling(self, progress: Progress | None) -> Progress:
+        """`progress`, with the claim renewed on the way."""
+
+        def tell(kind: str, done: int, total: int) -> None:
+            self()
+            if progress is not None:
+                progress(kind, done, total)
+
+        return tell
+
+
+def keep_base_from(store: Store) -> int | None:
+    """The lowest base version whose history an unfinished job needs; None when there is none.
+
+    For whoever cleans up base versions: a fold whose mark is not recorded is found by its commit.
+    """
+    latest = Jobs(store).latest()
+    return latest.job.planned_at if latest and latest.is_open and latest.job else None

@@ -1,0 +1,205 @@
+"""Logs of WAL-only shards: folded with the SSTables, or turned into SSTables first (L-6).
+
+Keeps
+  L-6  R moves by a manifest commit in the epoch that was planned with; a newer claim wins
+  W-1  R moves to T when every row up to T is in the base, or in an SSTable of the same commit
+  P-2  exactly-once tokens of the entries are recorded before R passes them
+With a primary key the entries are folded into the base and R moves afterwards: rows folded twice
+are the same rows. Without one R may not lag behind the base, not even for a moment, since whoever
+claims the shard then would write the rows again. There the entries become SSTables, published and
+passed by R in one commit, and the fold takes those. An entry published so must not share its
+generation with later ones, or they would be taken for published too: the generation the writer is
+still filling stays in the log, unless the shard is sealed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import Final
+
+from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
+from weir.format import paths
+from weir.format.manifest import ShardManifest, SsTable, Status
+from weir.format.schema import align_batch
+from weir.format.wal_entry import WalEntry, decode_entry
+from weir.log.fence import Claim
+from weir.log.manifests import Manifests
+from weir.log.rules import Evidence
+from weir.log.site import ShardSite
+from weir.routing.core import Core
+from weir.shard.replay import replay_entries
+from weir.shard.tokens import Tokens, tokens_in_log
+from weir.store.api import ObjectMissing
+from weir.types import Epoch, Generation, Position
+from weir.upkeep.compact.jobs import WalFold
+
+log = logging.getLogger("weir.compact")
+
+_SAMPLES: Final = 4
+"""Entries of a log that are looked at to guess its size."""
+
+
+def last_with_rows(site: ShardSite, manifest: ShardManifest, through: int) -> WalEntry | None:
+    """The last entry with rows up to `through`."""
+    for position in range(through, manifest.replay_after, -1):
+        path = paths.wal_path(site.shard, Position(position))
+        try:
+            data = site.wal.get(path).data
+        except ObjectMissing:
+            raise SnapshotExpired(
+                f"{site}: entry {position} was flushed and collected while its log was being"
+                " planned for compaction; compact again"
+            ) from None
+        entry = decode_entry(data, position=Position(position), path=path)
+        if not entry.is_fence and entry.batches:
+            return entry
+    return None
+
+
+def weigh(core: Core, site: ShardSite, after: int, last: WalEntry) -> tuple[int, int]:
+    """About how many rows and bytes the entries from `after` to `last` hold, rather too many.
+
+    The largest of a few entries stands for all: work is cut by it, and memory must do.
+    """
+    entries = last.position - after
+    places = {after + 1 + n * entries // _SAMPLES for n in range(_SAMPLES)} - {int(last.position)}
+
+    def look(position: int) -> list[WalEntry]:
+        try:
+            return list(core.tails.entries(site, position - 1, position))
+        except (MissingEntry, SnapshotExpired):
+            return []  # flushed or collected meanwhile; who reads the plan will be told
+
+    found = core.env.threads.map(look, sorted(places), workers=_SAMPLES)
+    seen = [last, *(entry for part in found for entry in part)]
+    rows, size = max(e.num_rows for e in seen), max(e.size for e in seen)
+    return entries * rows, entries * size
+
+
+def record_tokens(site: ShardSite, after: int, through: int) -> None:
+    """Make the tokens of entries `(after, through]` outlive them."""
+    recorded = Tokens(site)
+    for app, number in sorted(tokens_in_log(site, after, through).items()):
+        recorded.record(app, number)
+
+
+def pass_folded(site: ShardSite, fold: WalFold) -> bool:
+    """Move R over entries that are in the base now; False when somebody else took them on.
+
+    Then R stays, whoever owns the shard replays or flushes the entries, and they are folded again:
+    the same rows.
+    """
+    record_tokens(site, fold.after, fold.through)
+    taken_on = False
+
+    def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+        nonlocal taken_on
+        # A flush in the same epoch (a hand-over, a seal, a checkpoint of scope "all") published
+        # some of the entries as an SSTable, which readers take for newer than the base. The entries
+        # after it must stay readable above it (L-2).
+        taken_on = fold.after < current.replay_after < fold.through
+        if taken_on or current.replay_after >= fold.through:
+            return None
+        generation = Generation(max(current.current_generation, fold.generation))
+        following = replace(
+            current,
+            replay_after=Position(fold.through),
+            last_seen=Position(max(current.last_seen, fold.through)),
+            current_generation=generation,
+        )
+        return following, Evidence(covered=Position(fold.through))
+
+    try:
+        Manifests(site).update(change, epoch=Epoch(fold.epoch))
+    except FencedError as fenced:
+        log.info("compact.wal.given_up shard=%s reason=%s", site.shard, fenced)
+        return False
+    return not taken_on
+
+
+def publish_closed(core: Core, site: ShardSite, manifest: ShardManifest, through: int) -> int:
+    """Turn closed generations of an append-only shard's log into SSTables; how many.
+
+    One commit, in the epoch of `manifest`; `CommitConflict` when a newer writer owns the shard (the
+    SSTables written are orphans then).
+    """
+    manifests = Manifests(site)
+    try:
+        made, covered = _write_closed(core, site, manifest, through)
+    except (MissingEntry, FencedError) as gone:
+        latest = manifests.require()
+        planned = (manifest.writer_epoch, manifest.replay_after)
+        if (latest.writer_epoch, latest.replay_after) == planned:
+            raise
+        raise CommitConflict(
+            f"{site}: its log was flushed, and collected or moved, while it was turned into"
+            " SSTables; compact again"
+        ) from gone
+    if not made:
+        return 0
+    record_tokens(site, manifest.replay_after, covered)
+
+    def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+        # A flush, or a restore, which discards the entries without publishing anything.
+        planned = (manifest.current_generation, manifest.replay_after)
+        if (current.current_generation, current.replay_after) != planned:
+            raise CommitConflict(
+                f"{site}: somebody published generation {manifest.current_generation} or discarded"
+                " its rows while its log was turned into an SSTable; compact again"
+            )
+        following = replace(
+            current,
+            sstables=(*current.sstables, *made),
+            current_generation=Generation(made[-1].generation + 1),
+            replay_after=covered,
+            last_seen=Position(max(current.last_seen, covered)),
+        )
+        return following, Evidence(covered=covered)
+
+    try:
+        manifests.update(change, epoch=Epoch(manifest.writer_epoch))
+    except FencedError as fenced:
+        raise CommitConflict(
+            f"{site}: a writer claimed the shard while its log was turned into SSTables; what was"
+            " written is an orphan"
+        ) from fenced
+    return len(made)
+
+
+def _write_closed(
+    core: Core, site: ShardSite, manifest: ShardManifest, through: int
+) -> tuple[list[SsTable], Position]:
+    """The closed generations as SSTables nobody names yet, and the last position they cover."""
+    claim = Claim(manifest, Position(through), 0.0)
+    covered = Position(manifest.replay_after)
+    made: list[SsTable] = []
+    waiting: tuple[Generation, list[WalEntry]] | None = None
+    for generation, entries in _by_generation(site, Manifests(site), claim):
+        if waiting is not None:
+            made.append(_write(core, site, *waiting))
+            covered = Position(entries[0].position - 1)
+        waiting = (generation, entries)
+    if waiting is not None and manifest.status is Status.SEALED:
+        made.append(_write(core, site, *waiting))
+        covered = Position(through)
+    return made, covered
+
+
+def _by_generation(
+    site: ShardSite, manifests: Manifests, claim: Claim
+) -> Iterator[tuple[Generation, list[WalEntry]]]:
+    """Entries with rows, one generation at a time: memory holds one MemTable's worth."""
+    replayed = replay_entries(site, manifests, claim)
+    for generation, group in groupby(replayed, key=lambda pair: pair[0]):
+        yield generation, [entry for _, entry in group]
+
+
+def _write(core: Core, site: ShardSite, generation: Generation, entries: list[WalEntry]) -> SsTable:
+    schema = core.schema()
+    name = paths.sstable_name(generation, f"{core.env.random.getrandbits(32):08x}")
+    batches = [align_batch(batch, schema.wal) for entry in entries for batch in entry.batches]
+    info = core.lake.write_sstable(site.shard, name, batches, schema)
+    return info.listed_as(generation, name)

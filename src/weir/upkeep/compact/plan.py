@@ -1,0 +1,151 @@
+"""What a compaction folds: everything that waits, and the job that takes it on.
+
+Keeps
+  L-4  every generation of a shard that is not in the base, ascending, none left out in between
+  K-6  shard manifests first, the base last
+  C-11 a sealed shard's rows are older than its heirs': they are folded together or before
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from weir.format.manifest import ShardManifest, SsTable, Status
+from weir.lake.base.view import LanceBase
+from weir.log.site import ShardSite
+from weir.read.snapshot import Cut, Snapshot
+from weir.routing.core import CONCURRENCY, Core
+from weir.upkeep.compact.jobs import Job, WalFold
+from weir.upkeep.compact.logs import last_with_rows, weigh
+
+_ROW_BYTES: Final = 100
+"""A guess at the size of a row, for SSTables of others, which do not tell theirs."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Entries of a log that are to be folded, and about how many rows and bytes they are."""
+
+    fold: WalFold
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One shard's share of what waits to be folded."""
+
+    manifest: ShardManifest
+    cut: Cut
+    rows: int
+    nbytes: int
+    tail: Tail | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True when there is nothing to fold."""
+        return not self.cut.sstables and self.tail is None
+
+
+def find_waiting(core: Core, *, fold_wal: bool) -> tuple[LanceBase, list[Waiting]]:
+    """Everything not yet in the base, shard by shard, and the base it is not in.
+
+    Two requests a shard when nothing changed, up to six more where the log is folded; one listing.
+    """
+
+    def look(shard: UUID) -> ShardManifest | None:
+        # S-5: the log is looked at only where it is folded.
+        return core.tails.manifests(core.beside(shard)).latest()
+
+    manifests = core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY)
+    keyed = bool(core.record.primary_key)
+
+    def tail(manifest: ShardManifest) -> Tail | None:
+        # A sealed shard has no writer: its log may be folded whatever the table's mode is.
+        return _log_of(core, manifest) if fold_wal or _is_sealed(manifest) else None
+
+    known = [manifest for manifest in manifests if manifest is not None]
+    tails: list[Tail | None] = [None] * len(known)
+    if keyed:
+        tails = core.env.threads.map(tail, known, workers=CONCURRENCY)
+    # K-6: after the manifests, so that what was folded since is in it.
+    base = core.lake.open_base()
+    assert isinstance(base, LanceBase), "compaction works on Lance"
+    waiting = [
+        _waiting(manifest, log, base.compacted.get(manifest.shard_id, 0))
+        for manifest, log in zip(known, tails, strict=True)
+    ]
+    return base, sorted((w for w in waiting if not w.is_empty), key=lambda w: w.cut.sealed)
+
+
+def _is_sealed(manifest: ShardManifest) -> bool:
+    return manifest.status is Status.SEALED
+
+
+def _log_of(core: Core, manifest: ShardManifest) -> Tail | None:
+    site, through = log_of(core, manifest)
+    after = manifest.replay_after
+    if through <= after:
+        return None
+    last = last_with_rows(site, manifest, through)
+    current = manifest.current_generation
+    if last is None:
+        return Tail(WalFold(manifest.writer_epoch, after, through, current), 0, 0)
+    generation = max(current, last.generation or current)
+    fold = WalFold(manifest.writer_epoch, after, through, generation)
+    return Tail(fold, *weigh(core, site, after, last))
+
+
+def log_of(core: Core, manifest: ShardManifest) -> tuple[ShardSite, int]:
+    """Where that shard's log is now, and the last position used in it.
+
+    The floors tell of a move: a handle that is kept for days must not fold what a fenced writer
+    left in the store the log was in before (S-3).
+    """
+    floors = core.tails.manifests(core.beside(manifest.shard_id)).floors.load()
+    site = core.site(manifest.shard_id, floors)
+    return site, core.tails.tip(site, manifest, floors)
+
+
+def _waiting(manifest: ShardManifest, tail: Tail | None, folded: int) -> Waiting:
+    fresh = [table for table in manifest.sstables if table.generation > folded]
+    after = manifest.replay_after
+    cut = Cut(
+        manifest.shard_id,
+        manifest.version,
+        after,
+        after if tail is None else tail.fold.through,
+        manifest.current_generation,
+        tuple((table.generation, table.path) for table in fresh),
+        _is_sealed(manifest),
+    )
+    weights = [weight(table) for table in fresh]
+    if tail is not None:
+        weights.append((tail.rows, tail.nbytes))
+    return Waiting(
+        manifest,
+        cut,
+        sum(rows for rows, _ in weights),
+        sum(nbytes for _, nbytes in weights),
+        tail,
+    )
+
+
+def weight(table: SsTable) -> tuple[int, int]:
+    """Rows and bytes of an SSTable, as far as its manifest tells."""
+    rows = table.physical_rows or 0
+    return rows, table.in_memory_bytes or rows * _ROW_BYTES
+
+
+def make_job(job_id: str, base: LanceBase, waiting: Sequence[Waiting]) -> Job:
+    """The job that folds all of it."""
+    snapshot = Snapshot(base.version, "durable", tuple(w.cut for w in waiting))
+    return Job(
+        job_id,
+        base.version,
+        snapshot,
+        {w.cut.shard: w.tail.fold for w in waiting if w.tail is not None},
+    )

@@ -1,0 +1,340 @@
+"""Compaction: SSTables, and the logs of WAL-only shards, into the base table.
+
+Keeps
+  L-4  claim, fence, plan, tasks, one base commit with the progress of all shards in its properties,
+       marks for native readers, pruned manifests, done: who dies between two is completed by the
+       next run, and of two at once one wins
+  L-5  readers see every row once at each of these moments (`weir.lake.base.announce`)
+  L-6  logs are folded only of sealed shards, of tables whose writers are WAL-only, or when asked
+docs/internals/compaction.md tells it in order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Literal, cast
+from uuid import UUID
+
+from weir.durations import Duration, seconds
+from weir.errors import CommitConflict, MissingEntry, SnapshotExpired
+from weir.format import paths
+from weir.format.manifest import ShardManifest, Status
+from weir.lake.base.fold import ROWS_PER_FILE, Changes, Claim, together
+from weir.lake.pylance_lake import PylanceLake
+from weir.log.site import ShardSite
+from weir.routing.core import Core
+from weir.table.table import Table
+from weir.types import Position
+from weir.upkeep.compact.cut import make_tasks
+from weir.upkeep.compact.finish import Finisher
+from weir.upkeep.compact.jobs import PROGRESS, Job, JobRecord, Jobs, Renewal
+from weir.upkeep.compact.logs import publish_closed
+from weir.upkeep.compact.plan import Waiting, find_waiting, log_of, make_job
+from weir.upkeep.pinning import base_floor
+from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
+
+log = logging.getLogger("weir.compact")
+
+LEASE: Final = "15m"
+"""How long a claim without news keeps others away; afterwards its owner is fenced and replaced."""
+SMALL_FRAGMENTS: Final = 16
+"""So many fragments of less than a quarter file make rewriting them worth it."""
+
+Pause = Callable[[str], None]
+
+
+@dataclass
+class CompactReport:
+    """What a compaction did."""
+
+    engine: str = "local"
+    job: str | None = None
+    """Its id, as in the properties of its base commit; None when there was nothing to do."""
+    base_version: int | None = None
+    """The version its rows are in."""
+    generations: dict[UUID, int] = field(default_factory=dict)
+    """Per shard the highest generation folded."""
+    sstables: int = 0
+    wal_entries: int = 0
+    """Log entries folded directly (L-6)."""
+    rows_written: int = 0
+    rows_deleted: int = 0
+    """Keys whose newest row is a delete."""
+    tasks: int = 0
+    completed: str | None = None
+    """An earlier job, committed but unfinished, that this run completed first."""
+    skipped: str | None = None
+    """Why nothing was done although there may be work."""
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        values = dict(vars(self))
+        values["generations"] = {str(s): g for s, g in self.generations.items()}
+        return values
+
+
+def compact(
+    table: Table,
+    *,
+    engine: Literal["local"] | Runner = "local",
+    fold_wal: bool | None = None,
+    cluster: bool = False,
+    indexes: bool = True,
+    rewrite: bool | None = None,
+    lease: Duration = LEASE,
+    progress: Progress | None = None,
+    pause: Pause = lambda _step: None,
+) -> CompactReport:
+    """Fold everything that waits into the base, in one commit; return what was done.
+
+    `fold_wal`: also fold log entries that are in no SSTable. None: only of sealed shards, and of
+    all when the table's `writer_defaults` say WAL-only; True while a MemTable writer is open ends
+    that writer at its next flush (its rows are safe). `cluster` sorts new files by key. `indexes`
+    brings the base's indexes up to the new rows. `rewrite` also rewrites small files; None: when
+    there are many. Safe to run beside anything, twice at once too: a run that finds another at
+    work, by a claim younger than `lease`, does nothing (`report.skipped`); one that lost its claim
+    raises `CommitConflict`. `pause` is called with the name of each step taken, for tests.
+    """
+    runner = LocalRunner() if isinstance(engine, str) else engine
+    if fold_wal is None:
+        fold_wal = not table.writer_defaults.enable_memtable
+    run = _Run(table.core, runner, fold_wal, progress, pause)
+    began = run.core.env.clock.boottime()
+    report = run.fold(cluster=cluster, lease=seconds(lease, name="lease"))
+    if report.base_version is not None:
+        run.tidy(indexes=indexes, rewrite=rewrite)
+    report.seconds = run.core.env.clock.boottime() - began
+    log.info(
+        "compact.done table=%s job=%s rows=%d deleted=%d seconds=%.3f",
+        run.core.uri,
+        report.job,
+        report.rows_written,
+        report.rows_deleted,
+        report.seconds,
+    )
+    return report
+
+
+@dataclass
+class _Run:
+    """One attempt."""
+
+    core: Core
+    runner: Runner
+    fold_wal: bool
+    progress: Progress | None
+    pause: Pause
+    report: CompactReport = field(default_factory=CompactReport)
+
+    @cached_property
+    def _finisher(self) -> Finisher:
+        return Finisher(self.core, self.report, self.pause)
+
+    @property
+    def lake(self) -> PylanceLake:
+        return cast("PylanceLake", self.core.lake)
+
+    def fold(self, *, cluster: bool, lease: float) -> CompactReport:
+        self.report.engine = self.runner.name
+        jobs = Jobs(self.core.store)
+        before = jobs.latest()
+        is_open = before is not None and before.is_open
+        if not is_open and not self._has_work():
+            return self.report
+        if before is not None and is_open and self._is_young(before, lease):
+            self.report.skipped = (
+                f"another compaction claimed the table less than {lease:g} s ago (record"
+                f" {before.seq}); if it died, run again later or with lease=0"
+            )
+            return self.report
+        token = str(self.core.env.new_id())
+        record = jobs.claim(token, before)
+        self.pause("claimed")
+        claim = Claim(token, self._counts(self.lake.fence_base(token)))
+        self.pause("fenced")
+        if record.job is not None:
+            self._finisher.complete(record.job)
+        self._publish_logs()
+        base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
+        if not waiting:
+            jobs.step(record, "done", None)
+            return self.report
+        job = make_job(str(self.core.env.new_id()), base, waiting)
+        record = jobs.step(record, "planned", job)
+        self.pause("planned")
+        tasks = make_tasks(
+            job,
+            base,
+            waiting,
+            engine="local" if self.runner.name == "local" else "spark",
+            slots=self.runner.slots,
+            cluster=cluster,
+        )
+        renewal = Renewal(jobs, record, self.core.env)
+        try:
+            results = self.runner.run(self.core, tasks, renewal.telling(self.progress))
+            self.pause("written")
+            changes = together(Changes.from_json(result["changes"]) for result in results)
+            version = self._commit(job, claim, changes, keyed=bool(base.schema.primary_key))
+        except (MissingEntry, SnapshotExpired) as gone:
+            latest = jobs.latest()
+            if latest is None or latest.seq != renewal.record.seq:
+                raise CommitConflict(
+                    f"{self.core.uri}: another compactor took over and its inputs were collected"
+                    f" while this one was at work ({gone}); nothing was committed"
+                ) from None
+            if self._is_as_planned(job):
+                raise
+            raise SnapshotExpired(
+                f"{self.core.uri}: what was to be folded was flushed, moved or collected meanwhile"
+                f" ({gone}); compact again"
+            ) from None
+        self.pause("committed")
+        self._finisher.finish(job)
+        jobs.step(renewal.record, "done", None)
+        self._tell(job, version, waiting, results)
+        return self.report
+
+    def _is_as_planned(self, job: Job) -> bool:
+        """True when a plan made now would read the same."""
+        base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
+        return bool(waiting) and make_job(job.id, base, waiting) == job
+
+    def _has_work(self) -> bool:
+        _, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
+        return bool(waiting) or bool(self._open_logs())
+
+    def _is_young(self, record: JobRecord, lease: float) -> bool:
+        return lease > 0 and self.core.store.now() - record.written < lease
+
+    def _commit(self, job: Job, claim: Claim, changes: Changes, *, keyed: bool) -> int:
+        if not keyed and changes.added:
+            self.lake.announce_fold(job.id, job.marks, changes.added[0], planned_at=job.planned_at)
+            self.pause("announced")
+        version = self.lake.commit_fold(
+            changes,
+            claim=claim,
+            planned_at=job.planned_at,
+            fold_id=job.id,
+            properties={PROGRESS: job.progress()},
+        )
+        return self._counts(version)
+
+    def _counts(self, version: int) -> int:
+        """The version, unless it was committed into a place that was cleaned up (G-6)."""
+        floor = base_floor(self.core)
+        if version <= floor:
+            raise CommitConflict(
+                f"{self.core.uri}: base version {version} was committed at or below the floor"
+                f" {floor}: this compactor slept, others went on without it; nothing counts of it"
+            )
+        return version
+
+    def _open_logs(self) -> list[tuple[ShardSite, ShardManifest, int]]:
+        """Append-only shards whose log may be turned into SSTables, and the end of each log."""
+        if self.core.record.primary_key:
+            return []
+        found = []
+        for shard in self.core.shard_ids():
+            manifest = self.core.tails.manifests(self.core.beside(shard)).latest()
+            if manifest is None:
+                continue
+            if self.fold_wal or manifest.status is Status.SEALED:
+                site, through = log_of(self.core, manifest)
+                if through > manifest.replay_after:
+                    found.append((site, manifest, through))
+        return found
+
+    def _publish_logs(self) -> None:
+        for site, manifest, through in self._open_logs():
+            try:
+                made = publish_closed(self.core, site, manifest, through)
+            except CommitConflict as lost:
+                self.report.notes.append(str(lost))
+                continue
+            self.report.wal_entries += through - manifest.replay_after if made else 0
+
+    def _tell(
+        self, job: Job, version: int, waiting: Sequence[Waiting], results: Sequence[Result]
+    ) -> None:
+        report = self.report
+        report.job = job.id
+        report.base_version = version
+        report.generations = job.marks
+        report.sstables = sum(len(w.cut.sstables) for w in waiting)
+        report.tasks = len(results)
+        report.rows_written = sum(result["written"] for result in results)
+        report.rows_deleted = sum(result["deleted"] for result in results)
+
+    def tidy(self, *, indexes: bool, rewrite: bool | None) -> None:
+        """Well-sized files and complete indexes; rows stay as they are."""
+        try:
+            if rewrite or (rewrite is None and _many_small(self.lake.open_base().fragments())):
+                self.lake.compact_files(target_rows_per_fragment=ROWS_PER_FILE)
+            if indexes and self.lake.index_names():
+                self.lake.optimize_indices()
+        except CommitConflict as lost:
+            self.report.notes.append(f"files and indexes are tidied next time: {lost}")
+
+
+def _many_small(fragments: Sequence[tuple[int, int]]) -> bool:
+    return sum(1 for _, rows in fragments if rows < ROWS_PER_FILE // 4) >= SMALL_FRAGMENTS
+
+
+@dataclass(frozen=True)
+class CompactionPolicy:
+    """When a table is due for compaction: whichever bound is reached first."""
+
+    generations: int = 8
+    """SSTables of one shard that wait. Each costs a reader some milliseconds."""
+    bytes: int = 256 << 20
+    """What waits in all shards together."""
+    age: Duration | None = "1h"
+    """How long the oldest waiting SSTable or log entry has waited; None: as long as it likes."""
+    entries: int = 2_500
+    """Log entries of one shard that wait, where logs are folded. Each costs a reader a request."""
+
+    def due(self, table: Table) -> str | None:
+        """The reason to compact now, or None. Two requests a shard, and a few more for the age."""
+        core = table.core
+        fold_wal = not table.writer_defaults.enable_memtable
+        _, waiting = find_waiting(core, fold_wal=fold_wal)
+        if not waiting:
+            return None
+        most = max(waiting, key=lambda w: len(w.cut.sstables))
+        if len(most.cut.sstables) >= self.generations:
+            return f"{len(most.cut.sstables)} generations of shard {most.cut.shard} wait"
+        longest = max(waiting, key=lambda w: w.cut.through - w.cut.after)
+        entries = longest.cut.through - longest.cut.after
+        if entries >= self.entries:
+            return f"{entries} log entries of shard {longest.cut.shard} wait"
+        total = sum(w.nbytes for w in waiting)
+        if total >= self.bytes:
+            return f"{total} bytes wait"
+        if self.age is None:
+            return None
+        oldest = _oldest(core, waiting)
+        limit = seconds(self.age, name="age")
+        if oldest is not None and core.store.now() - oldest >= limit:
+            return f"something has waited {core.store.now() - oldest:.0f} s"
+        return None
+
+
+def _oldest(core: Core, waiting: Sequence[Waiting]) -> float | None:
+    """When the oldest waiting SSTable or entry was written, by the store's clock."""
+    times: list[float] = []
+    for one in waiting:
+        cut = one.cut
+        if cut.sstables:
+            folder = paths.sstable_dir(cut.shard, min(cut.sstables)[1])
+            times += [meta.last_modified for meta in core.store.list(folder)][:1]
+        if cut.through > cut.after:
+            first = paths.wal_path(cut.shard, Position(cut.after + 1))
+            entry = core.site(cut.shard).wal.head(first)
+            times += [] if entry is None else [entry.last_modified]
+    return min(times, default=None)

@@ -1,0 +1,303 @@
+"""The tasks of a compaction: pure functions of the plan, in bounded memory, that commit nothing.
+
+Keeps
+  L-4  newest row of a key first, whatever slice or engine: the levels of the snapshot, in order
+A task that is run twice writes files twice; the result that arrives names one set of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol, cast
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.format.keys import pk_type, pk_values
+from weir.format.schema import TOMBSTONE, TableSchema
+from weir.keys import lookup as keysets
+from weir.keys.seen import KeySet, unseen
+from weir.lake.base import fold
+from weir.lake.base.view import LanceBase
+from weir.lake.sstable.read import LanceSsTable
+from weir.merge.levels import shaped
+from weir.read.reader import SnapshotReader, Unit
+from weir.read.snapshot import Snapshot
+from weir.routing.core import Core
+from weir.upkeep.tasks import Result, Run, Task
+
+READ_AHEAD_LEVELS: Final = 4
+READ_AHEAD_ROWS: Final = 1_000_000
+"""Levels read at once, and the rows they may hold together; a larger one is streamed alone."""
+HIT_ROWS: Final = 500_000
+"""Keys found that are gathered before they are sifted."""
+CLUSTER_ROWS: Final = fold.ROWS_PER_FILE
+"""Rows sorted at a time when clustering: a file's worth."""
+
+
+class Scanned(Protocol):
+    """A level, or a part of one, as far as a merge of all its rows cares."""
+
+    @property
+    def rows(self) -> int:
+        """At least the number of rows a scan gives."""
+
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The newest row of each key, tombstones included."""
+
+
+def fold_whole(core: Core, task: Task) -> Result:
+    """The whole job in one piece: rows are written while those they replace are looked for."""
+    reader = _reader(core, task)
+    base, schema = _base(reader), reader.schema
+    levels = reader.levels()
+    seen = _no_keys(schema, sum(level.rows for level in levels))
+    batches = list(winners(levels, schema, core, seen=seen))
+    if not batches:
+        return _result(fold.Changes(), 0, 0)
+    rows = pa.Table.from_batches(batches)
+    marks = rows.column(TOMBSTONE)
+    has_deletes = pc.any(marks).as_py()
+    live = shaped(rows.filter(pc.invert(marks)) if has_deletes else rows, schema.plain)
+    if task["cluster"]:
+        live = live.sort_by([(name, "ascending") for name in schema.primary_key])
+    gone = rows.filter(marks).select(list(schema.primary_key))
+    deletes = shaped(gone, schema.key_schema)
+    changes = fold.fold_rows(base, live, deletes, core.env, known=seen.numbers)
+    return _result(changes, live.num_rows, deletes.num_rows)
+
+
+def fold_streamed(core: Core, task: Task) -> Result:
+    """The same for more rows than memory should hold: it holds their keys alone."""
+    reader = _reader(core, task)
+    schema = reader.schema
+    levels = reader.levels()
+    seen = _no_keys(schema, sum(level.rows for level in levels))
+    parts: list[pa.RecordBatch] = []
+
+    def noted() -> Iterator[pa.RecordBatch]:
+        for batch in winners(levels, schema, core, seen=seen):
+            parts.append(shaped(batch, schema.key_schema))
+            yield batch
+
+    changes, written, deleted = _write_live(reader, noted(), cluster=task["cluster"])
+    keys = pa.Table.from_batches(parts, schema.key_schema)
+    hidden = fold.delete_keys(_base(reader), keys, core.env, known=seen.numbers)
+    return _result(fold.together([changes, hidden]), written, deleted)
+
+
+def write_rows(core: Core, task: Task) -> Result:
+    """The newest rows of some shards as new fragments, streamed: all of them, or one piece."""
+    reader = _reader(core, task)
+    shards = [UUID(shard) for shard in task["shards"]] if "shards" in task else None
+    if "units" in task:
+        assert shards is not None
+        rows = _piece_winners(core, reader, reader.units(shards), task)
+    else:
+        rows = winners(reader.levels(shards), reader.schema, core)
+    return _result(*_write_live(reader, rows, cluster=task["cluster"]))
+
+
+def _piece_winners(
+    core: Core, reader: SnapshotReader, units: Sequence[Unit], task: Task
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece that nothing newer replaces; memory holds the keys of the piece."""
+    first, end = task["units"]
+    schema = reader.schema
+    own: list[Scanned] = [reader.open_unit(unit) for unit in units[first:end]]
+    if task["within"] is not None:
+        offset, limit = task["within"]
+        own = [cast("LanceSsTable", level).part((offset, limit)) for level in own]
+    newer = [reader.open_unit(unit) for unit in units[:first]]
+    rows = sum(level.rows for level in own)
+    beaten = _no_keys(schema, rows)
+    if newer:
+        ours = keysets.key_set(_keys(own, schema), key_type(schema), rows)
+        beaten = _hit(ours, _keys(newer, schema), schema, rows)
+        del ours
+    yield from winners(own, schema, core, seen=beaten)
+
+
+def _hit(ours: keysets.KeySet, keys: Iterable[pa.Array], schema: TableSchema, count: int) -> KeySet:
+    """Those of `ours`, at most `count`, that are among `keys`."""
+    hit = _no_keys(schema, count)
+    found: list[pa.Array] = []
+
+    def take_in() -> None:
+        # Most were hit by a newer level already.
+        some = pa.concat_arrays(found)
+        fresh = hit.new(some)
+        hit.add(some if fresh is None else some.filter(pa.array(fresh)))
+        found.clear()
+
+    for asked in keys:
+        found.append(asked.take(pa.array(ours.find(asked))))
+        if sum(map(len, found)) >= HIT_ROWS:
+            take_in()
+    if found:
+        take_in()
+    return hit
+
+
+def _write_live(
+    reader: SnapshotReader, newest: Iterator[pa.RecordBatch], *, cluster: bool
+) -> tuple[fold.Changes, int, int]:
+    """Those rows that are no deletes as new fragments; how many are, and how many are not."""
+    schema = reader.schema
+    written = deleted = 0
+
+    def live() -> Iterator[pa.RecordBatch]:
+        nonlocal written, deleted
+        for batch in newest:
+            marks = batch.column(TOMBSTONE)
+            kept = batch if marks.true_count == 0 else batch.filter(pc.invert(marks))
+            deleted += batch.num_rows - kept.num_rows
+            written += kept.num_rows
+            if kept.num_rows:
+                yield shaped(kept, schema.plain)
+
+    rows = live()
+    if cluster and schema.primary_key:
+        rows = _clustered(rows, schema)
+    changes = fold.write_rows(_base(reader), rows)
+    return changes, written, deleted
+
+
+def hide_rows(core: Core, task: Task) -> Result:
+    """Deletion vectors for a share of the base's fragments, over all keys of the job."""
+    reader = _reader(core, task)
+    levels = reader.levels()
+    changes = hide_keys(_base(reader), task, lambda: _keys(levels, reader.schema))
+    return _result(changes, 0, 0)
+
+
+def hide_keys(base: LanceBase, task: Task, keys: Callable[[], Iterable[pa.Array]]) -> fold.Changes:
+    """Hide the rows of `keys` in the task's fragments.
+
+    Memory holds the keys, or when they are too many those of so many base rows at a time.
+    """
+    dtype = key_type(base.schema)
+    keys_max = int(task["keys_max"])
+    fragments = [int(fragment) for fragment in task["fragments"]]
+    if int(task["rows"]) <= keys_max:
+        wanted = keysets.key_set(keys(), dtype, int(task["rows"]))
+        return fold.together(
+            fold.delete_keys_in_fragment(base, fragment, wanted) for fragment in fragments
+        )
+    found: list[fold.Offsets] = []
+    for part in fold.read_keys(base, fragments, keys_max):
+        ours = keysets.key_set([part.keys], dtype, len(part.keys))
+        stays = _hit(ours, keys(), base.schema, len(part.keys)).new(part.keys)
+        if stays is not None:
+            found.append(part.addresses[~stays])
+    return fold.hide_addresses(base, found)
+
+
+def hide_indexed(core: Core, task: Task) -> Result:
+    """Deletion vectors for the whole base through the index of its key: for few keys."""
+    reader = _reader(core, task)
+    schema = reader.schema
+    bare = [b for level in reader.levels() for b in level.scan(list(schema.primary_key))]
+    keys = pa.Table.from_batches([shaped(b, schema.key_schema) for b in bare], schema.key_schema)
+    distinct = keys.group_by(list(schema.primary_key)).aggregate([])
+    found = fold.delete_keys(_base(reader), shaped(distinct, schema.key_schema), core.env)
+    return _result(found, 0, 0)
+
+
+TASKS: Final[dict[str, Run]] = {
+    "fold_whole": fold_whole,
+    "fold_streamed": fold_streamed,
+    "write_rows": write_rows,
+    "hide_rows": hide_rows,
+    "hide_indexed": hide_indexed,
+}
+
+
+def winners(
+    levels: Sequence[Scanned], schema: TableSchema, core: Core, *, seen: KeySet | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The newest row of each key, tombstones included; all rows of a table without a key.
+
+    Keys in `seen` are left out; it holds all keys in the end.
+    """
+    key = schema.primary_key
+    if not key:
+        for level in reversed(levels):
+            yield from level.scan()
+        return
+    if seen is None:
+        seen = _no_keys(schema, sum(level.rows for level in levels))
+    for group in _grouped(levels):
+        ahead = len(group) > 1
+        scans = (
+            core.env.threads.map(lambda level: list(level.scan()), group, workers=len(group))
+            if ahead
+            else [group[0].scan()]
+        )
+        for batches in scans:
+            level_keys = []
+            for rows, keys, fresh in unseen(batches, seen, key):
+                level_keys.append(keys if fresh is None else keys.filter(pa.array(fresh)))
+                if rows.num_rows:
+                    yield rows
+            # Only now: within a level no key occurs twice.
+            for keys in level_keys:
+                seen.add(keys)
+
+
+def _grouped(levels: Sequence[Scanned]) -> Iterator[list[Scanned]]:
+    """Neighbours that are small enough to be read at once."""
+    group: list[Scanned] = []
+    rows = 0
+    for level in levels:
+        if group and (len(group) == READ_AHEAD_LEVELS or rows + level.rows > READ_AHEAD_ROWS):
+            yield group
+            group, rows = [], 0
+        group.append(level)
+        rows += level.rows
+    if group:
+        yield group
+
+
+def _no_keys(schema: TableSchema, expected: int) -> KeySet:
+    return KeySet(key_type(schema), expected)
+
+
+def key_type(schema: TableSchema) -> pa.DataType:
+    """The type of the values that stand for keys."""
+    return pk_type(schema.key_schema, schema.primary_key)
+
+
+def _keys(levels: Sequence[Scanned], schema: TableSchema) -> Iterator[pa.Array]:
+    """The keys of each batch; in all levels, and with every row of a log."""
+    names = list(schema.primary_key)
+    return (pk_values(batch, names) for level in levels for batch in level.scan(names))
+
+
+def _clustered(rows: Iterator[pa.RecordBatch], schema: TableSchema) -> Iterator[pa.RecordBatch]:
+    """The rows sorted by key, a file's worth at a time."""
+    order = [(name, "ascending") for name in schema.primary_key]
+    group: list[pa.RecordBatch] = []
+    count = 0
+    for batch in rows:
+        group.append(batch)
+        count += batch.num_rows
+        if count >= CLUSTER_ROWS:
+            yield from pa.Table.from_batches(group).sort_by(order).to_batches()
+            group, count = [], 0
+    if group:
+        yield from pa.Table.from_batches(group).sort_by(order).to_batches()
+
+
+def _reader(core: Core, task: Task) -> SnapshotReader:
+    return SnapshotReader(core, Snapshot.from_json(task["snapshot"]))
+
+
+def _base(reader: SnapshotReader) -> LanceBase:
+    assert isinstance(reader.base, LanceBase), "compaction works on Lance"
+    return reader.base
+
+
+def _result(changes: fold.Changes, written: int, deleted: int) -> Result:
+    return {"changes": changes.to_json(), "written": written, "deleted": deleted}

@@ -1,0 +1,353 @@
+"""Garbage collection: deletes what nothing refers to, and keeps fencing sound (G-1 to G-12).
+
+Safe beside live writers, readers, clones, other collectors and native writers, at any `min_age`;
+can be killed at
+any moment and run again. `weir.upkeep.gc.shard` holds the order of steps, `weir.upkeep.gc.plan` the
+decisions,
+docs/internals/garbage-collection.md the reasons.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from uuid import UUID
+
+from weir.durations import Duration, seconds
+from weir.env import Env
+from weir.errors import (
+    InvalidInput,
+    NotAWeirTable,
+    StoreError,
+    WalStoreMismatch,
+    WeirError,
+)
+from weir.format import paths
+from weir.lake.api import Lake
+from weir.log.site import ShardSite
+from weir.records.marks import Markers
+from weir.routing.core import Core
+from weir.store.api import Store
+from weir.upkeep.compact.jobs import keep_base_from
+from weir.upkeep.gc import records
+from weir.upkeep.gc.pins import load_pins
+from weir.upkeep.gc.plan import Ages
+from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
+from weir.upkeep.gc.shard import Job, collect_shard
+from weir.upkeep.gc.tasks import WORKERS, Batch, Deleter, delete_batch
+from weir.upkeep.parents import detach, give_up, narrow_pins, reclaimable_pins
+
+if TYPE_CHECKING:
+    from weir.table.table import Table
+
+__all__ = [
+    "KINDS",
+    "Batch",
+    "GcReport",
+    "KindReport",
+    "Target",
+    "collect",
+    "delete_batch",
+    "gc",
+    "plan",
+]
+
+log = logging.getLogger("weir.gc")
+
+_SHARD_KINDS = frozenset({"wal", "manifests", "sstables"})
+
+
+class CollectableTable(Protocol):
+    """What collection needs of `weir.Table`."""
+
+    core: Core
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table as collection sees it. Without `lake` the base is not touched and nothing pruned."""
+
+    store: Store
+    env: Env
+    sites: Sequence[ShardSite]
+    lake: Lake | None = None
+    fence_ttl: float = 60.0
+    """The longest any writer of the table trusts a proof of ownership."""
+    reclaimable: Callable[[], Collection[UUID]] = tuple
+    """Checkpoints whose holder is gone for good (C-3)."""
+    give_up: Callable[[UUID], bool] = lambda _pin: True
+    """Told to the holder before its checkpoint goes; False: it goes on using it."""
+    notes: Sequence[str] = ()
+    """What could not be opened, for the report."""
+    narrow: Callable[[], int] = lambda: 0
+    """Lets finished clones hold files of the base only."""
+    detach: Callable[[], Collection[str]] = tuple
+    """Lets go of parents this table shares no file with any more (C-14)."""
+    former: Mapping[UUID, Sequence[Store]] = field(default_factory=dict)
+    """By shard, stores that its log was moved away from and that can be reached (S-3)."""
+    base_keep_from: Callable[[], int | None] = lambda: None
+    """The lowest base version that unfinished work still reads the history of (L-4)."""
+
+
+def gc(
+    table: CollectableTable,
+    min_age: Duration = "15m",
+    fence_retention: Duration = "7d",
+    *,
+    dry_run: bool = False,
+    kinds: Collection[Kind] | None = None,
+    progress: Progress | None = None,
+    veto: Veto | None = None,
+    workers: int = WORKERS,
+    **unsafe: Any,
+) -> GcReport:
+    """Delete what nothing refers to any more.
+
+    `min_age` is slack for readers without a checkpoint, not a safety margin. `fence_retention` is
+    how long the first entry of every epoch stays in the log, which is what stops a native writer
+    that slept through a takeover; `InvalidInput` unless it is at least `min_age` and twice the
+    table's `fence_ttl`. `kinds` chooses among `KINDS`. `veto(kind, path)` keeps single objects.
+    With `dry_run` nothing is written. A failing task is in `report.errors` and does not stop the
+    others. One listing of the table, some ten small requests a shard, and one bulk request for a
+    thousand objects deleted.
+    """
+    return collect(
+        target_of(table),
+        min_age,
+        fence_retention,
+        dry_run=dry_run,
+        kinds=kinds,
+        progress=progress,
+        veto=veto,
+        workers=workers,
+        **unsafe,
+    )
+
+
+def plan(
+    table: CollectableTable,
+    min_age: Duration = "15m",
+    fence_retention: Duration = "7d",
+    *,
+    kinds: Collection[Kind] | None = None,
+    veto: Veto | None = None,
+) -> tuple[GcReport, list[Batch]]:
+    """Like `gc`, but return the deletions as tasks for `delete_batch` on another engine (P-5).
+
+    Floors are raised and expired checkpoints ended here; the tasks can run at any later time, in
+    any order, several times, or not at all.
+    """
+    tasks: list[Batch] = []
+    report = collect(
+        target_of(table), min_age, fence_retention, kinds=kinds, veto=veto, planned=tasks
+    )
+    return report, tasks
+
+
+def target_of(table: CollectableTable) -> Target:
+    """The parts of a table that collection works on."""
+    core = table.core
+    sites: list[ShardSite] = []
+    notes: list[str] = []
+    former: dict[UUID, list[Store]] = {}
+    for shard in core.shard_ids():
+        try:
+            # The floors tell of a move of the log since this handle last looked (S-3).
+            floors = core.tails.manifests(core.beside(shard)).floors.load()
+            if floors.store:
+                former[shard], told = core.wal_stores.former(shard)
+                notes += told
+            sites.append(core.site(shard, floors))
+        except (WalStoreMismatch, StoreError) as error:
+            # S-6: what lies beside the data can be collected all the same.
+            notes.append(f"the log of shard {shard} was left alone (S-6): {error}")
+            sites.append(core.beside(shard))
+    return Target(
+        store=core.store,
+        env=core.env,
+        sites=sites,
+        lake=core.lake,
+        fence_ttl=core.record.writer_defaults.fence_ttl_s,
+        reclaimable=lambda: reclaimable_pins(cast("Table", table)),
+        give_up=lambda pin: give_up(cast("Table", table), pin),
+        narrow=lambda: narrow_pins(cast("Table", table)),
+        detach=lambda: detach(cast("Table", table)),
+        notes=notes,
+        former=former,
+        base_keep_from=lambda: keep_base_from(core.store),
+    )
+
+
+def collect(
+    target: Target,
+    min_age: Duration = "15m",
+    fence_retention: Duration = "7d",
+    *,
+    dry_run: bool = False,
+    kinds: Collection[str] | None = None,
+    progress: Progress | None = None,
+    veto: Veto | None = None,
+    workers: int = WORKERS,
+    planned: list[Batch] | None = None,
+    keep_first_entries: bool = True,
+    pause: Callable[[str], None] = lambda _step: None,
+) -> GcReport:
+    """`gc` on the parts of a table.
+
+    `keep_first_entries=False` takes a lock off and is for tests only (G-7a).
+    """
+    ages = _ages(target, min_age, fence_retention, keep_first_entries=keep_first_entries)
+    chosen = _kinds(kinds)
+    report = GcReport(dry_run=dry_run, skipped=list(target.notes))
+    began = target.env.clock.boottime()
+    deleter = Deleter(target.env, report, dry_run, workers, progress, planned)
+    now = target.store.now()
+    job = Job(
+        lake=target.lake,
+        ages=ages,
+        kinds=chosen,
+        report=report,
+        deleter=deleter,
+        pins=lambda: load_pins(target.store, now, ignore_expired=dry_run),
+        veto=veto,
+        pause=pause,
+        former=target.former,
+    )
+    _run_tasks(target, job, now)
+    report.seconds = target.env.clock.boottime() - began
+    log.info(
+        "gc.done deleted=%d errors=%d seconds=%.3f",
+        report.deleted,
+        len(report.errors),
+        report.seconds,
+    )
+    return report
+
+
+def _run_tasks(target: Target, job: Job, now: float) -> None:
+    """Every task in its order: what ends first, then what it held, then what is left of it."""
+    chosen, report, deleter, dry_run = job.kinds, job.report, job.deleter, job.dry_run
+    tasks = _Tasks(report)
+    for kind in ("checkpoints", "consumers"):
+        if kind in chosen:
+            tasks.run(
+                kind,
+                lambda kind=kind: records.end_expired(  # type: ignore[misc]
+                    target.store, kind, now, report, dry_run=dry_run
+                ),
+            )
+    if "checkpoints" in chosen:
+        tasks.run("pins of dead clones", lambda: _end_reclaimable(target, report, dry_run=dry_run))
+        if not dry_run:
+            tasks.run("pins of finished clones", lambda: _narrow(target))
+    if "base" in chosen:
+        tasks.run(
+            "tags",
+            lambda: records.release_tags(target.store, target.lake, report, dry_run=dry_run),
+        )
+    if chosen & _SHARD_KINDS:
+        for site in target.sites:
+            tasks.run(str(site), lambda site=site: collect_shard(site, job))  # type: ignore[misc]
+    for kind in ("checkpoints", "consumers"):
+        if kind in chosen:
+            tasks.run(
+                kind,
+                lambda kind=kind: records.collect_chains(  # type: ignore[misc]
+                    target.store, kind, now, job.ages, deleter, job.veto
+                ),
+            )
+    if "leftovers" in chosen:
+        tasks.run(
+            "leftovers",
+            lambda: records.collect_leftovers(target.store, now, job.ages, deleter, job.veto),
+        )
+    if "base" in chosen:
+        tasks.run("base", lambda: _clean_base(target, job.ages, report, dry_run=dry_run))
+        if not dry_run:
+            tasks.run("ties to parents", lambda: _detach(target, report))
+
+
+class _Tasks:
+    """Runs tasks one after the other; one that fails is reported, the others go on (G-10)."""
+
+    def __init__(self, report: GcReport) -> None:
+        self._report = report
+
+    def run(self, name: str, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except WeirError as error:
+            log.warning("gc.failed task=%s reason=%s", name, error)
+            self._report.errors.append(f"{name}: {type(error).__name__}: {error}")
+
+
+def _ages(
+    target: Target, min_age: Duration, fence_retention: Duration, *, keep_first_entries: bool
+) -> Ages:
+    slack = seconds(min_age, name="min_age")
+    retention = seconds(fence_retention, name="fence_retention")
+    least = max(slack, 2 * target.fence_ttl)
+    if retention < least:
+        raise InvalidInput(
+            f"fence_retention is {retention:g} s but must be at least {least:g} s: no less than"
+            f" min_age ({slack:g} s) and twice the fence_ttl of the table's writers"
+            f" ({target.fence_ttl:g} s), or a writer that slept could be told its rows are safe"
+            " when they are not (G-7)"
+        )
+    return Ages(slack, retention, keep_first_entries)
+
+
+def _kinds(kinds: Collection[str] | None) -> frozenset[str]:
+    chosen = frozenset(KINDS if kinds is None else kinds)
+    unknown = sorted(chosen.difference(KINDS))
+    if unknown:
+        raise InvalidInput(f"kinds: {unknown} are not among {list(KINDS)}")
+    return chosen
+
+
+def _end_reclaimable(target: Target, report: GcReport, *, dry_run: bool) -> None:
+    ids = [pin for pin in target.reclaimable() if dry_run or target.give_up(pin)]
+    if ids:
+        records.end_reclaimable(target.store, ids, report, dry_run=dry_run)
+
+
+def _narrow(target: Target) -> None:
+    narrowed = target.narrow()
+    if narrowed:
+        log.info("gc.narrowed table=%s pins=%d", target.store.uri, narrowed)
+
+
+def _detach(target: Target, report: GcReport) -> None:
+    """The next pass of C-14; a parent out of reach keeps its pin until one that reaches it."""
+    try:
+        for parent in target.detach():
+            log.info("gc.detached table=%s parent=%s", target.store.uri, parent)
+    except (StoreError, NotAWeirTable) as error:
+        report.skipped.append(f"the tie to a parent was left alone: {error}")
+
+
+def _clean_base(target: Target, ages: Ages, report: GcReport, *, dry_run: bool) -> None:
+    """Lance's own clean-up; tagged versions, which is how checkpoints hold theirs, stay."""
+    clean = getattr(target.lake, "cleanup_old_versions", None)
+    if clean is None:
+        report.skipped.append("base: this lake cannot clean up old versions")
+        return
+    assert target.lake is not None, "a lake that can clean up"
+    wanted = target.base_keep_from()
+    latest = target.lake.open_base().version
+    keep_from = latest if wanted is None else min(wanted, latest)
+    if not dry_run and keep_from > 1:
+        # Before Lance looks at the tags: a checkpoint that pins one of these versions, and a commit
+        # that aims at one of these numbers, reads the floor after its own write and gives up.
+        floor = Markers(target.store, paths.base_floor_dir())
+        floor.raise_to(keep_from - 1)
+        floor.trim()
+    cleaned = clean(timedelta(seconds=ages.min_age), keep_from=keep_from, dry_run=dry_run)
+    part = report.kind("base")
+    part.seen += cleaned.versions
+    part.seen_bytes += cleaned.bytes
+    part.deleted += cleaned.versions
+    part.deleted_bytes += cleaned.bytes
