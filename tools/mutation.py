@@ -727,6 +727,46 @@ MUTANTS = (
         tests("tests/regress/test_reshard_resumed_beside_a_claim.py"),
         "C-11",
     ),
+    Mutant(
+        "an idle writer that was fenced says where the log ends",
+        "src/weir/upkeep/pinning.py",
+        " or writer.epoch != manifest.writer_epoch:\n",
+        ":\n",
+        tests("tests/rules/test_edges_checkpoints.py", "-k", "k9"),
+        "K-9",
+    ),
+    Mutant(
+        "the flush of a fenced idle writer is a cut",
+        "src/weir/upkeep/pinning.py",
+        "    if latest.writer_epoch != writer.epoch:\n        return None\n    return latest",
+        "    if latest.writer_epoch != writer.epoch:\n        return cut\n    return latest",
+        tests("tests/rules/test_edges_checkpoints.py", "-k", "k9"),
+        "K-9",
+    ),
+    Mutant(
+        "the routing is read once",
+        "src/weir/upkeep/pinning.py",
+        "        if core.refresh().routing_version != routing:\n",
+        "        routing = core.refresh().routing_version\n        if False:\n",
+        tests("tests/rules/test_edges_checkpoints.py", "-k", "k10"),
+        "K-10",
+    ),
+    Mutant(
+        "a clone of the moment before a reshard stays sealed",
+        "src/weir/upkeep/clone.py",
+        "            sealed=pin.sealed and not routed,\n",
+        "            sealed=pin.sealed,\n",
+        tests("tests/rules/test_edges_checkpoints.py", "-k", "k10"),
+        "K-10",
+    ),
+    Mutant(
+        "a tag that goes while it is released is an error",
+        "src/weir/lake/base/versions.py",
+        '    return "ref not found" in text or ("_refs/tags/" in text and "not found" in text)\n',
+        '    return "ref not found" in text\n',
+        tests("tests/rules/test_edges_checkpoints.py", "-k", "k5"),
+        "K-5",
+    ),
 )
 
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
+import pyarrow as pa
+
 from weir.config import WriterConfig
 from weir.errors import CommitConflict, CorruptEntry, NotAWeirTable
 from weir.format import paths
-from weir.format.sharding import Sharding, Value, from_record, to_record
+from weir.format.sharding import (
+    Identity,
+    Sharding,
+    Value,
+    from_record,
+    shard_id,
+    to_record,
+    value_from_entries,
+)
 from weir.records import codec
 from weir.records.chain import Chain
 from weir.store.api import ObjectExists, Store
@@ -46,6 +56,16 @@ class TableRecord:
     created: float
     extra: Mapping[str, Any]
     """Keys a later release added; kept when this one writes the next record."""
+
+    def routes_to(
+        self, shard: UUID, entries: Sequence[tuple[str, bytes]], columns: pa.Schema
+    ) -> bool:
+        """True when rows go to that shard; `entries` are what its manifest says it stands for."""
+        if not isinstance(self.sharding, Identity):
+            return any(route.shard == shard for route in self.routing)
+        dtype = columns.field(self.sharding.column).type
+        value = value_from_entries(self.sharding, tuple(entries), dtype)
+        return shard_id(self.sharding, value, self.routing_version) == shard
 
     def encode(self) -> bytes:
         """The record's bytes."""

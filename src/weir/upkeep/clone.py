@@ -193,10 +193,17 @@ def _run(job: _Job, lineage: Lineage) -> None:
     moved: dict[UUID, int] = {}
     copied = 0
     base = core.lake.open_base(job.source.base_version)
+    record = record_at(job.table, job.source.routing_version)
     for pin in job.source.shards:
         folded = base.compacted.get(pin.shard, 0)
-        # What is in the base already is not copied, and not named any more (L-2).
-        own = replace(pin, sstables=tuple(t for t in pin.sstables if t.generation > folded))
+        routed = record.routes_to(pin.shard, pin.field_entries, base.schema.plain)
+        own = replace(
+            pin,
+            # What is in the base already is not copied, and not named any more (L-2).
+            sstables=tuple(t for t in pin.sstables if t.generation > folded),
+            # K-10: sealed for a change of routing that the moment, and so the clone, is before.
+            sealed=pin.sealed and not routed,
+        )
         start, size = _copy_shard(job, own)
         copied += size
         if start > pin.replay_after:
@@ -210,7 +217,7 @@ def _run(job: _Job, lineage: Lineage) -> None:
     for tie in lineage.pins:
         Checkpoints(_store_of(job, tie.uri)).refresh(tie.checkpoint, expires=None)
     job.pause("kept")
-    _write_record(job)
+    _write_record(job, record)
     job.pause("recorded")
     ready = replace(
         lineage,
@@ -321,11 +328,10 @@ def _record_wal_store(job: _Job, site: ShardSite, pin: ShardPin) -> None:
     Floors(site).raise_to("store", 1)
 
 
-def _write_record(job: _Job) -> None:
+def _write_record(job: _Job, then: TableRecord) -> None:
     if TableRecords(job.store).find() is not None:
         return
     env = job.table.core.env
-    then = record_at(job.table, job.source.routing_version)
     TableRecords(job.store).create(
         replace(then, table_id=env.new_id(), wal_uri=job.wal_uri, created=env.clock.wall())
     )

@@ -6,6 +6,8 @@ Keeps
   K-3  scope "all" pins one manifest with the rows of the call and R = T
   K-4  without a writer T is the tip found, never below L or R
   K-6  shards first, base last
+  K-9  a writer of this handle is believed only while its epoch is the manifest's
+  K-10 the routing is read before the pins and again after them: a cut is of one routing
   F-2  T is marked as used before anything names it
   W-3  a gap of fences alone is closed by a manifest, without a claim, a row or an SSTable
 """
@@ -80,6 +82,7 @@ def make(
     last: Exception | None = None
     for _ in range(ATTEMPTS):
         before = core.lake.open_base().version
+        routing = core.refresh().routing_version
         shards = tuple(pins())
         pause("pinned")
         # K-6: after every shard.
@@ -88,12 +91,16 @@ def make(
             # It may hold rows of the log past our T by now, which no reader could leave out (K-7).
             last = Passed(f"base version {base.version} came while the shards were pinned")
             continue
+        if core.refresh().routing_version != routing:
+            # K-10: rows of the new shards may be newer than their pins, or in none of them.
+            last = Passed(f"the table was resharded while it was pinned (routing {routing})")
+            continue
         draft = Checkpoint(
             id=core.env.new_id(),
             scope=scope,
             created=core.store.now(),
             base_version=base.version,
-            routing_version=core.refresh().routing_version,
+            routing_version=routing,
             shards=shards,
             name=name,
         )
@@ -103,7 +110,8 @@ def make(
             log.info("checkpoint.again table=%s reason=%s", core.uri, passed)
             last = passed
     raise CommitConflict(
-        f"{core.uri}: collection was faster than the checkpoint {ATTEMPTS} times; try again"
+        f"{core.uri}: collection or a reshard was faster than the checkpoint {ATTEMPTS} times;"
+        " try again"
     ) from last
 
 
@@ -198,7 +206,8 @@ def _durable_pin(core: Core, shard: UUID) -> ShardPin | None:
         manifest, floors = manifests.latest_with_floors()
         if manifest is None:
             return None
-        if acknowledged is None:
+        if writer is None or acknowledged is None or writer.epoch != manifest.writer_epoch:
+            # K-9: of a shard that somebody else claimed our writer knows nothing.
             try:
                 tip = find_tip(core.site(shard, floors), Position(_known(manifest, floors)))
             except SnapshotExpired:
@@ -216,28 +225,37 @@ def _durable_pin(core: Core, shard: UUID) -> ShardPin | None:
 
 def _closed_pin(core: Core, shard: UUID) -> ShardPin | None:
     writer = core.live_writer(shard)
-    if writer is not None:
-        manifest: ShardManifest | None = _cut(core, writer)
-    else:
+    manifest = None if writer is None else _cut(core, writer)
+    if manifest is None:
         manifest = close_gap(core, shard)
     return None if manifest is None else ShardPin.of(manifest, manifest.replay_after)
 
 
-def _cut(core: Core, writer: ShardWriter) -> ShardManifest:
-    """K-3: the writer's own cut, or a later version that differs in nothing it wrote."""
+def _cut(core: Core, writer: ShardWriter) -> ShardManifest | None:
+    """K-3: the writer's own cut, or a later version that differs in nothing it wrote.
+
+    None when somebody else has claimed the shard, which the writer may not know (K-9).
+    `FencedError` when rows it took are lost with it: they were accepted before the call.
+    """
+    manifests = core.tails.manifests(writer.site)
     try:
         cut = writer.flush()
+    except FencedError as fenced:
+        if fenced.unacknowledged:
+            raise
+        return None
     except WalOnlyMode as error:
+        if manifests.require().writer_epoch != writer.epoch:
+            return None
         raise WalOnlyMode(
             f"{writer.site}: a checkpoint of scope 'all' flushes, and this writer is WAL-only;"
             " use scope='durable', or fold its log with table.compact() first"
         ) from error
-    latest = core.tails.manifests(writer.site).require()
-    same = (latest.current_generation, latest.writer_epoch) == (
-        cut.current_generation,
-        cut.writer_epoch,
-    )
-    return latest if same else cut
+    # After the flush: an idle writer flushes nothing, and so does not learn that it was fenced.
+    latest = manifests.require()
+    if latest.writer_epoch != writer.epoch:
+        return None
+    return latest if latest.current_generation == cut.current_generation else cut
 
 
 def close_gap(core: Core, shard: UUID) -> ShardManifest | None:

@@ -31,8 +31,6 @@ from weir.format.sharding import (
     Sharding,
     check_sharding,
     field_entries,
-    shard_id,
-    value_from_entries,
     values_of,
 )
 from weir.lake.pylance_lake import PylanceLake
@@ -181,14 +179,11 @@ def _old_shards(core: Core, old: TableRecord) -> list[UUID]:
     """The shards of the old routing that exist now; identity shards are known by their value."""
     if not isinstance(old.sharding, Identity):
         return [route.shard for route in old.routing]
-    dtype = core.schema().plain.field(old.sharding.column).type
+    columns = core.schema().plain
     found = []
     for shard in core.shard_ids():
         manifest = core.tails.manifests(core.beside(shard)).latest()
-        if manifest is None:
-            continue
-        value = value_from_entries(old.sharding, manifest.field_entries, dtype)
-        if shard_id(old.sharding, value, old.routing_version) == shard:
+        if manifest is not None and old.routes_to(shard, manifest.field_entries, columns):
             found.append(shard)
     return found
 

@@ -58,7 +58,7 @@ def release_version(datasets: Datasets, name: str) -> None:
         try:
             dataset.tags.delete(name)
         except ValueError as error:
-            if "ref not found" not in str(error).lower():
+            if not _is_gone(error):
                 raise
 
 
@@ -80,10 +80,15 @@ def _as_tags_go(act: Callable[[], T]) -> T:
         try:
             return act()
         except (OSError, ValueError) as error:
-            text = str(error).lower()
-            if "_refs/tags/" not in text or "not found" not in text:
+            if not _is_gone(error):
                 raise
     return act()
+
+
+def _is_gone(error: Exception) -> bool:
+    """True when Lance did not find a tag: there was none, or it went between two of its steps."""
+    text = str(error).lower()
+    return "ref not found" in text or ("_refs/tags/" in text and "not found" in text)
 
 
 def shallow_clone(datasets: Datasets, source: Store, destination: Store, version: int) -> int:
