@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lance.mem_wal import LsmPointLookupPlanner, LsmScanner, ShardSnapshot
 
 import weir
-from weir.keys.seen import KeySet
+from weir.keys.keyset import KeySet
 
 BASE_ROWS = 2_000_000
 SSTABLES = 4

@@ -18,6 +18,7 @@ from simulator.truth import Violation
 from weir.config import WriterConfig
 from weir.errors import CommitConflict, StoreError, WeirError
 from weir.lake.base.fold import Changes
+from weir.merge.merge import winners
 from weir.read.reader import SnapshotReader
 from weir.read.scan import Scan
 from weir.read.snapshot import Snapshot
@@ -26,7 +27,6 @@ from weir.table.making import open as open_table
 from weir.upkeep.checkpoint import Checkpoint, create, delete
 from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.compact.run import compact
-from weir.upkeep.compact.tasks import winners
 from weir.upkeep.gc.collect import Target, collect, target_of
 from weir.upkeep.parents import reclaimable_pins
 from weir.upkeep.tasks import Progress, Result, Task
@@ -100,7 +100,7 @@ class ModelRunner:
 
     def _one(self, core: Core, task: Task) -> Result:
         reader = SnapshotReader(core, Snapshot.from_json(task["snapshot"]))
-        batches = list(winners(reader.levels(), reader.schema, core))
+        batches = list(winners(reader.levels(), reader.schema, core.env))
         if not batches:
             return {"changes": Changes().to_json(), "written": 0, "deleted": 0}
         rows = pa.Table.from_batches(batches)

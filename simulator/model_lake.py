@@ -27,7 +27,7 @@ from weir.format import paths
 from weir.format.base_manifest import MemWalDetails
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
-from weir.keys.dedupe import newest_rows
+from weir.keys.keyset import newest_rows
 from weir.lake.api import SsTableInfo
 from weir.lake.base.fold import Changes, Claim
 from weir.lake.base.versions import Cleaned

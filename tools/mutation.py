@@ -626,8 +626,9 @@ MUTANTS = (
     Mutant(
         "fresh levels are filtered before the merge",
         "src/weir/merge/merge.py",
-        "lambda level: list(level.scan(names)), group, workers=READ_AHEAD_LEVELS",
-        "lambda level: list(level.scan(names, filter=self.filter)), group, workers=8",
+        "in winners(self.levels, self.schema",
+        'in winners([type("F", (), {"rows": x.rows, "scan": lambda _, c, x=x: x.scan(c, filter='
+        "self.filter)})() for x in self.levels], self.schema",
         tests("tests/rules/test_reads_model.py", "-k", "int64 or utf8"),
         "L-3",
     ),

@@ -108,7 +108,7 @@ def test_rows_written_before_there_were_marks_are_kept(tmp_path, where, monkeypa
     table = weir.enable(uri, primary_key="id")
     with monkeypatch.context() as patch:
         for module in ("shards", "writer"):
-            patch.setattr(f"weir.table.{module}.schema_for_writing", lambda core: core.schema())
+            patch.setattr(f"weir.routing.{module}.schema_for_writing", lambda core: core.schema())
         writer = fill(table, where)
     assert table.core.schema().unmarked
     lance.dataset(uri).alter_columns({"path": "c", "name": "renamed"})

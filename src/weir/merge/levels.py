@@ -21,12 +21,23 @@ from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
-from weir.keys.dedupe import newest_rows
+from weir.keys.keyset import newest_rows
 from weir.lake.filters import filter_rows
 
 COLD_LOOKUPS: Final = 4
 SMALL_ROWS: Final = 2_000
 """A level is indexed after so many lookups, or at once when it is small."""
+
+
+class Scanned(Protocol):
+    """A level, or a part of one, as far as a merge of all its rows cares."""
+
+    @property
+    def rows(self) -> int:
+        """At least the number of rows a scan gives."""
+
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The newest row of each key (all rows without a key), tombstones included."""
 
 
 class Level(Protocol):

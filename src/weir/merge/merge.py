@@ -21,10 +21,10 @@ from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
 from weir.format.keys import pk_type, pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
-from weir.keys.seen import KeySet, gathered, unseen
+from weir.keys.keyset import KeySet, gathered, unseen
 from weir.lake.api import Base
 from weir.lake.filters import filter_columns, filter_rows
-from weir.merge.levels import Level, level_schema, shaped
+from weir.merge.levels import Level, Scanned, level_schema, shaped
 from weir.merge.older_base import OlderBase, seen_as
 
 Belongs = Callable[[pa.RecordBatch], pa.Array]
@@ -138,6 +138,68 @@ def merge_lookup(
     return rows.select(target.names).replace_schema_metadata(target.metadata)
 
 
+def winners(
+    levels: Sequence[Scanned],
+    schema: TableSchema,
+    env: Env,
+    *,
+    columns: Sequence[str] | None = None,
+    seen: KeySet | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The newest row of each key, tombstones included, `levels` given newest first (L-2).
+
+    Every merge is this one: scans and counts, compaction, overwrites. `columns` include the key;
+    None: all. Keys in `seen` are left out, and it holds all keys in the end. Without a key all rows
+    come, in the order they were put. Small neighbours are read concurrently.
+    """
+    key = schema.primary_key
+    if not key:
+        for level in reversed(levels):
+            yield from level.scan(columns)
+        return
+    if seen is None:
+        seen = no_keys(schema, levels)
+    for batches in _read_levels(levels, schema, env, columns):
+        level_keys: list[pa.Array] = []
+        for rows, keys, new in unseen(batches, seen, key):
+            level_keys.append(keys if new is None else keys.filter(pa.array(new)))
+            if rows.num_rows:
+                yield rows
+        # Only now: within a level no key occurs twice.
+        for keys in level_keys:
+            seen.add(keys)
+
+
+def no_keys(schema: TableSchema, levels: Iterable[Scanned]) -> KeySet:
+    """An empty set with room for the keys of these levels."""
+    return KeySet(key_type(schema), sum(level.rows for level in levels))
+
+
+def key_type(schema: TableSchema) -> pa.DataType:
+    """The type of the values that stand for keys."""
+    return pk_type(schema.key_schema, schema.primary_key)
+
+
+def _read_levels(
+    levels: Sequence[Scanned], schema: TableSchema, env: Env, columns: Sequence[str] | None
+) -> Iterator[Iterable[pa.RecordBatch]]:
+    """Each level's batches, in order; small neighbours are read concurrently."""
+    row_bytes = _row_bytes(level_schema(schema, columns))
+    waiting = list(levels)
+    while waiting:
+        group: list[Scanned] = []
+        room = READ_AHEAD_BYTES
+        while waiting and len(group) < READ_AHEAD_LEVELS and waiting[0].rows * row_bytes <= room:
+            room -= waiting[0].rows * row_bytes
+            group.append(waiting.pop(0))
+        if not group:
+            yield waiting.pop(0).scan(columns)
+            continue
+        yield from env.threads.map(
+            lambda level: list(level.scan(columns)), group, workers=READ_AHEAD_LEVELS
+        )
+
+
 def unless_collected(rows: Iterator[pa.RecordBatch], where: object) -> Iterator[pa.RecordBatch]:
     """The rows; `SnapshotExpired` when a file they were planned on was collected meanwhile."""
     try:
@@ -170,9 +232,7 @@ class _Plan:
     def merged(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """A table with a primary key."""
         key = self.schema.primary_key
-        seen = KeySet(
-            pk_type(self.schema.key_schema, key), sum(level.rows for level in self.levels)
-        )
+        seen = no_keys(self.schema, self.levels)
         fresh = self._fresh(seen)
         if self.emit == "base":
             for _ in fresh:
@@ -214,35 +274,10 @@ class _Plan:
             wanted = (*self.target.names, *filter_columns(self.filter, self.schema.plain.names))
             names = list(dict.fromkeys((*key, *wanted)))
         rows_of = pa.schema([self.schema.plain.field(name) for name in names])
-        for batches in self._read_levels(names):
-            level_keys: list[pa.Array] = []
-            for batch, keys, _ in unseen(batches, seen, key):
-                level_keys.append(keys)
-                live = _live(batch)
-                if live.num_rows:
-                    yield shaped(live, rows_of)
-            # Only now: within a level no key occurs twice.
-            for keys in level_keys:
-                seen.add(keys)
-
-    def _read_levels(self, names: list[str]) -> Iterator[Iterable[pa.RecordBatch]]:
-        """Each level's batches, in order; small neighbours are read concurrently."""
-        row_bytes = _row_bytes(level_schema(self.schema, names))
-        waiting = list(self.levels)
-        while waiting:
-            group: list[Level] = []
-            room = READ_AHEAD_BYTES
-            while (
-                waiting and len(group) < READ_AHEAD_LEVELS and waiting[0].rows * row_bytes <= room
-            ):
-                room -= waiting[0].rows * row_bytes
-                group.append(waiting.pop(0))
-            if not group:
-                yield waiting.pop(0).scan(names)
-                continue
-            yield from self.env.threads.map(
-                lambda level: list(level.scan(names)), group, workers=READ_AHEAD_LEVELS
-            )
+        for batch in winners(self.levels, self.schema, self.env, columns=names, seen=seen):
+            live = _live(batch)
+            if live.num_rows:
+                yield shaped(live, rows_of)
 
     def _filtered(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self.filter is None:

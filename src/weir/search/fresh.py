@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
-from weir.keys.dedupe import newest_rows
+from weir.keys.keyset import newest_rows
 from weir.lake.filters import filter_columns, filter_rows
 from weir.merge.levels import level_schema, shaped
 from weir.search.lance import Candidates, TextQuery, VectorQuery

@@ -9,18 +9,20 @@ neither the rows that go nor those that come. Tables too large for one process g
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, cast
 
 import pyarrow as pa
 
 import weir
-from weir.format.keys import pk_type, pk_values
+from weir.format.schema import TableSchema
 from weir.format.sharding import Value
-from weir.keys.seen import KeySet
 from weir.lake.base import fold
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.intake import Intake
 from weir.merge.levels import MemLevel, shaped
+from weir.merge.merge import winners
+from weir.routing.core import Core
 from weir.spark.bulk import close_logs, commit_replacing
 from weir.spark.staging import Staged, read_staged
 from weir.upkeep.exclusive import without_compaction
@@ -41,9 +43,20 @@ def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) ->
         marks = close_logs(table)
         base = lake.open_base()
 
+        schema = base.schema
+
         def one(files: list[Staged]) -> tuple[fold.Changes, int]:
-            rows = _Newest(table, files)
-            return fold.write_rows(base, rows.batches()), rows.count
+            levels = [_StagedLevel(core, schema, file) for file in reversed(files)]
+            count = 0
+
+            def newest() -> Iterator[pa.RecordBatch]:
+                nonlocal count
+                for batch in winners(levels, schema, core.env):
+                    count += batch.num_rows
+                    yield shaped(batch, schema.plain)
+
+            changes = fold.write_rows(base, newest())
+            return changes, count
 
         done = core.env.threads.map(one, list(staged.values()), workers=WORKERS)
         added = fold.together(changes for changes, _ in done).added
@@ -51,32 +64,21 @@ def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) ->
         return commit_replacing(lake, hold, base, added, marks, job, count)
 
 
-class _Newest:
-    """The newest row of each key of one shard, from its staged files."""
+@dataclass(frozen=True)
+class _StagedLevel:
+    """One staged file as a level: read when its turn comes, the last row of each key."""
 
-    def __init__(self, table: weir.Table, files: Sequence[Staged]) -> None:
-        self._core = table.core
-        self._schema = table.core.schema()
-        self._files = files
-        self.count = 0
+    core: Core
+    schema: TableSchema
+    staged: Staged
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Newest file first; keys that were seen are older rows."""
-        schema = self._schema
-        key = schema.primary_key
-        intake = Intake(schema)
-        seen = KeySet(pk_type(schema.key_schema, key)) if key else None
-        for staged in reversed(self._files):
-            rows = [
-                shape for batch in read_staged(self._core, staged) for shape in intake.rows(batch)
-            ]
-            for batch in MemLevel(rows, schema, self._core.env).scan():
-                kept = batch
-                if seen is not None:
-                    keys = pk_values(batch, key)
-                    mask = seen.new(keys)
-                    kept = batch if mask is None else batch.filter(pa.array(mask))
-                    seen.add(keys)
-                if kept.num_rows:
-                    self.count += kept.num_rows
-                    yield shaped(kept, schema.plain)
+    @property
+    def rows(self) -> int:
+        return self.staged.rows
+
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        intake = Intake(self.schema)
+        rows = [
+            shape for batch in read_staged(self.core, self.staged) for shape in intake.rows(batch)
+        ]
+        return MemLevel(rows, self.schema, self.core.env).scan(columns)

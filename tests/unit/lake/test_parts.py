@@ -19,7 +19,8 @@ from weir.errors import (
     StoreDenied,
     StoreError,
 )
-from weir.keys.lookup import KeyIndex, key_set
+from weir.keys.index import KeyIndex
+from weir.keys.keyset import KeySet
 from weir.keys.numbers import NumberSet
 from weir.lake.cache import ByteCache
 from weir.lake.filters import filter_rows
@@ -83,7 +84,7 @@ def test_key_index_and_set_equal_python(here: list[int], asked: list[int]) -> No
         found = KeyIndex(keys).find(wanted)
         assert found.tolist() == [i for i, n in enumerate(here) if n in set(asked)]
         expected = [i for i, n in enumerate(asked) if n in set(here)]
-        assert key_set([keys], dtype).find(wanted).tolist() == expected
+        assert KeySet.of([keys], dtype).find(wanted).tolist() == expected
 
 
 FAR = st.integers(-(2**63), 2**63 - 1)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from weir.errors import InvalidInput
 from weir.format.schema import FIELD_ID, TOMBSTONE, TableSchema, table_schema
-from weir.keys.dedupe import newest_rows
-from weir.keys.seen import KeySet
+from weir.keys.keyset import KeySet, newest_rows
 from weir.merge.levels import MemLevel
 from weir.merge.merge import merge_count, merge_lookup, merge_scan
 

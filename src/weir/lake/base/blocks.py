@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from weir.env import Env
-from weir.keys.lookup import Positions
+from weir.keys.index import Positions
 from weir.lake.cache import ByteCache
 
 ROW_CACHE_BYTES: Final = 64 * 1024 * 1024

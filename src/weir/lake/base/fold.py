@@ -25,9 +25,8 @@ from lance.mem_wal import CompactedSsTable
 from weir.env import Env
 from weir.errors import CommitConflict, InvalidInput, StoreError
 from weir.format.keys import pk_values
-from weir.keys import lookup as keysets
-from weir.keys.lookup import KeySet, NumberKeys
-from weir.keys.numbers import NumberSet, is_whole
+from weir.keys.keyset import KeySet
+from weir.keys.numbers import is_whole
 from weir.lake.base.fence import check_fence, fence_base
 from weir.lake.base.history import find_commit
 from weir.lake.base.view import LanceBase
@@ -88,13 +87,13 @@ class Changes:
 
 
 def delete_keys(
-    base: LanceBase, keys: pa.Table, env: Env, *, known: NumberSet | None = None
+    base: LanceBase, keys: pa.Table, env: Env, *, known: KeySet | None = None
 ) -> Changes:
     """Deletion vectors that hide the rows of `keys` in the whole base; commits nothing.
 
     Through the index of the key when the keys are few; else one pass over the key columns: whole
-    numbers are looked for here, others by Lance's own join. `known`: the keys as numbers, when they
-    are in such a table already.
+    numbers are looked for here, others by Lance's own join. `known`: the set of the keys, when a
+    merge has made it already.
     """
     if keys.num_rows == 0 or base.count() == 0:
         return Changes()
@@ -102,7 +101,7 @@ def delete_keys(
     use_index = keys.num_rows * INDEX_PAYS_ROWS_PER_KEY < base.count() and base.has_key_index
     if use_index or len(names) > 1 or not is_whole(base.schema.arrow.field(names[0]).type):
         return _delete_joined(base, keys, use_index=use_index)
-    wanted = key_set(base, keys) if known is None else NumberKeys(known)
+    wanted = key_set(base, keys) if known is None else known
     return together(
         env.threads.map(
             lambda fragment: delete_keys_in_fragment(base, fragment[0], wanted),
@@ -202,7 +201,7 @@ def hide_rows(base: LanceBase, fragment_id: int, offsets: Offsets) -> Changes:
 def key_set(base: LanceBase, keys: pa.Table) -> KeySet:
     """The keys as `delete_keys_in_fragment` wants them; made once for many fragments."""
     values = pk_values(keys, base.schema.primary_key)
-    return keysets.key_set([values], values.type, len(values))
+    return KeySet.of([values], values.type, len(values))
 
 
 def write_rows(
@@ -241,7 +240,7 @@ def fold_rows(
     deletes: pa.Table,
     env: Env,
     *,
-    known: NumberSet | None = None,
+    known: KeySet | None = None,
 ) -> Changes:
     """The changes that make `upserts` the rows of their keys and remove the keys of `deletes`.
 

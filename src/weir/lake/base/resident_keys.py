@@ -18,7 +18,7 @@ from lance.fragment import FragmentSession
 
 from weir.env import Env
 from weir.format.keys import pk_values
-from weir.keys.lookup import KeyIndex, rows_of_keys
+from weir.keys.index import KeyIndex, rows_of_keys
 from weir.lake.base.blocks import RowBlocks
 from weir.lake.cache import ByteCache
 from weir.lake.lance_errors import lance_errors

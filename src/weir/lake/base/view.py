@@ -13,7 +13,7 @@ import pyarrow as pa
 from weir.errors import MissingEntry
 from weir.format.base_manifest import BaseManifest, MemWalDetails
 from weir.format.schema import TableSchema
-from weir.keys.lookup import rows_of_keys
+from weir.keys.index import rows_of_keys
 from weir.lake.base.announce import announced_folds
 from weir.lake.base.resident_keys import ResidentKeys, identity
 from weir.lake.filters import filter_batches, filter_columns, is_for_lance

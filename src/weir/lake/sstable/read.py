@@ -28,7 +28,7 @@ from weir.format.schema import (
     align_batch,
     is_same_column,
 )
-from weir.keys.lookup import KeyIndex, rows_of_keys
+from weir.keys.index import KeyIndex, rows_of_keys
 from weir.lake.base.blocks import RowBlocks
 from weir.lake.base.view import SCAN_BATCH_ROWS
 from weir.lake.cache import ByteCache

@@ -8,43 +8,29 @@ A task that is run twice writes files twice; the result that arrives names one s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol, cast
+from typing import Final, cast
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.format.keys import pk_type, pk_values
+from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
-from weir.keys import lookup as keysets
-from weir.keys.seen import KeySet, unseen
+from weir.keys.keyset import KeySet
 from weir.lake.base import fold
 from weir.lake.base.view import LanceBase
 from weir.lake.sstable.read import LanceSsTable
-from weir.merge.levels import shaped
+from weir.merge.levels import Scanned, shaped
+from weir.merge.merge import key_type, no_keys, winners
 from weir.read.reader import SnapshotReader, Unit
 from weir.read.snapshot import Snapshot
 from weir.routing.core import Core
 from weir.upkeep.tasks import Result, Run, Task
 
-READ_AHEAD_LEVELS: Final = 4
-READ_AHEAD_ROWS: Final = 1_000_000
-"""Levels read at once, and the rows they may hold together; a larger one is streamed alone."""
 HIT_ROWS: Final = 500_000
 """Keys found that are gathered before they are sifted."""
 CLUSTER_ROWS: Final = fold.ROWS_PER_FILE
 """Rows sorted at a time when clustering: a file's worth."""
-
-
-class Scanned(Protocol):
-    """A level, or a part of one, as far as a merge of all its rows cares."""
-
-    @property
-    def rows(self) -> int:
-        """At least the number of rows a scan gives."""
-
-    def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The newest row of each key, tombstones included."""
 
 
 def fold_whole(core: Core, task: Task) -> Result:
@@ -52,8 +38,8 @@ def fold_whole(core: Core, task: Task) -> Result:
     reader = _reader(core, task)
     base, schema = _base(reader), reader.schema
     levels = reader.levels()
-    seen = _no_keys(schema, sum(level.rows for level in levels))
-    batches = list(winners(levels, schema, core, seen=seen))
+    seen = no_keys(schema, levels)
+    batches = list(winners(levels, schema, core.env, seen=seen))
     if not batches:
         return _result(fold.Changes(), 0, 0)
     rows = pa.Table.from_batches(batches)
@@ -64,7 +50,7 @@ def fold_whole(core: Core, task: Task) -> Result:
         live = live.sort_by([(name, "ascending") for name in schema.primary_key])
     gone = rows.filter(marks).select(list(schema.primary_key))
     deletes = shaped(gone, schema.key_schema)
-    changes = fold.fold_rows(base, live, deletes, core.env, known=seen.numbers)
+    changes = fold.fold_rows(base, live, deletes, core.env, known=seen)
     return _result(changes, live.num_rows, deletes.num_rows)
 
 
@@ -73,17 +59,17 @@ def fold_streamed(core: Core, task: Task) -> Result:
     reader = _reader(core, task)
     schema = reader.schema
     levels = reader.levels()
-    seen = _no_keys(schema, sum(level.rows for level in levels))
+    seen = no_keys(schema, levels)
     parts: list[pa.RecordBatch] = []
 
     def noted() -> Iterator[pa.RecordBatch]:
-        for batch in winners(levels, schema, core, seen=seen):
+        for batch in winners(levels, schema, core.env, seen=seen):
             parts.append(shaped(batch, schema.key_schema))
             yield batch
 
     changes, written, deleted = _write_live(reader, noted(), cluster=task["cluster"])
     keys = pa.Table.from_batches(parts, schema.key_schema)
-    hidden = fold.delete_keys(_base(reader), keys, core.env, known=seen.numbers)
+    hidden = fold.delete_keys(_base(reader), keys, core.env, known=seen)
     return _result(fold.together([changes, hidden]), written, deleted)
 
 
@@ -95,7 +81,7 @@ def write_rows(core: Core, task: Task) -> Result:
         assert shards is not None
         rows = _piece_winners(core, reader, reader.units(shards), task)
     else:
-        rows = winners(reader.levels(shards), reader.schema, core)
+        rows = winners(reader.levels(shards), reader.schema, core.env)
     return _result(*_write_live(reader, rows, cluster=task["cluster"]))
 
 
@@ -111,17 +97,17 @@ def _piece_winners(
         own = [cast("LanceSsTable", level).part((offset, limit)) for level in own]
     newer = [reader.open_unit(unit) for unit in units[:first]]
     rows = sum(level.rows for level in own)
-    beaten = _no_keys(schema, rows)
+    beaten = KeySet(key_type(schema), rows)
     if newer:
-        ours = keysets.key_set(_keys(own, schema), key_type(schema), rows)
+        ours = KeySet.of(_keys(own, schema), key_type(schema), rows)
         beaten = _hit(ours, _keys(newer, schema), schema, rows)
         del ours
-    yield from winners(own, schema, core, seen=beaten)
+    yield from winners(own, schema, core.env, seen=beaten)
 
 
-def _hit(ours: keysets.KeySet, keys: Iterable[pa.Array], schema: TableSchema, count: int) -> KeySet:
+def _hit(ours: KeySet, keys: Iterable[pa.Array], schema: TableSchema, count: int) -> KeySet:
     """Those of `ours`, at most `count`, that are among `keys`."""
-    hit = _no_keys(schema, count)
+    hit = KeySet(key_type(schema), count)
     found: list[pa.Array] = []
 
     def take_in() -> None:
@@ -181,13 +167,13 @@ def hide_keys(base: LanceBase, task: Task, keys: Callable[[], Iterable[pa.Array]
     keys_max = int(task["keys_max"])
     fragments = [int(fragment) for fragment in task["fragments"]]
     if int(task["rows"]) <= keys_max:
-        wanted = keysets.key_set(keys(), dtype, int(task["rows"]))
+        wanted = KeySet.of(keys(), dtype, int(task["rows"]))
         return fold.together(
             fold.delete_keys_in_fragment(base, fragment, wanted) for fragment in fragments
         )
     found: list[fold.Offsets] = []
     for part in fold.read_keys(base, fragments, keys_max):
-        ours = keysets.key_set([part.keys], dtype, len(part.keys))
+        ours = KeySet.of([part.keys], dtype, len(part.keys))
         stays = _hit(ours, keys(), base.schema, len(part.keys)).new(part.keys)
         if stays is not None:
             found.append(part.addresses[~stays])
@@ -212,61 +198,6 @@ TASKS: Final[dict[str, Run]] = {
     "hide_rows": hide_rows,
     "hide_indexed": hide_indexed,
 }
-
-
-def winners(
-    levels: Sequence[Scanned], schema: TableSchema, core: Core, *, seen: KeySet | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The newest row of each key, tombstones included; all rows of a table without a key.
-
-    Keys in `seen` are left out; it holds all keys in the end.
-    """
-    key = schema.primary_key
-    if not key:
-        for level in reversed(levels):
-            yield from level.scan()
-        return
-    if seen is None:
-        seen = _no_keys(schema, sum(level.rows for level in levels))
-    for group in _grouped(levels):
-        ahead = len(group) > 1
-        scans = (
-            core.env.threads.map(lambda level: list(level.scan()), group, workers=len(group))
-            if ahead
-            else [group[0].scan()]
-        )
-        for batches in scans:
-            level_keys = []
-            for rows, keys, fresh in unseen(batches, seen, key):
-                level_keys.append(keys if fresh is None else keys.filter(pa.array(fresh)))
-                if rows.num_rows:
-                    yield rows
-            # Only now: within a level no key occurs twice.
-            for keys in level_keys:
-                seen.add(keys)
-
-
-def _grouped(levels: Sequence[Scanned]) -> Iterator[list[Scanned]]:
-    """Neighbours that are small enough to be read at once."""
-    group: list[Scanned] = []
-    rows = 0
-    for level in levels:
-        if group and (len(group) == READ_AHEAD_LEVELS or rows + level.rows > READ_AHEAD_ROWS):
-            yield group
-            group, rows = [], 0
-        group.append(level)
-        rows += level.rows
-    if group:
-        yield group
-
-
-def _no_keys(schema: TableSchema, expected: int) -> KeySet:
-    return KeySet(key_type(schema), expected)
-
-
-def key_type(schema: TableSchema) -> pa.DataType:
-    """The type of the values that stand for keys."""
-    return pk_type(schema.key_schema, schema.primary_key)
 
 
 def _keys(levels: Sequence[Scanned], schema: TableSchema) -> Iterator[pa.Array]:

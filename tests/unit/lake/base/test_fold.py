@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.lake.conftest import SCHEMA, MakeLake, content, table
 from weir.env import SYSTEM
 from weir.errors import CommitConflict, InvalidInput, StoreError
-from weir.keys.lookup import key_set
+from weir.keys.keyset import KeySet
 from weir.lake.base import adopt, fold
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.open import open_store
@@ -313,8 +313,8 @@ def test_an_empty_fold_still_leaves_its_properties(make_lake: MakeLake) -> None:
 def test_key_set_tells_keys_with_one_hash_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
-    import weir.keys.lookup as module
+    import weir.keys.index as module
 
     monkeypatch.setattr(module, "siphash13", lambda rows: np.zeros(len(rows.lengths), np.uint64))
-    keys = key_set([pa.array(["a"]), pa.array(["b"])], pa.utf8())
+    keys = KeySet.of([pa.array(["a"]), pa.array(["b"])], pa.utf8())
     assert keys.find(pa.array(["b", "c", "a", "d"])).tolist() == [0, 2]

@@ -1,10 +1,9 @@
-"""Finding keys among keys, by the thousand and without Python objects."""
+"""Where keys are in a list of keys, without Python objects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 from weir.format.columns import VarBytes, fixed_values, var_values
 from weir.format.keys import pk_values
 from weir.format.siphash import siphash13
-from weir.keys.numbers import NumberSet, codes_of, is_whole
+from weir.keys.numbers import is_whole
 
 Positions = npt.NDArray[np.int64]
 
@@ -36,7 +35,7 @@ class KeyIndex:
     """
 
     def __init__(self, keys: pa.Array) -> None:
-        codes = _codes(keys)
+        codes = codes_of_keys(keys)
         self._order: Positions | None = None
         if len(codes) > 1 and not bool((codes[:-1] <= codes[1:]).all()):
             self._order = np.argsort(codes, kind="stable")
@@ -59,7 +58,7 @@ class KeyIndex:
 
     def find(self, keys: pa.Array) -> Positions:
         """Positions that may hold one of `keys`, each once, ascending; none is missing."""
-        first, end = self._ranges(_codes(keys))
+        first, end = self._ranges(codes_of_keys(keys))
         hit = end > first
         if not hit.any():
             return np.zeros(0, np.int64)
@@ -79,66 +78,7 @@ class KeyIndex:
         return found.astype(np.int64)
 
 
-class KeySet(Protocol):
-    """Keys that rows are looked for in, batch by batch. Exact."""
-
-    def find(self, keys: pa.Array) -> Positions:
-        """The places of those of `keys` that are in the set, ascending."""
-
-
-def key_set(parts: Iterable[pa.Array], dtype: pa.DataType, expected: int = 0) -> KeySet:
-    """The set of these keys; numbers are taken in part by part, so that only the set is held."""
-    if not is_whole(dtype):
-        gathered = list(parts)
-        return HashedKeys(pa.concat_arrays(gathered) if gathered else pa.array([], dtype))
-    numbers = NumberSet(expected)
-    for part in parts:
-        numbers.add(codes_of(part))
-    return NumberKeys(numbers)
-
-
-@dataclass(frozen=True, slots=True)
-class NumberKeys:
-    """Whole numbers, in a table that must not grow any more."""
-
-    numbers: NumberSet
-
-    def find(self, keys: pa.Array) -> Positions:
-        """The places of those of `keys` that are in the set, ascending."""
-        return self.numbers.find(codes_of(keys))
-
-
-class HashedKeys:
-    """Text and binary keys, sorted by their 64-bit hash: 16 bytes a key beside the keys."""
-
-    def __init__(self, keys: pa.Array) -> None:
-        self._keys = keys
-        codes = _codes(keys)
-        self._order: Positions = np.argsort(codes, kind="stable")
-        self._codes = codes[self._order]
-        self._has_ties = bool((self._codes[:-1] == self._codes[1:]).any())
-
-    def find(self, keys: pa.Array) -> Positions:
-        """The places of those of `keys` that are in the set, ascending."""
-        if len(self._codes) == 0:
-            return np.zeros(0, np.int64)
-        codes = _codes(keys)
-        first = np.searchsorted(self._codes, codes, side="left")
-        first[first == len(self._codes)] = 0
-        (at,) = np.nonzero(self._codes[first] == codes)
-        if len(at) == 0:
-            return at
-        # Equal hashes are only a strong hint; a wrong hit would hide a row that must stay.
-        asked = keys.take(pa.array(at))
-        ours = self._keys.take(pa.array(self._order[first[at]]))
-        same = pc.equal(ours, asked).to_numpy(zero_copy_only=False)
-        if self._has_ties and not same.all():
-            same = same | pc.is_in(asked, value_set=self._keys).to_numpy(zero_copy_only=False)
-        found: Positions = at[same]
-        return found
-
-
-def _codes(keys: pa.Array) -> npt.NDArray[Any]:
+def codes_of_keys(keys: pa.Array) -> npt.NDArray[Any]:
     """One number per key: equal keys have equal numbers."""
     dtype = keys.type
     if pa.types.is_boolean(dtype):
