@@ -179,6 +179,17 @@ if hasattr(os, "register_at_fork"):
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Bounds that no data may exceed; the same on both sides of the log. Tests scale them down."""
+
+    entry_bytes: int = 1 << 30
+    """Most bytes of one WAL entry: more is not written, and not read (F-15)."""
+    read_bytes: int = 64 << 20
+    """Bytes of log entries that one read or fold holds at a time; a larger entry is held alone
+    (L-10)."""
+
+
+@dataclass(frozen=True)
 class Env:
     """What a process brings along: its clock, its randomness, its threads, its world."""
 
@@ -187,6 +198,7 @@ class Env:
     random: random.Random = field(default_factory=random.Random)
     places: Places | None = None
     """None: a URI says where its store is."""
+    limits: Limits = field(default_factory=Limits)
 
     def new_id(self) -> uuid.UUID:
         """A random UUID out of this environment's randomness."""

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from weir.errors import InvalidInput, SchemaMismatch
+from weir.format.nested import NESTING_MAX, as_type, nesting
 
 # Stored. Never change a value; add one.
 FIELD_ID: Final = b"lance:field_id"
@@ -93,6 +94,7 @@ def table_schema(
         raise InvalidInput(f"primary key {key!r} names a column twice")
     seen: set[int] = set()
     for field in arrow_with_ids:
+        check_nesting(field)
         if field_id(field) is None:
             raise InvalidInput(f"column {field.name!r} carries no {FIELD_ID.decode()} metadata")
         for number in _ids(field):
@@ -103,6 +105,16 @@ def table_schema(
                 )
             seen.add(number)
     return TableSchema(arrow_with_ids, key, max_field_id)
+
+
+def check_nesting(field: pa.Field) -> None:
+    """Raise `InvalidInput` for a column nested deeper than an entry can hold (F-15)."""
+    levels = nesting(field.type)
+    if levels > NESTING_MAX:
+        raise InvalidInput(
+            f"column {field.name!r} is nested {levels} levels deep; a row of the log holds"
+            f" {NESTING_MAX} at most"
+        )
 
 
 def field_id(field: pa.Field) -> int | None:
@@ -229,7 +241,7 @@ def _align(
         raise SchemaMismatch(
             f"column {path!r} holds {source.type} and the table declares {target.type}"
         )
-    return column.cast(target.type) if column.type.num_fields else column
+    return as_type(column, target.type) if column.type.num_fields else column
 
 
 def _align_struct(column: pa.StructArray, target: pa.DataType, path: str) -> pa.StructArray:
@@ -247,7 +259,7 @@ def _align_struct(column: pa.StructArray, target: pa.DataType, path: str) -> pa.
             child = _align(column.field(index), source_fields[index], checked, child_path)
             children.append(child)
     if not children:
-        return column.cast(target)
+        return as_type(column, target)
     return pa.StructArray.from_arrays(children, fields=target_fields, mask=mask)
 
 

@@ -6,6 +6,8 @@ another's after a lost answer, F-9; exactly-once tokens, P-2) therefore rides in
 of the first record batch, which pylance ignores.
 
 Bytes read from a store are not trusted: an entry is checked completely before any of it is used.
+Whatever the decoder would refuse the encoder refuses first (F-15): its size and its tokens here, its
+values and nulls in `weir.log.intake`, its nesting in `weir.format.schema`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from weir.env import Limits
 from weir.errors import CorruptEntry, InvalidInput, SchemaMismatch
 from weir.format.ipc_guard import decompressed_bytes
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
@@ -30,7 +33,9 @@ _ENTRY_ID: Final = b"weir_entry_id"
 _TOKENS: Final = b"weir_tokens"
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
-ENTRY_BYTES_MAX: Final = 1 << 30
+ENTRY_BYTES_MAX: Final = Limits().entry_bytes
+_HEADERS_BYTES: Final = 1024
+"""Room for what an entry holds besides its schema and its batches: id, tokens, end marker."""
 _DAMAGE = (pa.ArrowException, ValueError, TypeError, OSError, LookupError, RecursionError)
 """What pyarrow raises on damaged bytes."""
 _SMALL_BATCH_ROWS = 1000
@@ -70,8 +75,14 @@ class EntryEncoder:
     Safe to call from several threads.
     """
 
-    def __init__(self, schema: TableSchema) -> None:
+    def __init__(self, schema: TableSchema, *, max_bytes: int = ENTRY_BYTES_MAX) -> None:
+        if _FENCE in (schema.wal.metadata or {}):
+            raise InvalidInput(
+                f"the table's schema metadata has a key {_FENCE.decode()!r}, which marks fences in"
+                " the log; remove it"
+            )
         self._wal = schema.wal
+        self._max_bytes = max_bytes
         self._stream: tuple[int, int, pa.Schema] = (-1, -1, schema.wal)
 
     def encode(
@@ -92,6 +103,8 @@ class EntryEncoder:
             raise InvalidInput("a WAL entry needs at least one row")
         metadata = {_ENTRY_ID: entry_id}
         if tokens:
+            for app, version in tokens:
+                check_token(app, version)
             metadata[_TOKENS] = json.dumps(list(tokens), separators=(",", ":"))
         sink = pa.BufferOutputStream()
         try:
@@ -106,7 +119,10 @@ class EntryEncoder:
             writer.close()
         except pa.ArrowInvalid as error:
             raise SchemaMismatch(f"rows do not fit the shape of the log: {error}") from error
-        return _view(sink)
+        entry = _view(sink)
+        if len(entry) > self._max_bytes:
+            raise _too_large(len(entry), self._max_bytes)
+        return entry
 
     def _stream_schema(self, epoch: Epoch, generation: Generation) -> pa.Schema:
         stream = self._stream
@@ -118,6 +134,30 @@ class EntryEncoder:
         schema = self._wal.with_metadata(metadata)
         self._stream = (epoch, generation, schema)
         return schema
+
+
+def require_fit(
+    batches: Sequence[pa.RecordBatch], schema: TableSchema, *, nbytes: int, max_bytes: int
+) -> None:
+    """Raise `InvalidInput` unless the rows fit one entry; `nbytes` is what they take in memory.
+
+    Asked before rows are accepted, so that the encoder never refuses an entry that others share.
+    """
+    if 2 * nbytes + _HEADERS_BYTES < max_bytes // 2:
+        return  # padding and headers of a batch are less than its rows
+    size = schema.wal.serialize().size + _HEADERS_BYTES
+    for batch in batches:
+        size += pa.ipc.get_record_batch_size(batch)
+        size += sum(c.nbytes for c in batch.columns if pa.types.is_dictionary(c.type))
+    if size > max_bytes:
+        raise _too_large(size, max_bytes)
+
+
+def _too_large(size: int, max_bytes: int) -> InvalidInput:
+    return InvalidInput(
+        f"these rows take {size} bytes in the log, and one put may have {max_bytes} at most;"
+        " nothing of them was written, put them in parts"
+    )
 
 
 def encode_fence(epoch: Epoch, entry_id: str) -> memoryview:
@@ -282,6 +322,14 @@ def _private(metadata: Mapping[bytes, bytes]) -> tuple[str | None, tuple[tuple[s
                 case _:
                     raise ValueError("its tokens are not (application, version) pairs")
     return None if raw_id is None else raw_id.decode("utf-8"), tuple(tokens)
+
+
+def check_token(app: str, version: int) -> None:
+    """Raise `InvalidInput` for an exactly-once token that could not be read back."""
+    if not isinstance(app, str) or type(version) is not int:
+        raise InvalidInput(
+            f"an exactly-once token is a name and a whole number, got {app!r} and {version!r}"
+        )
 
 
 def _corrupt(path: str, position: Position, reason: str) -> CorruptEntry:

@@ -77,7 +77,7 @@ class WalAppender:
             manifests, claim.epoch, proof_began=claim.proof_began, fence_ttl=fence_ttl
         )
         self.bytes_written = 0
-        self._encoder = EntryEncoder(schema)
+        self._encoder = EntryEncoder(schema, max_bytes=site.env.limits.entry_bytes)
         self._intake = Intake(schema)
         self._next = Position(claim.fence + 1)
         self._generation = Generation(claim.manifest.current_generation)

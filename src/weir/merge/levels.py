@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput
 from weir.format.keys import pk_values
+from weir.format.nested import as_type
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
 from weir.keys.keyset import newest_rows
 from weir.lake.filters import filter_rows
@@ -70,11 +71,7 @@ def level_schema(schema: TableSchema, columns: Sequence[str] | None = None) -> p
 
 def shaped(batch: pa.RecordBatch | pa.Table, target: pa.Schema) -> pa.RecordBatch | pa.Table:
     """The columns of `target`, by name, with exactly its types: nested field ids are cast away."""
-    columns = []
-    for field in target:
-        column = batch.column(field.name)
-        same = column.type.equals(field.type, check_metadata=True)
-        columns.append(column if same else column.cast(field.type))
+    columns = [as_type(batch.column(field.name), field.type) for field in target]
     return type(batch).from_arrays(columns, schema=target)
 
 

@@ -286,7 +286,7 @@ class _Plan:
             return
         for group in gathered(batches, rows=_FILTER_ROWS):
             rows = pa.Table.from_batches(group)
-            bare = rows.cast(pa.schema([f.remove_metadata() for f in rows.schema]))
+            bare = shaped(rows, pa.schema([f.remove_metadata() for f in rows.schema]))
             for batch in filter_rows(bare, self.filter, self.target.names):
                 if batch.num_rows:
                     yield shaped(batch, self.target)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from weir.format.nested import as_type
 from weir.format.schema import FIELD_ID, TableSchema, align_batch, is_same_column
 from weir.lake.api import Base
 from weir.lake.filters import filter_columns, filter_rows
@@ -97,7 +98,7 @@ class OlderBase:
     def _shaped(self, rows: _Rows, names: Sequence[str]) -> _Rows:
         source = pa.schema([self._sources.get(n, rows.schema.field(n)) for n in rows.schema.names])
         columns = [
-            column.cast(field.type) if field.type.num_fields else column
+            as_type(column, field.type) if field.type.num_fields else column
             for column, field in zip(rows.columns, source, strict=True)
         ]
         wanted = pa.schema([self._schema.wal.field(name) for name in names])
@@ -105,7 +106,7 @@ class OlderBase:
         plain = [self._schema.plain.field(f.name).with_nullable(f.nullable) for f in wanted]
         return type(rows).from_arrays(
             [
-                column.cast(field.type) if field.type.num_fields else column
+                as_type(column, field.type) if field.type.num_fields else column
                 for column, field in zip(aligned.columns, plain, strict=True)
             ],
             schema=pa.schema(plain),

@@ -149,6 +149,8 @@ class TableWriter:
             for value, rows in router.split(batch):
                 values.setdefault(value, []).append(rows)
         items = list(values.items())
+        for _, rows in items:  # before any shard takes its part (F-15)
+            self._intake.fit(rows, self._core.env.limits)
         failures: Failures = {}
 
         def write(item: tuple[Value, list[pa.RecordBatch]]) -> Ack | None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from weir.format.keys import pk_values
+from weir.format.nested import as_type
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import newest_rows
 from weir.lake.filters import filter_columns, filter_rows
@@ -69,7 +70,7 @@ class MemoryRows:
         fields = [pa.field(n, self._schema.plain.field(n).type) for n in names]
         table = pa.Table.from_arrays(
             [
-                *(columns[f.name].cast(f.type) for f in fields),
+                *(as_type(columns[f.name], f.type) for f in fields),
                 numbers,
             ],
             schema=pa.schema([*fields, pa.field(_ROW, pa.int64())]),

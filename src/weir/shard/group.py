@@ -215,10 +215,12 @@ class GroupCommit:
         self._leading = True
         group: list[Ack] = []
         nbytes = 0
+        # Each fits an entry by itself (F-15); together they stay well below what one may have.
+        most = min(self._config.max_wal_buffer_size, self._env.limits.entry_bytes // 4)
         for ack in self._queue:
             if group and (
                 ack.generation != group[0].generation
-                or nbytes + ack.nbytes > self._config.max_wal_buffer_size
+                or nbytes + ack.nbytes > most
                 or ack.tokens
                 or group[0].tokens
             ):

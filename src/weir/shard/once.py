@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
+from weir.format.wal_entry import check_token
 from weir.log.appender import Token, WalAppender
 from weir.shard.ack import Ack
 from weir.shard.tokens import Tokens, tokens_in_log
@@ -33,6 +34,7 @@ class Once:
         self, batches: list[pa.RecordBatch], *, app: str, version: int, timeout: float | None
     ) -> bool:
         """Put them as one entry; False when batch `version` of `app`, or a later one, is in."""
+        check_token(app, version)
         with self._lock:
             # One at a time: a batch on its way, of another thread or of a call that timed out, is
             # neither in nor out before its entry is settled.

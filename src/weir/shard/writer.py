@@ -23,7 +23,7 @@ from weir.format.schema import TableSchema
 from weir.lake.api import Lake
 from weir.log.appender import WalAppender
 from weir.log.fence import claim_shard
-from weir.log.intake import Intake, key_table, size_of
+from weir.log.intake import Intake, key_table
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.merge.merge import merge_lookup, merge_scan, unless_collected
@@ -307,7 +307,7 @@ class ShardWriter:
         if not rows:
             self._check_open()
             return Ack(None, (), rows=0, nbytes=0)
-        nbytes = sum(map(size_of, batches))
+        nbytes = self.intake.fit(batches, self.site.env.limits)
         ack = Ack(self._group, batches, rows=rows, nbytes=nbytes, tokens=tokens)
         self._group.enqueue(ack, self._book, timeout)
         if self._memtables is not None:

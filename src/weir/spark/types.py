@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from weir.errors import InvalidInput, SchemaMismatch
+from weir.format.nested import as_type
 from weir.format.schema import TOMBSTONE
 
 _ZONE = "UTC"
@@ -91,7 +92,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     # A time finer than a microsecond is cut off; everything else must fit.
     safe = not pa.types.is_timestamp(field.type)
     try:
-        return column.cast(field.type, safe=safe)
+        return as_type(column, field.type, safe=safe)
     except pa.ArrowInvalid as error:
         raise SchemaMismatch(f"column {field.name!r} as {field.type}: {error}") from error
 
@@ -147,6 +148,6 @@ def _back(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type.equals(field.type):
         return column
     try:
-        return column.cast(field.type)
+        return as_type(column, field.type)
     except pa.ArrowInvalid as error:
         raise SchemaMismatch(f"column {field.name!r} ({field.type}): {error}") from error

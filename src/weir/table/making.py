@@ -15,7 +15,8 @@ from weir.config import WriterConfig
 from weir.env import SYSTEM, Env
 from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
 from weir.format.keys import check_key_type
-from weir.format.schema import TOMBSTONE
+from weir.format.nested import has_small_dictionary
+from weir.format.schema import TOMBSTONE, check_nesting
 from weir.format.sharding import (
     Identity,
     Sharding,
@@ -282,6 +283,14 @@ def _check_schema(schema: Any, key: Sequence[str]) -> None:
             raise InvalidInput(f"column name {name!r}: Lance allows no empty name and no '.'")
         if schema.names.count(name) > 1:
             raise InvalidInput(f"column {name!r} occurs twice")
+    for field in schema:
+        check_nesting(field)
+        if has_small_dictionary(field.type):
+            raise InvalidInput(
+                f"column {field.name!r}: the dictionary index of {field.type} is too small for the"
+                " values of many puts together; use int32, or the plain type, which Lance"
+                " compresses as well"
+            )
     for name in key:
         if name not in schema.names:
             raise InvalidInput(

@@ -20,6 +20,7 @@ from lance.fragment import FragmentSession
 from weir.env import Env
 from weir.format import bloom, paths
 from weir.format.keys import pk_values
+from weir.format.nested import as_type
 from weir.format.schema import (
     FIELD_ID,
     TOMBSTONE,
@@ -75,7 +76,7 @@ class _Projection:
         if self.is_same:
             return rows
         columns = [
-            column.cast(field.type) if field.type.num_fields else column
+            as_type(column, field.type) if field.type.num_fields else column
             for column, field in zip(rows.columns, self.source, strict=True)
         ]
         shaped = type(rows).from_arrays(columns, schema=self.source)

@@ -1,0 +1,133 @@
+"""Nested columns: which nulls they may hold, and how they change their type without a copy.
+
+Keeps
+  F-15 one rule of nulls for intake and for every reader
+The rule is Arrow's: a field declared not null holds no null where its parents are there. Below a
+null parent it may hold anything; Spark puts nulls there, and so does a delete marker, of which
+nothing counts but its key. Arrow's own `cast` knows no parents and refuses such rows, so nothing
+that reads may use it on a nested column: `as_type` is for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+_Column = TypeVar("_Column", pa.Array, pa.ChunkedArray)
+
+NESTING_MAX: Final = 60
+"""Levels of a column's type. Arrow reads no more than 64 from a stream, and the stream and the
+batch around the column take some."""
+
+
+def as_type(column: _Column, dtype: pa.DataType, *, safe: bool = True) -> _Column:
+    """`column` as exactly `dtype`, the metadata and nullability of nested fields included.
+
+    No copy where only those differ, else a cast. Whether nulls are where they may be is not asked:
+    that is for `find_null`, when rows come in.
+    """
+    if column.type.equals(dtype, check_metadata=True):
+        return column
+    if not dtype.num_fields:
+        return column.cast(dtype, safe=safe)
+    if isinstance(column, pa.ChunkedArray):
+        chunks = [as_type(chunk, dtype, safe=safe) for chunk in column.chunks]
+        return pa.chunked_array(chunks, type=dtype)
+    if not column.type.equals(dtype):
+        loose = _loose(dtype)
+        if not _loose(column.type).equals(loose):
+            column = column.cast(loose, safe=safe)
+    return pa.array(_Typed(column, dtype))
+
+
+class _Typed:
+    """An array under another type of the same layout, as the Arrow C interface hands it over."""
+
+    def __init__(self, array: pa.Array, dtype: pa.DataType) -> None:
+        self._array = array
+        self._dtype = dtype
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
+        return self._dtype.__arrow_c_schema__(), self._array.__arrow_c_array__()[1]
+
+
+@lru_cache(maxsize=1024)
+def _loose(dtype: pa.DataType) -> pa.DataType:
+    """The type with every nested field nullable and without metadata."""
+    fields = [
+        pa.field(child.name, _loose(child.type))
+        for child in (dtype.field(i) for i in range(dtype.num_fields))
+    ]
+    if pa.types.is_struct(dtype):
+        return pa.struct(fields)
+    if pa.types.is_list(dtype):
+        return pa.list_(fields[0])
+    if pa.types.is_large_list(dtype):
+        return pa.large_list(fields[0])
+    if pa.types.is_fixed_size_list(dtype):
+        return pa.list_(fields[0], dtype.list_size)
+    if pa.types.is_map(dtype):
+        key, value = _loose(dtype.key_type), _loose(dtype.item_type)
+        return pa.map_(key, pa.field(dtype.item_field.name, value), dtype.keys_sorted)
+    return dtype
+
+
+def nesting(dtype: pa.DataType) -> int:
+    """Levels of the type; 1 for a plain one."""
+    deepest, level = 0, [dtype]
+    while level:
+        deepest += 1
+        level = [t.field(i).type for t in level for i in range(t.num_fields)]
+    return deepest
+
+
+def has_small_dictionary(dtype: pa.DataType) -> bool:
+    """True for a dictionary whose index may be too small for the values of two batches together.
+
+    Such rows can be written, entry by entry, and not be read together.
+    """
+    if pa.types.is_dictionary(dtype):
+        return int(dtype.index_type.bit_width) < 32
+    return any(has_small_dictionary(dtype.field(i).type) for i in range(dtype.num_fields))
+
+
+def is_strict(dtype: pa.DataType) -> bool:
+    """True when a field inside is declared not null, so that `find_null` may find something."""
+    if pa.types.is_map(dtype):  # keys are never null, which Arrow's own validation sees to
+        return not dtype.item_field.nullable or is_strict(dtype.item_type)
+    children = [dtype.field(i) for i in range(dtype.num_fields)]
+    return any(not child.nullable or is_strict(child.type) for child in children)
+
+
+def find_null(column: pa.Array, path: str) -> str | None:
+    """The path of a nested field that is declared not null and holds a null, unless its parent is
+    null itself; None when there is none."""
+    for child, values in _children(column):
+        where = f"{path}.{child.name}"
+        if not child.nullable and values.null_count:
+            return where
+        found = find_null(values, where) if is_strict(child.type) else None
+        if found is not None:
+            return found
+    return None
+
+
+def _children(column: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
+    """The fields directly inside, with their values where the parent is there."""
+    dtype = column.type
+    if isinstance(dtype, pa.BaseExtensionType):
+        yield from _children(column.storage)
+    elif pa.types.is_struct(dtype):
+        there = column.is_valid() if column.null_count else None
+        for i in range(dtype.num_fields):
+            values = column.field(i)
+            yield dtype.field(i), values if there is None else values.filter(there)
+    elif pa.types.is_map(dtype):
+        pairs = pa.struct([dtype.key_field, dtype.item_field])
+        as_list = pa.array(_Typed(column, pa.list_(pa.field("entries", pairs, nullable=False))))
+        yield from _children(as_list.flatten())
+    elif dtype.num_fields:  # lists of all kinds; flattening leaves out what null lists cover
+        yield dtype.field(0), column.flatten()
