@@ -768,6 +768,36 @@ MUTANTS = (
         tests("tests/rules/test_edges_checkpoints.py", "-k", "k5"),
         "K-5",
     ),
+    Mutant(
+        "only the decoder knows how large an entry may be",
+        "src/weir/format/wal_entry.py",
+        "    if size > max_bytes:\n        raise _too_large(size, max_bytes)\n",
+        "",
+        tests("tests/rules/test_edges_intake.py"),
+        "F-15",
+        more=(
+            (
+                "        if len(entry) > self._max_bytes:\n",
+                "        if len(entry) > 1 << 40:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a null below a null struct cannot be read",
+        "src/weir/format/nested.py",
+        "    return pa.array(_Typed(column, dtype))\n",
+        "    return column.cast(dtype, safe=safe)\n",
+        tests("tests/rules/test_edges_intake.py"),
+        "F-15",
+    ),
+    Mutant(
+        "a null in a nested field that may hold none is accepted",
+        "src/weir/format/nested.py",
+        "        if not child.nullable and values.null_count:\n            return where\n",
+        "",
+        tests("tests/rules/test_edges_intake.py"),
+        "F-15",
+    ),
 )
 
 

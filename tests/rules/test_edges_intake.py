@@ -14,8 +14,8 @@ from weir.errors import InvalidInput, SchemaMismatch
 from weir.format import paths
 from weir.format.nested import NESTING_MAX
 from weir.format.schema import TOMBSTONE
+from weir.format.sharding import Bucket
 from weir.format.wal_entry import EntryEncoder, decode_entry
-from weir.table.sharding import Bucket
 from weir.types import Epoch, Generation, Position
 
 SURE = pa.field("a", pa.int64(), nullable=False)

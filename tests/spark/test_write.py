@@ -211,3 +211,23 @@ def test_many_small_batches_are_flushed_as_they_pile_up(
     assert 1 <= len(manifest.sstables) <= 4
     assert table.shard(0).tailer().tip() - manifest.replay_after <= 7
     assert in_weir(table) == once(dict.fromkeys(range(12), "x"))
+
+
+def test_f15_a_null_struct_whose_child_is_not_null_can_be_read_after_spark_wrote_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inner = pa.struct([pa.field("a", pa.int64(), nullable=False)])
+    shape = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", inner)])
+    table = weir.create(str(tmp_path / "t"), shape, primary_key=["id"])
+    rows = [(1, None), (2, (5,))]
+    for ddl in ("id bigint, s struct<a: bigint not null>", "id bigint, s struct<a: bigint>"):
+        weir.spark.write(spark.createDataFrame(rows, ddl), table.uri)
+        found = weir.open(table.uri).scan().to_table().sort_by("id").column("s").to_pylist()
+        assert found == [None, {"a": 5}]
+        back = spark.read.format("weir").load(table.uri).orderBy("id").collect()
+        assert [row.s and row.s.a for row in back] == [None, 5]
+    with pytest.raises(Exception, match="declared not null"):
+        weir.spark.write(
+            spark.createDataFrame([(3, (None,))], "id bigint, s struct<a: bigint>"), table.uri
+        )
+    assert table.scan().to_table().num_rows == 2

@@ -6,8 +6,8 @@ another's after a lost answer, F-9; exactly-once tokens, P-2) therefore rides in
 of the first record batch, which pylance ignores.
 
 Bytes read from a store are not trusted: an entry is checked completely before any of it is used.
-Whatever the decoder would refuse the encoder refuses first (F-15): its size and its tokens here, its
-values and nulls in `weir.log.intake`, its nesting in `weir.format.schema`.
+What the decoder would refuse is refused before it is written (F-15): its size and its tokens here,
+its values and nulls in `weir.log.intake`, its nesting in `weir.format.schema`.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ def _private(metadata: Mapping[bytes, bytes]) -> tuple[str | None, tuple[tuple[s
     return None if raw_id is None else raw_id.decode("utf-8"), tuple(tokens)
 
 
-def check_token(app: str, version: int) -> None:
+def check_token(app: object, version: object) -> None:
     """Raise `InvalidInput` for an exactly-once token that could not be read back."""
     if not isinstance(app, str) or type(version) is not int:
         raise InvalidInput(
