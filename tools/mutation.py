@@ -255,8 +255,9 @@ MUTANTS = (
     Mutant(
         "replay stops at a hole",
         "src/weir/log/tailer.py",
-        "                if self._came_meanwhile(self.position):\n                    continue\n"
-        "                raise self._hole(self.position)\n",
+        "                if not self._came_meanwhile(self.position):\n"
+        "                    raise self.log.hole(self.position)\n"
+        "                continue\n",
         "                return\n",
         tests("tests/regress/test_entry_between_two_looks_is_no_hole.py"),
         "F-6",
@@ -458,8 +459,8 @@ MUTANTS = (
     Mutant(
         "a change feed does not ask what was collected",
         "src/weir/spark/feed.py",
-        "        if after >= floor:\n",
-        "        if True:\n",
+        "                held = kept is not None and kept.get(shard, 0) <= first\n",
+        "                held = True\n",
         tests("tests/spark/test_stream.py", "-k", "named_consumer"),
         "P-3",
     ),
@@ -522,10 +523,41 @@ MUTANTS = (
     Mutant(
         "a checkpoint is read in the store the log is in now",
         "src/weir/log/wal_store.py",
-        "        return site if position > site.wal_after else self.site_of(shard, position)\n",
-        "        return site\n",
+        "        if position > current.after:\n",
+        "        if position >= 0:\n",
         soak(1500, "moves"),
         "K-7",
+    ),
+    Mutant(
+        "a tailer does not hear of a move",
+        "src/weir/log/tailer.py",
+        "        self.log.site(floors)  # S-3: the floors tell of a move\n",
+        "",
+        tests(
+            "tests/rules/test_edges_log_places.py::"
+            "test_s9_a_feed_that_was_open_before_follows_every_move"
+        ),
+        "S-9",
+    ),
+    Mutant(
+        "a place of before has no end",
+        "src/weir/log/wal_store.py",
+        "        last = places[index + 1].after if index + 1 < len(places) else None\n",
+        "        last = None\n",
+        tests("tests/rules/test_edges_log_places.py"),
+        "S-9",
+    ),
+    Mutant(
+        "a feed hands out what a zombie left in a collected place",
+        "src/weir/log/tailer.py",
+        "                self.log.require_uncollected(entries[0].position, self.log.floors())\n"
+        "                yield from self._accept(entries)\n",
+        "                yield from self._accept(entries)\n",
+        tests(
+            "tests/rules/test_edges_log_places.py::"
+            "test_g7c_a_row_that_nobody_acknowledged_is_never_handed_out"
+        ),
+        "G-7",
     ),
     Mutant(
         "a fold passes entries above one that was flushed meanwhile",
@@ -667,10 +699,34 @@ MUTANTS = (
     Mutant(
         "checkpoints hold nothing in former WAL stores",
         "src/weir/upkeep/gc/shard.py",
-        "        _delete_wal(replace(site, wal=store), here, replace(state, wal=left))\n",
-        "        _delete_wal(replace(site, wal=store), here, replace(state, wal=left, pins=()))\n",
+        "        _delete_wal(place, job, replace(state, wal=left))\n",
+        "        _delete_wal(place, job, replace(state, wal=left, pins=()))\n",
         tests("tests/rules/test_wal_store.py", "-k", "g1"),
         "G-1",
+    ),
+    Mutant(
+        "a planned deletion takes the table's own store",
+        "src/weir/upkeep/gc/delete_task.py",
+        "        return core.wal_stores.bearing(batch.shard, batch.uri, batch.store_id)\n",
+        "        return core.store\n",
+        tests("tests/rules/test_edges_collection.py", "-k", "where_it_is_and_was"),
+        "S-8",
+    ),
+    Mutant(
+        "a deletion does not ask whose store it is",
+        "src/weir/upkeep/gc/tasks.py",
+        "        require_store_id(store, batch.shard, batch.store_id)\n",
+        "        pass\n",
+        tests("tests/rules/test_edges_collection.py", "-k", "given_away"),
+        "S-8",
+    ),
+    Mutant(
+        "entries of a WAL store are aged by the table's clock",
+        "src/weir/upkeep/gc/shard.py",
+        "    return replace(found.sorted(), now=now)\n",
+        "    return found.sorted()\n",
+        tests("tests/rules/test_edges_collection.py", "-k", "g3"),
+        "G-3",
     ),
     Mutant(
         "a change of routing from an old record",

@@ -691,7 +691,7 @@ def test_tasks_travel_as_json_and_run_anywhere(place: Place) -> None:
     assert place.positions() == list(range(1, 9))
     for text in [json.dumps(task.to_dict()) for task in tasks] * 2:
         batch = Batch.from_dict(json.loads(text))
-        delete_batch(place.store, batch.paths)
+        delete_batch(place.store, batch)
     assert place.positions() == [1, 3, 8]
 
 

@@ -33,7 +33,7 @@ from weir.log.fence import Claim, claim_shard
 from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.ownership import Ownership
-from weir.log.site import ShardSite
+from weir.log.site import HasSite, ShardSite
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
 from weir.types import Epoch, Generation, Position
 
@@ -45,12 +45,8 @@ Token = tuple[str, int]
 """An exactly-once token: application and its batch number (P-2)."""
 
 
-class HasSite(Protocol):
+class OpenShard(HasSite, Protocol):
     """What `open` needs to know of a shard: `weir.Shard` has it."""
-
-    @property
-    def site(self) -> ShardSite:
-        """Where the shard is."""
 
     @property
     def table_schema(self) -> TableSchema:
@@ -88,7 +84,7 @@ class WalAppender:
         self._in_flight = False
 
     @classmethod
-    def open(cls, shard: HasSite, *, fence_ttl: float = DEFAULT_FENCE_TTL) -> WalAppender:
+    def open(cls, shard: OpenShard, *, fence_ttl: float = DEFAULT_FENCE_TTL) -> WalAppender:
         """Claim the shard and fence every older writer; a write. See `claim_shard` for what it
         raises.
 

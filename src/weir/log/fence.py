@@ -87,14 +87,8 @@ def _next_position(
     site: ShardSite, manifest: ShardManifest | None, floors: FloorValues
 ) -> Position:
     """F-2: above the tip found, and above everything any record says was used."""
-    known = max(
-        floors.wal,
-        floors.used,
-        manifest.last_seen if manifest else 0,
-        manifest.replay_after if manifest else 0,
-    )
     try:
-        return Position(find_tip(site, Position(known)) + 1)
+        return Position(find_tip(site, Position(floors.highest_used(manifest))) + 1)
     except SnapshotExpired as moved:
         raise WalMoved(str(moved)) from moved
 

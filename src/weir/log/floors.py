@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weir.format import paths
+from weir.format.manifest import ShardManifest
 from weir.log.site import ShardSite
 from weir.store.api import ObjectExists
 
@@ -33,6 +34,12 @@ class FloorValues:
     used: int = 0
     open: int = 0
     store: int = 0
+
+    def highest_used(self, manifest: ShardManifest | None) -> int:
+        """The highest position that the manifest or any mark says was used (F-2)."""
+        if manifest is None:
+            return max(self.wal, self.used)
+        return max(self.wal, self.used, manifest.last_seen, manifest.replay_after)
 
     def is_closed(self, replay_after: int, last_seen: int) -> bool:
         """True when no row can be in the log beyond R: losing the log loses nothing (S-2)."""

@@ -4,7 +4,9 @@ Keeps
   F-7  an entry with rows whose epoch is lower than its predecessor's is damage
   F-12 fences are passed over for readers of rows, and shown to those who ask for raw entries
   G-7c the WAL floor tells a collected prefix from a hole; a hole is `MissingEntry`, never a silent
-       skip
+       skip. It is read after the entries and before they are handed out: what lies in a collected
+       place is a zombie's, and nobody acknowledged it
+  S-9  the log is followed from store to store, as `ShardLog` knows them
 Entries are fetched concurrently ahead of the reader and handed out in order.
 """
 
@@ -12,14 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from weir.errors import CorruptEntry, MissingEntry, SnapshotExpired
+from weir.errors import CorruptEntry
 from weir.format import paths
 from weir.format.wal_entry import WalEntry, decode_entry
-from weir.log.appender import HasSite
-from weir.log.floors import FloorValues
-from weir.log.manifests import Manifests
-from weir.log.site import ShardSite
-from weir.log.tip import find_tip
+from weir.log.shard_log import ShardLog
+from weir.log.site import HasSite, ShardSite, Stretch
 from weir.store.api import ObjectMissing, is_local
 from weir.types import Position
 
@@ -36,11 +35,11 @@ it is decoded. 500 entries of 41 kB took 88 us each in rounds of 256, 62 in roun
 
 
 class WalTailer:
-    """A reader of one shard's log. Not for use by several threads at once."""
+    """A reader of one shard's log, wherever it was moved. Not for several threads at once."""
 
     def __init__(
         self,
-        shard: HasSite | ShardSite,
+        shard: ShardLog | ShardSite | HasSite,
         start: int | None = None,
         *,
         fences: bool = False,
@@ -49,15 +48,13 @@ class WalTailer:
 
         With `fences=True` iteration also yields fence entries.
         """
-        self.site = shard if isinstance(shard, ShardSite) else shard.site
-        self._manifests = Manifests(self.site)
-        self.floors: FloorValues | None = None
-        """The floors as last read, at the end of the log; they tell whether it was moved (S-3)."""
-        self._is_local = is_local(self.site.wal)
+        self.log = ShardLog.of(shard)
+        self._stretch: Stretch | None = None
         self._fences = fences
-        self._start = start
         self._position = Position(start) if start is not None else None
         self._epoch = 0
+        self._seen = 0
+        """The highest position found: whatever lies below it was written."""
         self._entry_bytes = 4096.0
         self._ahead = PREFETCH_ENTRIES_FIRST
 
@@ -65,40 +62,40 @@ class WalTailer:
     def position(self) -> Position:
         """The position the next iteration step will read."""
         if self._position is None:
-            self._position = Position(self._manifests.floors.load().wal + 1)
+            self._position = Position(self.log.floors().wal + 1)
         return self._position
 
     def tip(self) -> Position:
-        """The last position used, 0 for an empty log. Two or three requests when little was
+        """The last position used, 0 for an empty log. Three rounds of requests when little was
         added."""
-        manifest, floors = self._manifests.latest_with_floors()
-        known = max(floors.wal, floors.used, manifest.last_seen if manifest else 0)
-        return find_tip(self.site, Position(known))
+        return self.log.tip()
 
     def read(self, position: int) -> WalEntry | None:
         """The entry at that position, fences included; None when the log has not got there yet.
 
         Raises `SnapshotExpired` when it was collected, `MissingEntry` when it should exist and does
-        not, `CorruptEntry` when its bytes are not those of an entry. One request.
+        not, `CorruptEntry` when its bytes are not those of an entry. A get and a listing.
         """
-        path = paths.wal_path(self.site.shard, Position(position))
-        try:
-            data = self.site.wal.get(path).data
-        except ObjectMissing:
-            if not self._came_meanwhile(Position(position)):
-                return None
-            data = self._reread(Position(position), path)
+        path = paths.wal_path(self.log.shard, Position(position))
+        while True:
+            try:
+                data = self._where(position).site.wal.get(path).data
+                break
+            except ObjectMissing:
+                if not self._came_meanwhile(Position(position)):
+                    return None
+        self.log.require_uncollected(position, self.log.floors())
         return decode_entry(data, position=Position(position), path=path)
 
     def __iter__(self) -> Iterator[WalEntry]:
         """Entries from the current position to the end of the log as it is when reached."""
         while True:
             entries = self._fetch(self._window())
-            if not entries:
-                if self._came_meanwhile(self.position):
-                    continue
+            if entries:
+                self.log.require_uncollected(entries[0].position, self.log.floors())
+                yield from self._accept(entries)
+            elif not self._came_meanwhile(self.position):
                 return
-            yield from self._accept(entries)
 
     def follow(
         self, poll: float = 0.1, *, stop: Callable[[], bool] = lambda: False
@@ -108,44 +105,56 @@ class WalTailer:
         while not stop():
             yield from self
             if not stop():
-                self.site.env.clock.sleep(poll)
+                self.log.env.clock.sleep(poll)
 
-    def read_range(self, after: int, last: int) -> Iterator[WalEntry]:
-        """Every entry in `(after, last]`, fences included, in order; a missing one is an error."""
+    def read_range(self, after: int, last: int, *, pinned: bool = False) -> Iterator[WalEntry]:
+        """Every entry in `(after, last]`, fences included, in order; a missing one is an error.
+
+        `pinned` says that a checkpoint or a consumer holds them, so that the floor may have passed.
+        """
         self._position = Position(after + 1)
         while self.position <= last:
             # All of these must be there; but entries may be large, and their size is not known yet.
             self._ahead = max(self._ahead, 4 * PREFETCH_ENTRIES_FIRST)
-            want = min(self._window(), last - self.position + 1)
-            entries = self._fetch(want)
+            entries = self._fetch(min(self._window(), last - self.position + 1))
             if not entries:
-                if self._came_meanwhile(self.position):
-                    continue
-                raise self._hole(self.position)
+                if not self._came_meanwhile(self.position):
+                    raise self.log.hole(self.position)
+                continue
+            if not pinned:
+                self.log.require_uncollected(entries[0].position, self.log.floors())
             for entry in entries:
                 self._check_epoch(entry)
                 self._position = Position(entry.position + 1)
                 yield entry
 
+    def _where(self, position: int) -> Stretch:
+        """The part of the log that the position lies in; asked for once for each part (S-9)."""
+        if self._stretch is None or not self._stretch.holds(position):
+            self._stretch = self.log.stretch(position)
+        return self._stretch
+
     def _window(self) -> int:
-        aim = PREFETCH_BYTES_LOCAL if self._is_local else PREFETCH_BYTES
+        wal = self._where(self.position).site.wal
+        aim = PREFETCH_BYTES_LOCAL if is_local(wal) else PREFETCH_BYTES
         return max(4, min(self._ahead, int(aim / self._entry_bytes)))
 
     def _fetch(self, count: int) -> list[WalEntry]:
         """Up to `count` entries from the current position, ending before the first missing one."""
         first = self.position
-        wanted = [paths.wal_path(self.site.shard, Position(first + i)) for i in range(count)]
-        data = self.site.wal.get_many(wanted)
+        where = self._where(first)
+        wanted = [
+            paths.wal_path(self.log.shard, Position(first + i))
+            for i in range(where.count(first, count))
+        ]
+        data = where.site.wal.get_many(wanted)
         self._ahead = min(2 * self._ahead, PREFETCH_ENTRIES)
-        if None in data:
+        found = [offset for offset, body in enumerate(data) if body is not None]
+        if found:
+            self._seen = max(self._seen, first + found[-1])
+        if len(found) < len(data):
             self._ahead = PREFETCH_ENTRIES_FIRST
-            end = data.index(None)
-            if any(later is not None for later in data[end:]):
-                # Perhaps it was only written after we looked: the later one proves it exists by
-                # now.
-                data[end] = self._reread(Position(first + end), wanted[end])
-                return self._decode(first, wanted[: end + 1], data[: end + 1])
-            data = data[:end]
+            data = data[: data.index(None)]
         return self._decode(first, wanted, data)
 
     def _decode(
@@ -160,13 +169,6 @@ class WalTailer:
             )
         return entries
 
-    def _reread(self, position: Position, path: str) -> bytes:
-        try:
-            return self.site.wal.get(path).data
-        except ObjectMissing:
-            self._came_meanwhile(position)
-            raise self._hole(position) from None
-
     def _accept(self, entries: list[WalEntry]) -> Iterator[WalEntry]:
         for entry in entries:
             self._check_epoch(entry)
@@ -179,9 +181,9 @@ class WalTailer:
             self._epoch = entry.epoch
         elif not entry.is_fence:
             raise CorruptEntry(
-                f"{self.site}: the entry at position {entry.position} has epoch {entry.epoch} "
+                f"{self.log}: the entry at position {entry.position} has epoch {entry.epoch} "
                 f"below the epoch {self._epoch} before it (F-7); look at "
-                f"{paths.wal_path(self.site.shard, entry.position)}"
+                f"{paths.wal_path(self.log.shard, entry.position)}"
             )
         # A fence that fell behind holds no rows and owns nothing: a native claimant looks for the
         # tip only after its claim, and one that slept in between leaves its fence above a newer
@@ -189,30 +191,21 @@ class WalTailer:
 
     def _came_meanwhile(self, position: Position) -> bool:
         """Nothing was found at `position`: False if the log just ends there, True if it was written
-        since.
+        since, or goes on in another store.
 
         Raises when neither can be: `SnapshotExpired`, or `MissingEntry` for a hole.
         """
-        manifest, floors = self._manifests.latest_with_floors()
-        self.floors = floors
-        if position <= floors.wal:
-            raise SnapshotExpired(
-                f"{self.site}: position {position} was collected, the log now starts after "
-                f"{floors.wal}; "
-                "start there, or read the table at a checkpoint"
-            )
-        known = max(floors.used, manifest.last_seen if manifest else 0)
-        if position > known:
+        looked = self._where(position)
+        manifest, floors = self.log.state()
+        self.log.require_uncollected(position, floors)
+        self.log.site(floors)  # S-3: the floors tell of a move
+        self._stretch = self.log.stretch(position)
+        if self._stretch != looked:
+            return True
+        if position > max(self._seen, floors.highest_used(manifest)):
             return False
         # The manifest is younger than our look at the log: only a second look tells a hole.
-        if self.site.wal.head(paths.wal_path(self.site.shard, position)) is None:
-            raise self._hole(position)
-        return True
-
-    def _hole(self, position: Position) -> MissingEntry:
-        return MissingEntry(
-            f"{self.site}: the log has a hole at position {position}, "
-            f"{paths.wal_path(self.site.shard, position)} does not exist although later entries "
-            "were written. "
-            "Rows may be lost; restore that object or clone from a checkpoint."
-        )
+        if looked.site.wal.head(paths.wal_path(self.log.shard, position)) is not None:
+            return True
+        self.log.require_uncollected(position, self.log.floors())
+        raise self.log.hole(position)

@@ -30,7 +30,7 @@ from weir.errors import (
 )
 from weir.format import paths
 from weir.log.floors import Floors, FloorValues
-from weir.log.site import ShardSite
+from weir.log.site import ShardSite, Stretch
 from weir.records import codec
 from weir.records.chain import Chain
 from weir.store.api import ObjectExists, ObjectMissing, Store
@@ -86,6 +86,15 @@ def read_store_id(wal: Store, shard: UUID) -> str | None:
     return str(raw.get("store_id"))
 
 
+def require_store_id(wal: Store, shard: UUID, store_id: str) -> None:
+    """`WalStoreMismatch` unless the store bears that id for the shard (S-1, S-8). One get."""
+    found = read_store_id(wal, shard)
+    if found is None:
+        raise lost_store(wal, shard, store_id)
+    if found != store_id:
+        raise foreign_store(wal, shard, found)
+
+
 def stamp_store_id(wal: Store, shard: UUID, store_id: str, table: str) -> None:
     """Write the id unless one is there; `WalStoreMismatch` when it is another's."""
     body = codec.dumps({"store_id": store_id, "table": table, "shard": str(shard)})
@@ -119,6 +128,8 @@ class WalStores:
         self._lock = env.threads.lock()
         self._opened: dict[str, Store] = {}
         self._places: dict[UUID, tuple[WalRecord, Store | None]] = {}
+        self._histories: dict[UUID, tuple[int, list[WalRecord]]] = {}
+        """By shard the number of its latest record and every place its log was in."""
         self.alias: str | None = None
         """A URI under which the recorded store may be reached as well (another mount point)."""
 
@@ -162,17 +173,17 @@ class WalStores:
 
     def _checked(self, shard: UUID, record: WalRecord) -> Store | None:
         """The store of a record, its identity checked (S-1); None: beside the data."""
-        if record.store_id is None:
+        if record.uri is None or record.store_id is None:
             return None
-        wal = self.at(record.uri)
-        if self.alias is not None and self.alias != record.uri:
+        return self.bearing(shard, record.uri, record.store_id)
+
+    def bearing(self, shard: UUID, uri: str, store_id: str) -> Store:
+        """The store at that URI, or where this handle reaches it, if it bears the id (S-1)."""
+        wal = self.at(uri)
+        if self.alias is not None and self.alias != uri:
             other = self.at(self.alias)
-            wal = other if read_store_id(other, shard) == record.store_id else wal
-        found = read_store_id(wal, shard)
-        if found is None:
-            raise lost_store(wal, shard, record)
-        if found != record.store_id:
-            raise foreign_store(wal, shard, found)
+            wal = other if read_store_id(other, shard) == store_id else wal
+        require_store_id(wal, shard, store_id)
         return wal
 
     def _remember(self, shard: UUID, record: WalRecord, wal: Store | None) -> ShardSite:
@@ -185,59 +196,78 @@ class WalStores:
             self.store, wal or self.store, shard, self._env, record.store_id, record.after
         )
 
-    def site_at(self, shard: UUID, position: int) -> ShardSite:
-        """Like `site_of`, and nothing is asked unless the log was moved after that position."""
-        site = self.site(shard)
-        return site if position > site.wal_after else self.site_of(shard, position)
+    def stretch(self, shard: UUID, position: int) -> Stretch:
+        """The part of the log that the position lies in, before moves or after them (S-9).
 
-    def site_of(self, shard: UUID, position: int) -> ShardSite:
-        """The shard with the store that took the entry at `position`, before moves or after them.
-
-        One list, a get for each record the shard ever had, one for the id. `WalStoreMismatch`.
+        Nothing is asked unless the log was moved after that position; then one list and a get for
+        each record the shard ever had, once, and one for the id. `WalStoreMismatch`.
         """
-        chosen = WalRecord()
+        known = self._places.get(shard)
+        current = known[0] if known else latest_record(self.store, shard)
+        if position > current.after:
+            # Only here is the store asked for that the log is in now: it may be out of reach.
+            site = self._site(shard, *known) if known else self.resolve(shard, current)
+            return Stretch(site, site.wal_after)
+        places = self._history(shard)
+        index = max(i for i, record in enumerate(places) if record.after < max(position, 1))
+        record = places[index]
+        last = places[index + 1].after if index + 1 < len(places) else None
+        return Stretch(self._site(shard, record, self._checked(shard, record)), record.after, last)
+
+    def _history(self, shard: UUID) -> list[WalRecord]:
+        """Where the log was and is, oldest first: a record for each place, in its time."""
+        known, _ = self._places.get(shard, (WalRecord(), None))
+        seq, places = self._histories.get(shard, (-1, []))
+        if seq >= known.seq and places:
+            return places
+        places = [WalRecord()]
         for found in Chain(self.store, paths.wal_store_chain(shard)).all():
             path = paths.chain_path(paths.wal_store_chain(shard), found.seq)
             record = _decode(found.seq, codec.loads(found.data, path), path)
-            if record.prepared_by is None and record.after < position:
-                chosen = record
-        return self._site(shard, chosen, self._checked(shard, chosen))
+            seq = found.seq
+            # A prepared move has not happened, and a refused one leaves the log where it was.
+            if record.prepared_by is None and record.store_id != places[-1].store_id:
+                places.append(record)
+        with self._lock:
+            self._histories[shard] = (seq, places)
+        return places
 
-    def former(self, shard: UUID) -> tuple[list[Store], list[str]]:
+    def former(self, shard: UUID) -> tuple[list[ShardSite], list[str]]:
         """Stores that held the log before and still bear the id it was known by; for collection.
 
         The table's own is not among them, nor the one the log is in now, nor one that is gone. What
         could not be asked is told in words (S-6). One list, a get for each record.
         """
-        current = latest_record(self.store, shard)
-        known: dict[str, str] = {}
-        for found in Chain(self.store, paths.wal_store_chain(shard)).all():
-            path = paths.chain_path(paths.wal_store_chain(shard), found.seq)
-            record = _decode(found.seq, codec.loads(found.data, path), path)
-            if record.uri is not None and record.store_id is not None:
-                known[record.store_id] = record.uri
-        known.pop(current.store_id or "", None)
-        stores, notes = [], []
-        for store_id, uri in known.items():
+        self.forget(shard)
+        places = self._history(shard)
+        known = {r.store_id: r for r in places if r.store_id is not None}
+        known.pop(places[-1].store_id or "", None)
+        sites, notes = [], []
+        for store_id, record in known.items():
+            assert record.uri is not None, "S-1: an id belongs to a URI"
             try:
-                there = read_store_id(self.at(uri), shard)
+                wal = self.at(record.uri)
+                there = read_store_id(wal, shard)
             except (StoreError, InvalidInput) as error:
-                notes.append(f"shard {shard}: what its log left in {uri} stays (S-6): {error}")
+                notes.append(
+                    f"shard {shard}: what its log left in {record.uri} stays (S-6): {error}"
+                )
                 continue
             if there == store_id:
-                stores.append(self.at(uri))
-        return stores, notes
+                sites.append(self._site(shard, record, wal))
+        return sites, notes
 
     def forget(self, shard: UUID) -> None:
         """Let the next `site` look at the chain."""
         with self._lock:
             self._places.pop(shard, None)
+            self._histories.pop(shard, None)
 
 
-def lost_store(wal: Store, shard: UUID, record: WalRecord) -> WalStoreMismatch:
+def lost_store(wal: Store, shard: UUID, store_id: str) -> WalStoreMismatch:
     """The error for a store that should have the log and is empty."""
     return WalStoreMismatch(
-        f"{wal.uri} is recorded as the WAL store of shard {shard} (id {record.store_id}) but does"
+        f"{wal.uri} is recorded as the WAL store of shard {shard} (id {store_id}) but does"
         " not hold that id: the disk was wiped, or it is the disk of another machine. Reads with"
         " freshness='flushed' need no log; a writer can be opened if no row was left in it (S-2)"
     )

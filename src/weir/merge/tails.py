@@ -60,13 +60,7 @@ class Tails:
 
         Raises `SnapshotExpired` when entries after the manifest's R were collected while we looked.
         """
-        known = max(
-            self._tips.get(site.shard, 0),
-            manifest.last_seen,
-            manifest.replay_after,
-            floors.wal,
-            floors.used,
-        )
+        known = max(self._tips.get(site.shard, 0), floors.highest_used(manifest))
         tip = find_tip(site, Position(known))
         # Entries are flushed and collected while we probe, and what is gone looks like the end of
         # the log. The floor rises before anything goes: read after the probes, it tells (G-7c).
@@ -107,7 +101,7 @@ class Tails:
             start += 1
         if start == last:
             return
-        for entry in WalTailer(site).read_range(start, last):
+        for entry in WalTailer(site).read_range(start, last, pinned=True):
             size = entry.size + _ENTRY_OVERHEAD_BYTES
             yield self._entries.put((site.shard, int(entry.position)), entry, size)
 

@@ -20,7 +20,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from weir.errors import InvalidInput, MissingEntry, SnapshotExpired, StoreDenied, StoreError
+from weir.errors import InvalidInput, SnapshotExpired, StoreDenied, StoreError
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
 from weir.log.tailer import WalTailer
@@ -124,45 +124,30 @@ class Changes:
         """Every shard to the end of its log as it is now."""
         schema = self._core.schema()
         for shard in self._core.shard_ids():
-            while True:
-                tailer = self._tailer(shard)
-                try:
-                    yield from self._read(shard, tailer, schema)
-                    break
-                except MissingEntry:
-                    # S-3: perhaps the log goes on in another store.
-                    here = self._core.wal_stores.site_of(shard, int(tailer.position))
-                    if here.wal_id == tailer.site.wal_id:
-                        raise
-                    self._positions[shard] = int(tailer.position) - 1
-                    del self._tailers[shard]
+            if shard not in self._tailers:
+                self._tailers[shard] = self._start(shard)
+            yield from self._read(shard, self._tailers[shard], schema)
             if self._stop():
                 return
 
-    def _tailer(self, shard: UUID) -> WalTailer:
-        known = self._tailers.get(shard)
-        if known is None or known.site.wal_id != self._core.site(shard, known.floors).wal_id:
-            self._tailers[shard] = self._start(shard)
-        return self._tailers[shard]
-
     def _start(self, shard: UUID) -> WalTailer:
-        site = self._core.beside(shard)
-        manifests = self._core.tails.manifests(site)
-        floor = manifests.floors.load().wal
+        shard_log = self._core.log(shard)
+        floor = shard_log.floors().wal
         known = self._positions.get(shard)
         if known is None and self._resumes and floor:
             raise SnapshotExpired(
-                f"{site}: the bookmark knows nothing of this shard, and its log was collected up to"
-                f" position {floor}; read the table once (scan), then follow from a new bookmark"
+                f"{shard_log}: the bookmark knows nothing of this shard, and its log was collected"
+                f" up to position {floor}; read the table once (scan), then follow from a new"
+                " bookmark"
             )
         if known is not None and known < floor:
             raise SnapshotExpired(
-                f"{site}: the bookmark stands at position {known}, and the log was collected up to"
-                f" {floor}; read the table once (scan), then follow from a new bookmark"
+                f"{shard_log}: the bookmark stands at position {known}, and the log was collected"
+                f" up to {floor}; read the table once (scan), then follow from a new bookmark"
             )
         start = (floor if known is None else known) + 1
         self._positions.setdefault(shard, start - 1)
-        return WalTailer(self._core.wal_stores.site_of(shard, start), start)
+        return WalTailer(shard_log, start)
 
     def _read(self, shard: UUID, tailer: WalTailer, schema: TableSchema) -> Iterator[Change]:
         for entry in tailer:

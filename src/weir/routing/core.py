@@ -26,6 +26,7 @@ from weir.format.sharding import (
 )
 from weir.lake.api import Lake
 from weir.log.floors import FloorValues
+from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.wal_store import WalRecord, WalStores
 from weir.merge.tails import Tails
@@ -105,9 +106,14 @@ class Core:
         """
         return self.wal_stores.site(shard, floors)
 
+    def log(self, shard: UUID) -> ShardLog:
+        """The shard's manifest and log, wherever it is and was (S-9). Contacts nothing."""
+        site = self.beside(shard)
+        return ShardLog(site, self.wal_stores, self.tails.manifests(site))
+
     def site_at(self, shard: UUID, position: int) -> ShardSite:
         """Where that entry is: a checkpoint may hold the log as it was before a move (S-3)."""
-        return self.wal_stores.site_at(shard, position)
+        return self.wal_stores.stretch(shard, position).site
 
     def beside(self, shard: UUID) -> ShardSite:
         """The shard for whoever never reads its log: manifests, floors, SSTables (S-5)."""

@@ -11,6 +11,7 @@ from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.format.sharding import Unsharded, Value
 from weir.lake.pylance_lake import PylanceLake
+from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.routing.core import Core
@@ -38,6 +39,11 @@ class Shard:
     def site(self) -> ShardSite:
         """Where the shard is."""
         return self._core.site(self.id)
+
+    @property
+    def log(self) -> ShardLog:
+        """Its manifest and its log, wherever that is and was."""
+        return self._core.log(self.id)
 
     @property
     def table_schema(self) -> TableSchema:
@@ -107,7 +113,7 @@ class Shard:
 
     def tailer(self, start: int | None = None, *, fences: bool = False) -> WalTailer:
         """A reader of the shard's log; see `WalTailer`."""
-        return WalTailer(self, start, fences=fences)
+        return WalTailer(self.log, start, fences=fences)
 
 
 def schema_for_writing(core: Core) -> TableSchema:

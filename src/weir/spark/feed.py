@@ -32,10 +32,10 @@ from weir.durations import seconds
 from weir.errors import InvalidInput, SnapshotExpired
 from weir.format.schema import TOMBSTONE, align_batch
 from weir.format.wal_entry import WalEntry
+from weir.log.tailer import WalTailer
 from weir.merge.levels import level_schema, shaped
 from weir.read.snapshot import Snapshot
 from weir.records.consumers import TTL, Consumer
-from weir.routing.shards import Shard
 from weir.spark.feed_offsets import advance, heads, positions_of, starting_positions
 from weir.spark.feed_schema import CHANGE, EPOCH, METADATA, POSITION, SHARD, wants_metadata
 from weir.spark.places import Place, number
@@ -142,6 +142,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             snapshot = Snapshot.from_json(end["snapshot"])
             return [InputPartition(part) for part in parts_of(table, snapshot)]
         after, through = positions_of(start), positions_of(end)
+        consumer = self._consumer()
+        kept = None if consumer is None else consumer.positions()
         found = []
         for shard, last in sorted(through.items()):
             first = after.get(shard, 0)
@@ -151,26 +153,13 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f" start {first}; the query's checkpoint belongs to another table"
                 )
             if last > first:
-                self._check_floor(table, shard, first)
-                found.append(InputPartition({"shard": str(shard), "after": first, "last": last}))
+                # For whom entries are held the floor says nothing, now or when they are read.
+                held = kept is not None and kept.get(shard, 0) <= first
+                if not held:
+                    _require_above_floor(table, shard, first)
+                part = {"shard": str(shard), "after": first, "last": last, "held": held}
+                found.append(InputPartition(part))
         return found
-
-    def _check_floor(self, table: weir.Table, shard: UUID, after: int) -> None:
-        core = table.core
-        floor = core.tails.manifests(core.beside(shard)).floors.load().wal
-        if after >= floor:
-            return
-        # At or below the floor entries are gone, unless they are held for this very consumer. That
-        # one is there proves nothing: a writer that slept may have put it into a collected place.
-        consumer = self._consumer()
-        held = None if consumer is None else consumer.positions()
-        if held is None or held.get(shard, 0) > after:
-            raise SnapshotExpired(
-                f"{table.uri} shard {shard}: the feed stands at position {after}, and the log was"
-                f" collected up to {floor}; entries {after + 1} to {floor} are gone. Start a new"
-                " query with startingOffsets snapshot or earliest, and name a consumer to keep"
-                " entries until they are read"
-            )
 
     def commit(self, end: Offset) -> None:
         """Spark has recorded everything up to `end`: the consumer lets go of it."""
@@ -199,8 +188,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from self._snapshot(table, part, target)
             return
         shard = UUID(part["shard"])
-        tailer = Shard(table.core, shard, None).tailer()
-        for entry in tailer.read_range(part["after"], part["last"]):
+        tailer = WalTailer(table.core.log(shard))
+        for entry in tailer.read_range(part["after"], part["last"], pinned=part["held"]):
             if not entry.is_fence:
                 yield from self._rows(table, shard, entry, target)
 
@@ -233,6 +222,21 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     batch, kinds, str(shard), int(entry.position), int(entry.epoch)
                 )
                 yield to_spark(rows, target)
+
+
+def _require_above_floor(table: weir.Table, shard: UUID, after: int) -> None:
+    """`SnapshotExpired` when entries after that position may be gone.
+
+    That one is there proves nothing: a writer that slept may have put it into a collected place.
+    """
+    floor = table.core.log(shard).floors().wal
+    if after < floor:
+        raise SnapshotExpired(
+            f"{table.uri} shard {shard}: the feed stands at position {after}, and the log was"
+            f" collected up to {floor}; entries {after + 1} to {floor} are gone. Start a new"
+            " query with startingOffsets snapshot or earliest, and name a consumer to keep"
+            " entries until they are read"
+        )
 
 
 def _with_metadata(

@@ -8,18 +8,14 @@ from typing import Any
 from uuid import UUID
 
 from weir.errors import InvalidInput
-from weir.format import paths
 from weir.routing.core import CONCURRENCY, Core
-from weir.types import Position
 
 
 def heads(core: Core) -> dict[UUID, int]:
-    """The last position used in each shard. One listing, and four requests a shard."""
+    """The last position used in each shard. One listing, and ten requests a shard."""
 
     def tip(shard: UUID) -> int:
-        site = core.site(shard)
-        manifest, floors = core.tails.latest(site)
-        return 0 if manifest is None else int(core.tails.tip(site, manifest, floors))
+        return int(core.log(shard).tip())
 
     ids = core.shard_ids()
     return dict(zip(ids, core.env.threads.map(tip, ids, workers=CONCURRENCY), strict=True))
@@ -29,7 +25,7 @@ def floors(core: Core) -> dict[UUID, int]:
     """Up to where each log was collected."""
 
     def floor(shard: UUID) -> int:
-        return int(core.tails.manifests(core.beside(shard)).floors.load().wal)
+        return int(core.log(shard).floors().wal)
 
     ids = core.shard_ids()
     return dict(zip(ids, core.env.threads.map(floor, ids, workers=CONCURRENCY), strict=True))
@@ -112,8 +108,5 @@ def _sizes(
     """Sizes of the next entries of each shard that is behind."""
     found = {}
     for shard, count in behind.items():
-        first = start.get(shard, 0) + 1
-        wanted = [paths.wal_path(shard, Position(first + i)) for i in range(min(count, most))]
-        metas = core.site(shard).wal.head_many(wanted)
-        found[shard] = [0 if meta is None else meta.size for meta in metas]
+        found[shard] = core.log(shard).sizes(start.get(shard, 0), min(count, most))
     return found

@@ -33,7 +33,6 @@ from weir.errors import (
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.lake.api import VersionedLake
-from weir.log.floors import FloorValues
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
@@ -209,7 +208,7 @@ def _durable_pin(core: Core, shard: UUID) -> ShardPin | None:
         if writer is None or acknowledged is None or writer.epoch != manifest.writer_epoch:
             # K-9: of a shard that somebody else claimed our writer knows nothing.
             try:
-                tip = find_tip(core.site(shard, floors), Position(_known(manifest, floors)))
+                tip = find_tip(core.site(shard, floors), Position(floors.highest_used(manifest)))
             except SnapshotExpired:
                 continue  # the log moved while we looked (S-3)
         else:
@@ -271,7 +270,7 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
             return None
         site = core.site(shard, floors)
         try:
-            tip = find_tip(site, Position(_known(manifest, floors)))
+            tip = find_tip(site, Position(floors.highest_used(manifest)))
         except SnapshotExpired:
             continue  # the log moved while we looked (S-3)
         if tip <= manifest.replay_after:
@@ -314,7 +313,3 @@ def _covering(
 def _holds_rows(site: ShardSite, manifest: ShardManifest, tip: Position) -> bool:
     entries = WalTailer(site).read_range(manifest.replay_after, tip)
     return any(entry.batches for entry in entries)
-
-
-def _known(manifest: ShardManifest, floors: FloorValues) -> int:
-    return max(manifest.last_seen, manifest.replay_after, floors.wal, floors.used)

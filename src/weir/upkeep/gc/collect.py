@@ -86,10 +86,12 @@ class Target:
     """Lets finished clones hold files of the base only."""
     detach: Callable[[], Collection[str]] = tuple
     """Lets go of parents this table shares no file with any more (C-14)."""
-    former: Mapping[UUID, Sequence[Store]] = field(default_factory=dict)
-    """By shard, stores that its log was moved away from and that can be reached (S-3)."""
+    former: Mapping[UUID, Sequence[ShardSite]] = field(default_factory=dict)
+    """By shard, places that its log was moved away from and that can be reached (S-3)."""
     base_keep_from: Callable[[], int | None] = lambda: None
     """The lowest base version that unfinished work still reads the history of (L-4)."""
+    table_id: str | None = None
+    """By which planned deletions know the table (S-8)."""
 
 
 def gc(
@@ -152,7 +154,7 @@ def target_of(table: CollectableTable) -> Target:
     core = table.core
     sites: list[ShardSite] = []
     notes: list[str] = []
-    former: dict[UUID, list[Store]] = {}
+    former: dict[UUID, list[ShardSite]] = {}
     for shard in core.shard_ids():
         try:
             # The floors tell of a move of the log since this handle last looked (S-3).
@@ -178,6 +180,7 @@ def target_of(table: CollectableTable) -> Target:
         notes=notes,
         former=former,
         base_keep_from=lambda: keep_base_from(core.store),
+        table_id=str(core.record.table_id),
     )
 
 
@@ -203,7 +206,7 @@ def collect(
     chosen = _kinds(kinds)
     report = GcReport(dry_run=dry_run, skipped=list(target.notes))
     began = target.env.clock.boottime()
-    deleter = Deleter(target.env, report, dry_run, workers, progress, planned)
+    deleter = Deleter(target.env, report, dry_run, workers, progress, planned, target.table_id)
     now = target.store.now()
     job = Job(
         lake=target.lake,

@@ -28,7 +28,7 @@ def epoch_runs(site: ShardSite, state: ShardState, ages: Ages) -> Sequence[Run]:
     """The runs of epochs as far as they decide what goes: of entries that could, and are young."""
     if not ages.keep_first_entries or not len(state.wal):
         return ()
-    young = state.now - state.wal.times < ages.fence_retention
+    young = state.wal_ages < ages.fence_retention
     matters = np.flatnonzero((state.wal.positions < replay_point(state.retained)) & young)
     if not len(matters):
         return ()

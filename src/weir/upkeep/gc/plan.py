@@ -8,7 +8,7 @@ Keeps
        an epoch
        was claimed that left no entry (a native claimant without a fence may still aim there)
   G-9  the entry at R and the latest manifest stay
-Ages are differences between two readings of the store's clock.
+Ages are differences between two readings of one clock: that of the store which holds the object.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class WalListing:
     positions: Ints
     sizes: Ints
     times: npt.NDArray[np.float64]
+    now: float | None = None
+    """The clock that stamped `times`, read after the listing; None: the table's own store (G-3)."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -108,6 +110,12 @@ class ShardState:
     native: bool = False
     """A writer that knows no floors was here: old versions stay for `fence_retention`."""
 
+    @property
+    def wal_ages(self) -> npt.NDArray[np.float64]:
+        """How old each entry is by the clock of the store that holds it (F-18)."""
+        now = self.now if self.wal.now is None else self.wal.now
+        return now - self.wal.times
+
 
 @dataclass
 class ShardPlan:
@@ -170,7 +178,7 @@ def _plan_wal(state: ShardState, ages: Ages) -> tuple[npt.NDArray[np.intp], Coun
     if state.unread_from is not None:
         keep(positions >= state.unread_from, "change feed consumer")
     if ages.keep_first_entries:
-        young = state.now - state.wal.times < ages.fence_retention
+        young = state.wal_ages < ages.fence_retention
         firsts, crowded, unknown = _tripwires(state.runs, len(positions), state.latest.writer_epoch)
         keep(firsts & young, "first entry of an epoch")
         keep(crowded & young, "written beside a silent claim")

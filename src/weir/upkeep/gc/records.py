@@ -23,7 +23,7 @@ from weir.store.api import Store
 from weir.upkeep.gc.pins import ChainState, end_chain, load_chains
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import GcReport, Veto
-from weir.upkeep.gc.tasks import Deleter, Item, batches
+from weir.upkeep.gc.tasks import Deleter, Holder, Item, batches
 
 log = logging.getLogger("weir.gc")
 
@@ -144,7 +144,8 @@ def _run(
     items = [(paths.chain_path(chain.folder, seq), chain.sizes[seq]) for seq in seqs]
     kept = deleter.report.kind(kind).kept
     vetoed = kept["vetoed"]
-    done = deleter.run(store, batches(kind, "table", items, deleter.report, veto), total=len(items))
+    holder = Holder(store, store_id=deleter.table_id)
+    done = deleter.run(store, batches(kind, holder, items, deleter.report, veto), total=len(items))
     return done and kept["vetoed"] == vetoed
 
 
@@ -164,7 +165,8 @@ def collect_leftovers(
                 else:
                     part.kept["min_age"] += 1
 
-    deleter.run(store, batches("leftovers", "table", items(), deleter.report, veto), total=0)
+    holder = Holder(store, store_id=deleter.table_id)
+    deleter.run(store, batches("leftovers", holder, items(), deleter.report, veto), total=0)
     for root in SHARED_CHAINS:
         for chain in load_chains(store, root):
             part.seen += len(chain.seqs)

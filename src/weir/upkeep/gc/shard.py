@@ -29,7 +29,7 @@ from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.shard.tokens import Tokens
-from weir.store.api import ObjectMissing, Store
+from weir.store.api import ObjectMissing
 from weir.types import Position, Version
 from weir.upkeep.gc import heads
 from weir.upkeep.gc.pins import Pins
@@ -46,7 +46,7 @@ from weir.upkeep.gc.plan import (
     roots,
 )
 from weir.upkeep.gc.report import GcReport, Veto
-from weir.upkeep.gc.tasks import Deleter, Item, Where, batches
+from weir.upkeep.gc.tasks import Deleter, Holder, Item, batches
 
 log = logging.getLogger("weir.gc")
 
@@ -64,8 +64,8 @@ class Job:
     veto: Veto | None = None
     pause: Callable[[str], None] = lambda _step: None
     """Called with the name of each step taken, for tests."""
-    former: Mapping[UUID, Sequence[Store]] = field(default_factory=dict)
-    """By shard, stores that its log was moved away from (S-3)."""
+    former: Mapping[UUID, Sequence[ShardSite]] = field(default_factory=dict)
+    """By shard, places that its log was moved away from (S-3)."""
 
     @property
     def dry_run(self) -> bool:
@@ -80,7 +80,7 @@ class Listing:
     wal: WalListing | None
     beside: WalListing | None = None
     """What an earlier log left beside the data when the log is on a store of its own now (S-3)."""
-    former: list[tuple[Store, WalListing]] = field(default_factory=list)
+    former: list[tuple[ShardSite, WalListing]] = field(default_factory=list)
     """The same on stores of its own that it was moved away from."""
     versions: dict[int, Stored] = field(default_factory=dict)
     folders: dict[str, tuple[int, Stored]] = field(default_factory=dict)
@@ -123,12 +123,10 @@ def collect_shard(site: ShardSite, job: Job) -> None:
         unread_from=pins.unread_from(site.shard),
     )
     if listing.beside is not None:
-        _delete_wal(replace(site, wal=site.store), job, replace(state, wal=listing.beside))
-    for store, left in listing.former:
-        # A position is never used twice, wherever the log is: the same verdict holds (F-2). Deleted
-        # here and now: tasks on an engine know the table's stores of today only.
-        here = replace(job, deleter=replace(job.deleter, planned=None))
-        _delete_wal(replace(site, wal=store), here, replace(state, wal=left))
+        _delete_wal(site.beside, job, replace(state, wal=listing.beside))
+    for place, left in listing.former:
+        # A position is never used twice, wherever the log is: the same verdict holds (F-2).
+        _delete_wal(place, job, replace(state, wal=left))
     if listing.wal is not None:
         _delete_wal(site, job, replace(state, wal=listing.wal))
     state = replace(state, native=heads.is_native(site, state, job.ages))
@@ -160,31 +158,36 @@ def list_shard(site: ShardSite, job: Job) -> Listing:
             )
     if "wal" not in job.kinds:
         return listing
-    for store in job.former.get(site.shard, ()):
-        left = _list_log(site, store, job)
+    for place in job.former.get(site.shard, ()):
+        left = _list_log(place, job)
         if left is not None:
-            listing.former.append((store, left))
+            listing.former.append((place, left))
     if not separate:
         listing.wal = wal.sorted()
         return listing
     listing.beside = wal.sorted()
-    listing.wal = _list_log(site, site.wal, job)
+    listing.wal = _list_log(site, job)
     return listing
 
 
-def _list_log(site: ShardSite, store: Store, job: Job) -> WalListing | None:
-    """The log on a store of its own; None, and a note, when that cannot be listed (S-6)."""
+def _list_log(site: ShardSite, job: Job) -> WalListing | None:
+    """The log on a store of its own; None, and a note, when that cannot be listed (S-6).
+
+    With the clock of that store: between two clocks a fence that a stalled writer must meet could
+    look old on the day it was written (G-3).
+    """
     folder = paths.wal_dir(site.shard)
     found = _Log()
     try:
-        for meta in store.list(folder):
+        for meta in site.wal.list(folder):
             found.add(meta.path[len(folder) + 1 :], meta.size, meta.last_modified)
+        now = site.wal.now()
     except StoreError as error:
         job.report.skipped.append(
             f"{site}: its WAL store could not be listed; its log was left alone (S-6): {error}"
         )
         return None
-    return found.sorted()
+    return replace(found.sorted(), now=now)
 
 
 class _Log:
@@ -297,21 +300,20 @@ def _raise_floors(
 
 def _logs(site: ShardSite, listing: Listing) -> list[tuple[ShardSite, npt.NDArray[np.int64]]]:
     """Every place that holds entries of the shard, and their positions."""
-    left = [(replace(site, wal=store), log) for store, log in listing.former]
-    every = [(site, listing.wal), (replace(site, wal=site.store), listing.beside), *left]
+    every = [(site, listing.wal), (site.beside, listing.beside), *listing.former]
     return [(where, log.positions) for where, log in every if log is not None]
 
 
 def _delete_wal(site: ShardSite, job: Job, state: ShardState) -> None:
-    """Delete from one log: the shard's own, or what an earlier one left beside the data."""
+    """Delete from one log: the shard's own, or what it left where it was before."""
     state = replace(state, runs=heads.epoch_runs(site, state, job.ages))
     plan = plan_shard(state, job.ages)
     _count(job, "wal", len(state.wal), int(state.wal.sizes.sum()), plan.wal_kept)
     if not len(plan.wal):
         return
-    where: Where = "table" if site.wal is site.store else "wal"
     items = _wal_items(site, state.wal, plan)
-    work = batches("wal", where, items, job.report, job.veto)
+    holder = Holder.of_log(site, job.deleter.table_id)
+    work = batches("wal", holder, items, job.report, job.veto)
     job.deleter.run(site.wal, work, total=len(plan.wal))
 
 
@@ -319,7 +321,8 @@ def _delete_rest(
     site: ShardSite, job: Job, listing: Listing, state: ShardState, plan: ShardPlan
 ) -> None:
     def run(kind: str, items: Iterator[Item], total: int) -> None:
-        work = batches(kind, "table", items, job.report, job.veto)
+        holder = Holder(site.store, store_id=job.deleter.table_id)
+        work = batches(kind, holder, items, job.report, job.veto)
         job.deleter.run(site.store, work, total=total)
 
     if "manifests" in job.kinds:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal
+from uuid import UUID
 
 from weir.env import Env
 from weir.errors import WeirError
+from weir.log.site import ShardSite
+from weir.log.wal_store import require_store_id
 from weir.store.api import Store
 from weir.upkeep.gc.report import GcReport, Progress, Veto
 
@@ -22,7 +25,25 @@ WORKERS: Final = 8
 Item = tuple[str, int]
 """A path and its size."""
 Where = Literal["table", "wal"]
-"""Which store: the table's, or the one its log is on."""
+"""Which store: the table's, or one that its log is or was on."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A store that objects are deleted from, known by its URI and its id (S-8)."""
+
+    store: Store
+    where: Where = "table"
+    store_id: str | None = None
+    """Of a WAL store the id it bears for `shard`, of the table's own the table's; None: unknown."""
+    shard: UUID | None = None
+
+    @staticmethod
+    def of_log(site: ShardSite, table_id: str | None) -> Holder:
+        """The store that holds the log of `site`."""
+        if site.wal is site.store:
+            return Holder(site.store, store_id=table_id)
+        return Holder(site.wal, "wal", site.wal_id, site.shard)
 
 
 @dataclass(frozen=True)
@@ -31,6 +52,9 @@ class Batch:
 
     kind: str
     where: Where
+    uri: str
+    store_id: str | None
+    shard: UUID | None
     paths: tuple[str, ...]
     bytes: int
 
@@ -39,6 +63,9 @@ class Batch:
         return {
             "kind": self.kind,
             "where": self.where,
+            "uri": self.uri,
+            "store_id": self.store_id,
+            "shard": None if self.shard is None else str(self.shard),
             "paths": list(self.paths),
             "bytes": self.bytes,
         }
@@ -46,22 +73,33 @@ class Batch:
     @staticmethod
     def from_dict(value: dict[str, Any]) -> Batch:
         """Back from JSON."""
-        return Batch(value["kind"], value["where"], tuple(value["paths"]), int(value["bytes"]))
+        return Batch(
+            kind=value["kind"],
+            where=value["where"],
+            uri=value["uri"],
+            store_id=value["store_id"],
+            shard=None if value["shard"] is None else UUID(value["shard"]),
+            paths=tuple(value["paths"]),
+            bytes=int(value["bytes"]),
+        )
 
 
-def delete_batch(store: Store, paths: Sequence[str]) -> int:
+def delete_batch(store: Store, batch: Batch) -> int:
     """Delete the objects and return how many; a missing one counts as deleted (G-12).
 
-    Needs nothing but the store: what is in a batch was settled when it was planned, for good, since
-    everything in it lies below a floor or can never be published any more.
+    What is in a batch was settled when it was planned, for good, since everything in it lies below
+    a floor or can never be published any more. What may have changed since is what lies at the
+    store's address: a WAL store must still bear its id, or nothing of it is touched (S-8).
     """
-    store.delete(list(paths))
-    return len(paths)
+    if batch.shard is not None and batch.store_id is not None:
+        require_store_id(store, batch.shard, batch.store_id)
+    store.delete(list(batch.paths))
+    return len(batch.paths)
 
 
 def batches(
     kind: str,
-    where: Where,
+    holder: Holder,
     items: Iterable[Item],
     report: GcReport,
     veto: Veto | None,
@@ -77,7 +115,15 @@ def batches(
 
     rest = allowed()
     while chunk := list(islice(rest, BATCH_OBJECTS)):
-        yield Batch(kind, where, tuple(path for path, _ in chunk), sum(size for _, size in chunk))
+        yield Batch(
+            kind,
+            holder.where,
+            holder.store.uri,
+            holder.store_id,
+            holder.shard,
+            tuple(path for path, _ in chunk),
+            sum(size for _, size in chunk),
+        )
 
 
 @dataclass
@@ -91,6 +137,8 @@ class Deleter:
     progress: Progress | None = None
     planned: list[Batch] | None = None
     """Given a list, batches are put there instead of being run: for Spark."""
+    table_id: str | None = None
+    """The table whose objects go; None where no record tells."""
     _done: dict[str, int] = field(default_factory=dict)
     _total: dict[str, int] = field(default_factory=dict)
 
@@ -130,7 +178,7 @@ class Deleter:
 
         def one(batch: Batch) -> str | None:
             try:
-                delete_batch(store, batch.paths)
+                delete_batch(store, batch)
             except WeirError as error:
                 log.warning(
                     "gc.failed kind=%s first=%s reason=%s", batch.kind, batch.paths[0], error

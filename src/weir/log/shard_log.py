@@ -1,0 +1,152 @@
+"""`ShardLog`: one shard's manifest and log through one handle.
+
+It knows where the log is and where it was before moves, its floors, and the highest position used.
+Feeds, tailers, replays, collectors and copies ask it instead of a store.
+
+Keeps
+  S-9  entries of before a move are read from the store that took them, by everybody alike
+  G-7c the WAL floor tells a collected prefix from a hole, and a zombie's entry from one that counts
+  F-2  the highest position known used is computed in one place (`FloorValues.highest_used`)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from weir.env import Env
+from weir.errors import MissingEntry, SnapshotExpired
+from weir.format import paths
+from weir.format.manifest import ShardManifest
+from weir.log.floors import FloorValues
+from weir.log.manifests import Manifests
+from weir.log.site import HasSite, ShardSite, Stretch
+from weir.log.tip import find_tip
+from weir.log.wal_store import WalStores
+from weir.types import Position
+
+TIP_ATTEMPTS: Final = 16
+"""How often the end of a log is looked for anew that is moved or collected meanwhile."""
+
+
+class ShardLog:
+    """A handle of one shard's manifest and log. Claims nothing; safe to share between threads."""
+
+    def __init__(
+        self,
+        site: ShardSite,
+        stores: WalStores | None = None,
+        manifests: Manifests | None = None,
+    ) -> None:
+        """With `stores` the log is looked for where the records say; otherwise it is at `site`.
+
+        Only who holds the shard's claim knows without asking that its log does not move (S-3).
+        """
+        self._site = site
+        self._stores = stores
+        self.manifests = manifests or Manifests(site)
+
+    @staticmethod
+    def of(shard: ShardLog | ShardSite | HasSite) -> ShardLog:
+        """The log of whatever stands for a shard."""
+        if isinstance(shard, ShardLog):
+            return shard
+        if isinstance(shard, ShardSite):
+            return ShardLog(shard)
+        log = getattr(shard, "log", None)
+        return log if isinstance(log, ShardLog) else ShardLog(shard.site)
+
+    def __str__(self) -> str:
+        return str(self._site)
+
+    @property
+    def shard(self) -> UUID:
+        """The shard's id."""
+        return self._site.shard
+
+    @property
+    def env(self) -> Env:
+        """Clocks and threads."""
+        return self._site.env
+
+    def state(self) -> tuple[ShardManifest | None, FloorValues]:
+        """The latest manifest and the floors right after it. Two requests when nothing changed."""
+        return self.manifests.latest_with_floors()
+
+    def floors(self) -> FloorValues:
+        """All floors. One listing."""
+        return self.manifests.floors.load()
+
+    # -- where ------------------------------------------------------------------------------------
+
+    def site(self, floors: FloorValues | None = None) -> ShardSite:
+        """Where the log is now; with `floors` just read a move since the last look is seen (S-3).
+
+        Raises `WalStoreMismatch` when the store is not the recorded one (S-1).
+        """
+        return self._site if self._stores is None else self._stores.site(self.shard, floors)
+
+    def stretch(self, position: int) -> Stretch:
+        """Where the entry of that position is, or will be. Asks nothing above the last move known.
+
+        Raises `WalStoreMismatch` when the store that took it is gone or another's.
+        """
+        if self._stores is None:
+            return Stretch(self._site)
+        return self._stores.stretch(self.shard, position)
+
+    # -- how far ----------------------------------------------------------------------------------
+
+    def tip(self) -> Position:
+        """The last position used, 0 for an empty log. Ten requests when little was added."""
+        last: SnapshotExpired | None = None
+        for _ in range(TIP_ATTEMPTS):
+            manifest, floors = self.state()
+            try:
+                tip = find_tip(self.site(floors), Position(floors.highest_used(manifest)))
+            except SnapshotExpired as moved:
+                last = moved
+                continue
+            # What is collected while we probe looks like the end; its floor rose before it went.
+            if self.floors().wal <= tip:
+                return tip
+        raise SnapshotExpired(
+            f"{self}: its log was moved or collected {TIP_ATTEMPTS} times while its end was looked"
+            " for; try again"
+        ) from last
+
+    def sizes(self, after: int, count: int) -> list[int]:
+        """Bytes of the next `count` entries after a position; 0 for one that is not there."""
+        found: list[int] = []
+        while len(found) < count:
+            first = after + len(found) + 1
+            where = self.stretch(first)
+            wanted = [
+                paths.wal_path(self.shard, Position(first + i))
+                for i in range(where.count(first, count - len(found)))
+            ]
+            metas = where.site.wal.head_many(wanted)
+            found += [0 if meta is None else meta.size for meta in metas]
+        return found
+
+    def require_uncollected(self, position: int, floors: FloorValues) -> None:
+        """Raise `SnapshotExpired` when `floors` say that the position was collected.
+
+        What is found in such a place proves nothing: a writer that slept may have put it there, and
+        nobody acknowledged it (G-7b). Floors rise before anything goes, so floors read *after* an
+        entry vouch for it.
+        """
+        if position <= floors.wal:
+            raise SnapshotExpired(
+                f"{self}: position {position} was collected, the log now starts after "
+                f"{floors.wal}; start there, or read the table at a checkpoint"
+            )
+
+    def hole(self, position: int) -> MissingEntry:
+        """The error for an entry that must be there and is not."""
+        return MissingEntry(
+            f"{self}: the log has a hole at position {position}, "
+            f"{paths.wal_path(self.shard, Position(position))} does not exist although later "
+            "entries were written. "
+            "Rows may be lost; restore that object or clone from a checkpoint."
+        )
