@@ -825,6 +825,22 @@ MUTANTS = (
         "K-5",
     ),
     Mutant(
+        "a clone that is not there was deleted",
+        "src/weir/upkeep/parents.py",
+        '    if not any(naming):\n        return "unseen", None\n',
+        '    if not any(naming):\n        return "let go", None\n',
+        tests("tests/rules/test_edges_clones.py", "-k", "mounted"),
+        "C-15",
+    ),
+    Mutant(
+        "an operator's word is taken of a clone that is there",
+        "src/weir/upkeep/parents.py",
+        '        if _word(table, pin)[0] == "holds" or not _end(table, pin):\n',
+        "        if False:\n",
+        tests("tests/rules/test_edges_clones.py", "-k", "word"),
+        "C-15",
+    ),
+    Mutant(
         "only the decoder knows how large an entry may be",
         "src/weir/format/wal_entry.py",
         "    if size > max_bytes:\n        raise _too_large(size, max_bytes)\n",

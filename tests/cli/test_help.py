@@ -12,7 +12,7 @@ COMMANDS = [
     "create", "enable", "put", "scan", "get", "search", "tail", "shards", "stats", "top",
     "checkpoint", "clone", "restore", "compact", "gc", "reshard", "bench", "demo", "doctor",
 ]  # fmt: skip
-CHECKPOINT = ["create", "list", "refresh", "delete"]
+CHECKPOINT = ["create", "list", "refresh", "delete", "release"]
 PATHS = [
     [],
     *([name] for name in COMMANDS),

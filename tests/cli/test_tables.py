@@ -1,5 +1,7 @@
 """Making tables, looking at them, keeping them tidy."""
 
+import shutil
+
 import lance
 import pyarrow as pa
 import pytest
@@ -145,6 +147,17 @@ def test_clone_and_restore(run, table, tmp_path):
     assert weir.open(copy).scan().count() == 3
     assert run("restore", table.uri, "before", "--yes").status == 0
     assert weir.open(table.uri).scan().count() == 3
+
+
+def test_c15_checkpoint_release_lets_go_of_a_deleted_clone_only(run, table, tmp_path):
+    copy = tmp_path / "copy"
+    assert run("clone", table.uri, copy).status == 0
+    refused = run("checkpoint", "release", table.uri, copy, "--yes")
+    assert refused.status == 1
+    assert "is there" in refused.err
+    shutil.rmtree(copy)
+    assert run("checkpoint", "release", table.uri, copy, "--yes").status == 0
+    assert run("checkpoint", "list", table.uri, "--json").json() == []
 
 
 def test_restore_asks_first(run, table, monkeypatch):

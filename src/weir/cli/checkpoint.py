@@ -1,4 +1,4 @@
-"""`weir checkpoint create|list|refresh|delete`."""
+"""`weir checkpoint create|list|refresh|delete|release`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
         (list_, f"weir checkpoint list {uri}"),
         (refresh, f"weir checkpoint refresh {uri} nightly --ttl 7d"),
         (delete, f"weir checkpoint delete {uri} nightly"),
+        (release, f"weir checkpoint release {uri} s3://lake/orders-try"),
     ):
         name = command.__name__.rstrip("_")
         group.command(name, epilog=f"Example: [bold]{example}[/bold]")(command)
@@ -124,6 +125,32 @@ def delete(
         screen.emit({"deleted": checkpoint})
     else:
         screen.out().print(f"[good]deleted[/good] {escape(checkpoint)}; weir gc frees the space")
+
+
+def release(
+    uri: o.Uri,
+    clone: Annotated[str, typer.Argument(help="Where the clone was.", metavar="CLONE")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Let go of what a clone that was deleted still holds.
+
+    Collection never takes a clone that it cannot see for deleted: its disk may just not be mounted
+    here. If it is needed after all, files it shares with this table are gone after the next gc.
+    """
+    table = o.open_table(uri, option, config)
+    if not yes and not json:
+        typer.confirm(f"Is the clone at {clone} gone for good?", abort=True, err=True)
+    released = table.release_clone(clone)
+    if json:
+        screen.emit({"released": released})
+    else:
+        screen.out().print(
+            f"[good]released[/good] what {escape(clone)} held; weir gc frees the space",
+            soft_wrap=True,
+        )
 
 
 def about(one: Any) -> dict[str, Any]:

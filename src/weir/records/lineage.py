@@ -19,7 +19,7 @@ from uuid import UUID
 from weir.errors import CommitConflict, CorruptEntry, MissingEntry
 from weir.format import paths
 from weir.records import codec
-from weir.records.chain import Chain
+from weir.records.chain import Chain, ChainRecord
 from weir.store.api import ObjectExists, Store
 
 log = logging.getLogger("weir.log")
@@ -60,8 +60,15 @@ class Lineage:
 def read_lineage(store: Store) -> Lineage | None:
     """The latest record, or None. One list, one get when there is one."""
     found = Chain(store, paths.clone_chain()).latest()
-    if found is None:
-        return None
+    return None if found is None else _decode(found)
+
+
+def lineage_history(store: Store) -> list[Lineage]:
+    """Every record, oldest first: none is ever collected. One list, one get each."""
+    return [_decode(found) for found in Chain(store, paths.clone_chain()).all()]
+
+
+def _decode(found: ChainRecord) -> Lineage:
     path = paths.chain_path(paths.clone_chain(), found.seq)
     raw = codec.loads(found.data, path)
     try:

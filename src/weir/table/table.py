@@ -264,6 +264,11 @@ class Table:
         )
         return copy
 
+    def release_clone(self, uri: str) -> list[UUID]:
+        """Let go of what a clone that was deleted still holds here; see `gc`'s report (C-15)."""
+        released: list[UUID] = _upkeep("clone").release_clone(self, uri)
+        return released
+
     def compact(self, **options: Any) -> Any:
         """Fold SSTables and WAL-only logs into the base table."""
         return _upkeep("compact.run").compact(self, **options)

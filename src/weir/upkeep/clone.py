@@ -39,10 +39,10 @@ from weir.table.table import Table
 from weir.types import Position, Version
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.copying import copy_base, copy_sstables, copy_wal, lost_prefix
-from weir.upkeep.parents import detach, discard, reclaimable_pins
+from weir.upkeep.parents import detach, discard, give_up, reclaimable_pins, release_clone
 from weir.upkeep.pinning import Pause, versions
 
-__all__ = ["clone", "detach", "discard", "reclaimable_pins"]
+__all__ = ["clone", "detach", "discard", "give_up", "reclaimable_pins", "release_clone"]
 
 log = logging.getLogger("weir.upkeep")
 

@@ -1,14 +1,17 @@
 """The ties between a clone and the tables it shares files with: found dead, cut, cleaned up.
 
 Keeps
-  C-3  a pin whose clone is gone, or never became ready, is reclaimable; nothing immortal is left
+  C-3  a pin whose clone never became ready is reclaimable; nothing immortal is left
   C-14 the pin goes before the note of it: a crash in between leaves a note the next pass removes
+  C-15 what cannot be seen is not taken for deleted: only the clone's own records, or an operator,
+       let go of a pin
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 from uuid import UUID
 
 from weir.durations import Duration, seconds
@@ -18,7 +21,13 @@ from weir.format import paths
 from weir.lake.manifest.shared_files import borrowed_places
 from weir.lake.pylance_lake import PylanceLake
 from weir.records.checkpoints import Checkpoint, Checkpoints
-from weir.records.lineage import ParentPin, append_lineage, read_lineage
+from weir.records.lineage import (
+    Lineage,
+    ParentPin,
+    append_lineage,
+    lineage_history,
+    read_lineage,
+)
 from weir.store.api import Store
 from weir.store.open import normalize, open_store
 from weir.table.making import open as open_table
@@ -28,35 +37,78 @@ from weir.upkeep import checkpoint as checkpoints
 Options = Mapping[str, str] | None
 
 
+Word = Literal["holds", "unfinished", "let go", "unseen"]
+
+
 def reclaimable_pins(table: Table, grace: Duration = "1d") -> list[UUID]:
     """Checkpoints that clones hold here and no longer need, or never will. For collection (C-3).
 
-    A pin is let go when its clone says it does not hold it, or when the clone is missing or
-    unfinished and the pin older than `grace`. A clone that cannot be asked keeps its pin; so does
-    one on a local path of a table that is not local: it may be the disk of another machine.
+    A pin is let go when its clone's own records say so: that it does not hold it any more, or that
+    it is unfinished, and the pin older than `grace`. A clone that cannot be seen keeps its pin; so
+    does one in whose place there is another table now (C-15).
+    """
+    now = table.core.store.now()
+    limit = seconds(grace, name="grace")
+    words = [(pin, _word(table, pin)) for pin in _held(table)]
+    return [
+        pin.id
+        for pin, (word, _) in words
+        if word == "let go" or (word == "unfinished" and now - pin.created >= limit)
+    ]
+
+
+def unseen_clones(table: Table) -> list[str]:
+    """URIs of clones that hold something here for good and cannot be seen from here (C-15)."""
+    lasting = [pin for pin in _held(table) if pin.expires is None]
+    return sorted({str(pin.owner) for pin in lasting if _word(table, pin)[0] == "unseen"})
+
+
+def release_clone(table: Table, uri: str) -> list[UUID]:
+    """Let go of all that the clone at `uri` holds here, and return the ids: an operator's word.
+
+    For a clone that was deleted, or whose disk nobody will mount again; its shared files go with
+    the next collection. Raises `InvalidInput` when it holds nothing here, and when it is there and
+    shares files: compact and collect it first, or delete it.
+    """
+    owner = normalize(uri)
+    held = [pin for pin in _held(table) if normalize(str(pin.owner)) == owner]
+    if not held:
+        raise InvalidInput(
+            f"{table.uri}: a clone at {owner} holds nothing here; table.checkpoints() lists owners"
+        )
+    for pin in held:
+        if _word(table, pin)[0] == "holds" or not _end(table, pin):
+            raise InvalidInput(
+                f"{owner} is there, and shares files with {table.uri}: they would be deleted under"
+                " it. Delete the clone first, or make it independent (compact, then gc)"
+            )
+        checkpoints.delete(table, pin.id)
+    return [pin.id for pin in held]
+
+
+def _held(table: Table) -> list[Checkpoint]:
+    return [c for c in checkpoints.checkpoints(table) if c.owner is not None]
+
+
+def _word(table: Table, pin: Checkpoint) -> tuple[Word, Lineage | None]:
+    """What the clone that holds `pin` says of it, and its latest record.
+
+    A clone names a pin in its records before it makes it (C-1), and pins have ids of their own:
+    whoever never named it is another table, or there is none to be seen.
     """
     core = table.core
-    held = [c for c in checkpoints.checkpoints(table) if c.owner is not None]
-    if not held:
-        return []
-    now = core.store.now()
-    limit = seconds(grace, name="grace")
-    return [c.id for c in held if _is_dead(table, c, old=now - c.created >= limit)]
-
-
-def _is_dead(table: Table, pin: Checkpoint, *, old: bool) -> bool:
     assert pin.owner is not None, "C-3: a user's checkpoint is never reclaimed"
-    core = table.core
     try:
-        lineage = read_lineage(open_store(pin.owner, core.storage_options, env=core.env))
+        store = open_store(pin.owner, core.storage_options, env=core.env)
+        said = lineage_history(store)
     except StoreError:
-        return False
-    if lineage is None:
-        elsewhere = "://" not in pin.owner and "://" in core.uri
-        return old and not elsewhere
-    if not any(p.checkpoint == pin.id for p in lineage.pins):
-        return True
-    return lineage.state == "copying" and old
+        return "unseen", None
+    naming = [any(p.checkpoint == pin.id for p in record.pins) for record in said]
+    if not any(naming):
+        return "unseen", None
+    if not naming[-1]:
+        return "let go", said[-1]
+    return ("unfinished" if said[-1].state == "copying" else "holds"), said[-1]
 
 
 def narrow_pins(table: Table) -> int:
@@ -87,17 +139,22 @@ def give_up(table: Table, pin: UUID) -> bool:
     The clone says "ready" with the number after the record it knows, and so do we: one of the two
     is refused (C-3). A clone that lost makes new pins when it is tried again.
     """
-    core = table.core
-    held = Checkpoints(core.store).load(pin)
+    held = Checkpoints(table.core.store).load(pin)
     if held is None or held.owner is None:
         return False
+    return _word(table, held)[0] != "unseen" and _end(table, held)
+
+
+def _end(table: Table, pin: Checkpoint) -> bool:
+    """See to it that the clone at the other end of `pin` never becomes ready with it."""
+    core = table.core
+    word, lineage = _word(table, pin)
+    if word != "unfinished":
+        return word != "holds"
+    assert pin.owner is not None, "C-3: a user's checkpoint is never reclaimed"
+    assert lineage is not None, "an unfinished clone was read"
     try:
-        store = open_store(held.owner, core.storage_options, env=core.env)
-        lineage = read_lineage(store)
-        if lineage is None or not any(p.checkpoint == pin for p in lineage.pins):
-            return True
-        if lineage.state != "copying":
-            return False
+        store = open_store(pin.owner, core.storage_options, env=core.env)
         append_lineage(store, replace(lineage, pins=()), core.env.new_id())
     except (StoreError, CommitConflict):
         return False

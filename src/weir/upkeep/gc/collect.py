@@ -38,7 +38,13 @@ from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
 from weir.upkeep.gc.shard import Job, collect_shard
 from weir.upkeep.gc.tasks import WORKERS, Batch, Deleter, delete_batch
-from weir.upkeep.parents import detach, give_up, narrow_pins, reclaimable_pins
+from weir.upkeep.parents import (
+    detach,
+    give_up,
+    narrow_pins,
+    reclaimable_pins,
+    unseen_clones,
+)
 
 if TYPE_CHECKING:
     from weir.table.table import Table
@@ -80,6 +86,8 @@ class Target:
     """Checkpoints whose holder is gone for good (C-3)."""
     give_up: Callable[[UUID], bool] = lambda _pin: True
     """Told to the holder before its checkpoint goes; False: it goes on using it."""
+    unseen: Callable[[], Collection[str]] = tuple
+    """Clones that hold something here and cannot be asked about it (C-15)."""
     notes: Sequence[str] = ()
     """What could not be opened, for the report."""
     narrow: Callable[[], int] = lambda: 0
@@ -175,6 +183,7 @@ def target_of(table: CollectableTable) -> Target:
         fence_ttl=core.record.writer_defaults.fence_ttl_s,
         reclaimable=lambda: reclaimable_pins(cast("Table", table)),
         give_up=lambda pin: give_up(cast("Table", table), pin),
+        unseen=lambda: unseen_clones(cast("Table", table)),
         narrow=lambda: narrow_pins(cast("Table", table)),
         detach=lambda: detach(cast("Table", table)),
         notes=notes,
@@ -312,6 +321,11 @@ def _kinds(kinds: Collection[str] | None) -> frozenset[str]:
 
 
 def _end_reclaimable(target: Target, report: GcReport, *, dry_run: bool) -> None:
+    report.skipped += [
+        f"what the clone {uri} holds here was kept: it cannot be seen (C-15). If it was deleted,"
+        f" say so: table.release_clone({uri!r}), or weir checkpoint release"
+        for uri in target.unseen()
+    ]
     ids = [pin for pin in target.reclaimable() if dry_run or target.give_up(pin)]
     if ids:
         records.end_reclaimable(target.store, ids, report, dry_run=dry_run)

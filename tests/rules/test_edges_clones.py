@@ -1,0 +1,131 @@
+"""C-15: a clone that cannot be seen keeps what it holds; only its own word, or an operator's, lets
+go."""
+
+import shutil
+
+import pytest
+
+import weir
+from tests.support.moments import again, at_time, expect, make, put, rows
+from weir.errors import InvalidInput
+from weir.upkeep import clone as clones
+from weir.upkeep.gc.collect import collect, target_of
+
+A = range(10)
+LATER = 10 * 86_400.0
+
+
+@pytest.fixture
+def parent(tmp_path):
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, A, "a")
+    table.compact()
+    return table
+
+
+def collect_later(table):
+    """Collection without slack, past every grace."""
+    later = at_time(again(table), [table.core.store.now() + LATER])
+    report = collect(target_of(later), 0, 120, keep_first_entries=False)
+    assert not report.errors, report.errors
+    return report
+
+
+def rewrite(table):
+    """Nothing of the base as it was is needed by the table itself any more."""
+    with again(table).writer() as writer:
+        put(writer, A, "b")
+    again(table).compact()
+
+
+def held(table):
+    return [c for c in again(table).checkpoints() if c.owner]
+
+
+@pytest.mark.parametrize("there", ["nothing", "a table", "a clone", "an unfinished clone"])
+def test_c15_a_clone_on_a_disk_that_is_not_mounted_keeps_its_files(parent, tmp_path, there):
+    place, away = tmp_path / "mnt" / "copy", tmp_path / "away"
+    parent.clone(str(place))
+    shutil.move(place, away)  # the disk is taken out
+    if there == "a table":
+        make(place, 1)  # and another one put in
+    elif there == "a clone":
+        make(tmp_path / "other", 1).clone(str(place))
+    elif there == "an unfinished clone":
+
+        class Stop(Exception):
+            pass
+
+        def stop(step):
+            if step == "kept":
+                raise Stop
+
+        with pytest.raises(Stop):
+            make(tmp_path / "other", 1).clone(str(place), pause=stop)
+    rewrite(parent)
+    report = collect_later(parent)
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.move(away, place)
+    assert rows(weir.open(str(place))) == expect((A, "a"))
+    assert any(str(place) in note for note in report.skipped), "somebody must hear of it"
+    assert not any(str(place) in note for note in collect_later(parent).skipped)
+
+
+def test_c15_an_operators_word_lets_go_of_a_clone_that_was_deleted(parent, tmp_path):
+    place = tmp_path / "copy"
+    parent.clone(str(place))
+    with pytest.raises(InvalidInput, match="is there"):
+        parent.release_clone(str(place))
+    shutil.rmtree(place)
+    with pytest.raises(InvalidInput, match="holds nothing"):
+        parent.release_clone(str(tmp_path / "misspelt"))
+    (pin,) = held(parent)
+    assert parent.release_clone(str(place)) == [pin.id]
+    assert held(parent) == []
+    rewrite(parent)
+    collect_later(parent)
+    assert list(parent.core.lake.protected_versions()) == []
+
+
+def test_c15_a_clone_that_let_go_itself_is_believed(parent, tmp_path):
+    """Its own record named the pin once and does not any more: a crash left the pin behind."""
+    place = tmp_path / "copy"
+
+    class Stop(Exception):
+        pass
+
+    def stop(step):
+        if step == "kept":
+            raise Stop
+
+    with pytest.raises(Stop):
+        parent.clone(str(place), pause=stop)
+    (pin,) = held(parent)
+    assert clones.reclaimable_pins(parent) == [], "a retry may come"
+    later = at_time(again(parent), [parent.core.store.now() + LATER])
+    assert clones.give_up(later, pin.id)  # a collector says so in the clone, and dies
+    assert clones.reclaimable_pins(parent) == [pin.id]
+    collect_later(parent)
+    assert held(parent) == []
+
+
+def test_c3_a_clone_that_never_became_ready_is_let_go_by_its_lifetime(parent, tmp_path):
+    """Wherever it failed before its pin was made permanent, and whether or not it can be seen."""
+
+    class Stop(Exception):
+        pass
+
+    for number, step in enumerate(["begun", "announced", "confirmed", "base"]):
+
+        def stop(at, step=step):
+            if at == step:
+                raise Stop
+
+        place = tmp_path / f"copy{number}"
+        with pytest.raises(Stop):
+            parent.clone(str(place), pause=stop)
+        shutil.rmtree(place)
+    collect_later(parent)
+    collect_later(parent)
+    assert held(parent) == []
