@@ -163,7 +163,7 @@ def _sstable(entry: Any) -> SsTable:
 
     return SsTable(
         generation=Generation(entry.generation),
-        path=entry.path,
+        path=paths.sstable_folder(entry.path),
         in_memory_bytes=optional("in_memory_bytes"),
         physical_rows=optional("physical_rows"),
         primary_key_bytes=optional("primary_key_bytes"),
@@ -184,8 +184,6 @@ def _problem(m: ShardManifest, path: str) -> str | None:
         return f"it belongs to shard {m.shard_id}"
     seen: set[int] = set()
     for table in m.sstables:
-        if table.path in ("", ".", "..") or any(c in table.path for c in "/\\\0"):
-            return f"SSTable path {table.path!r} is not a folder name"
         if not 1 <= table.generation < m.current_generation:
             return (
                 f"SSTable generation {table.generation} is not between 1 and the current"

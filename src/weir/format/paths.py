@@ -21,6 +21,18 @@ SHARDS: Final = "_mem_wal"
 WEIR: Final = "_weir"
 CHECKPOINTS: Final = "_weir/checkpoints"
 CONSUMERS: Final = "_weir/consumers"
+TABLE_FOLDERS: Final = (
+    SHARDS,
+    "_versions",
+    "data",
+    "_deletions",
+    "_indices",
+    "_transactions",
+    "_refs",
+    WEIR,
+)
+"""All that a table writes to, Lance's folders included; whatever else is at its place is not its
+own."""
 BLOOM_FILTER: Final = "bloom_filter.bin"
 PK_PAGE_DATA: Final = "_pk_index/page_data.lance"
 PK_PAGE_LOOKUP: Final = "_pk_index/page_lookup.lance"
@@ -31,6 +43,8 @@ _BITS = re.compile(r"[01]{64}")
 _DIGITS20 = re.compile(r"[0-9]{20}")
 _CONSUMER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
 _SSTABLE = re.compile(r"([0-9a-f]{8})_gen_([1-9][0-9]{0,19})")
+_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+_TAKEN: Final = ("wal", "manifest")
 _MANIFEST_SUFFIX = ".binpb"
 _WAL_SUFFIX = ".arrow"
 _CHAIN_SUFFIX = ".json"
@@ -133,9 +147,23 @@ def parse_sstable_name(name: str) -> tuple[str, Generation] | None:
     return match[1], Generation(int(match[2]))
 
 
+def sstable_folder(name: object) -> str:
+    """What a manifest or a record calls an SSTable, or `ValueError`: one folder of its own (G-13).
+
+    Other writers may choose names that are not ours, so `parse_sstable_name` would be too strict.
+    Nothing that leads elsewhere, also after a URL was decoded, and nothing of another use.
+    """
+    if not isinstance(name, str) or not _FOLDER.fullmatch(name) or name in _TAKEN:
+        raise ValueError(f"SSTable path {name!r} is not a folder name")
+    return name
+
+
 def sstable_dir(shard: UUID, name: str) -> str:
     """The folder of one SSTable, by the name its shard manifest gives."""
-    return f"{SHARDS}/{shard}/{name}"
+    try:
+        return f"{SHARDS}/{shard}/{sstable_folder(name)}"
+    except ValueError as error:
+        raise InvalidInput(f"shard {shard}: {error}") from None
 
 
 def table_chain() -> str:

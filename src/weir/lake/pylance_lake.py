@@ -26,7 +26,7 @@ from weir.lake.datasets import Datasets
 from weir.lake.manifest import mem_wal
 from weir.lake.sstable.read import LanceSsTable, SsTableCaches
 from weir.lake.sstable.write import AfterWrite, SsTableWriter
-from weir.store.api import ObjectMissing, Store
+from weir.store.api import ObjectMissing, Store, is_local
 from weir.types import Version
 
 _BASES_LIMIT: Final = 16
@@ -189,6 +189,8 @@ class PylanceLake:
         self, older_than: timedelta, *, keep_from: int | None = None, dry_run: bool = False
     ) -> versions.Cleaned:
         """Remove old versions that nothing protects, and their files; or just count them."""
+        if is_local(self.store):
+            versions.require_no_links(self.store)
         return versions.cleanup_old_versions(
             self.datasets, older_than, keep_from=keep_from, dry_run=dry_run
         )

@@ -34,6 +34,7 @@ from weir.log.site import ShardSite, Stretch
 from weir.records import codec
 from weir.records.chain import Chain
 from weir.store.api import ObjectExists, ObjectMissing, Store
+from weir.store.open import recorded
 from weir.types import Epoch
 
 SETTLE_ATTEMPTS = 8
@@ -323,7 +324,10 @@ def _decode(seq: int, raw: dict[str, Any], path: str) -> WalRecord:
     uri, store_id, epoch = raw.get("uri"), raw.get("store_id"), raw.get("epoch")
     if not isinstance(epoch, int) or (uri is None) != (store_id is None):
         raise CorruptEntry(f"{path} is not a usable record of a WAL store")
-    if not all(isinstance(v, str | None) for v in (uri, store_id)):
+    after = raw.get("after", 0)
+    if not isinstance(store_id, str | None) or type(after) is not int:
         raise CorruptEntry(f"{path} is not a usable record of a WAL store")
+    if uri is not None:
+        recorded(uri, path)
     prepared = Epoch(epoch) if raw.get("prepared") is True else None
-    return WalRecord(seq, uri, store_id, prepared, int(raw.get("after", 0)))
+    return WalRecord(seq, uri, store_id, prepared, after)

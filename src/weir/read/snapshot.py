@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, Protocol, get_args
 from uuid import UUID
 
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired, WalStoreMismatch
+from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.log.floors import FloorValues
 from weir.read.glance import Choice, glance
@@ -128,7 +129,7 @@ def _cut_from(fields: Sequence[Any]) -> Cut:
         int(after),
         int(through),
         int(generation),
-        tuple((int(number), str(name)) for number, name in sstables),
+        tuple((int(number), paths.sstable_folder(name)) for number, name in sstables),
         bool(sealed),
     )
 

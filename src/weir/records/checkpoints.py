@@ -28,6 +28,7 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.records import codec
 from weir.store.api import ObjectExists, Store
+from weir.store.open import recorded
 from weir.types import Epoch, Generation, Position, Version
 
 Scope = Literal["all", "durable"]
@@ -355,8 +356,8 @@ def dump_pin(pin: ShardPin) -> dict[str, Any]:
 def load_pin(shard: UUID, raw: Mapping[str, Any]) -> ShardPin:
     """A pin back from JSON; `KeyError`, `TypeError` or `ValueError` for anything else."""
     tables = tuple(
-        SsTable(Generation(int(g)), str(path), in_memory, rows, key)
-        for g, path, in_memory, rows, key in raw["sstables"]
+        SsTable(Generation(int(g)), paths.sstable_folder(name), in_memory, rows, key)
+        for g, name, in_memory, rows, key in raw["sstables"]
     )
     return ShardPin(
         shard=shard,
@@ -384,7 +385,7 @@ def _loads(data: bytes, id_: UUID, path: str) -> Checkpoint:
             created=float(raw["created"]),
             base_version=int(raw["base_version"]),
             routing_version=int(raw["routing_version"]),
-            owner=None if raw["owner"] is None else str(raw["owner"]),
+            owner=None if raw["owner"] is None else recorded(raw["owner"], path),
             shards=tuple(load_pin(UUID(s), pin) for s, pin in raw["shards"].items()),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

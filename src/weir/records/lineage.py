@@ -21,6 +21,7 @@ from weir.format import paths
 from weir.records import codec
 from weir.records.chain import Chain, ChainRecord
 from weir.store.api import ObjectExists, Store
+from weir.store.open import recorded
 
 log = logging.getLogger("weir.log")
 
@@ -77,17 +78,25 @@ def _decode(found: ChainRecord) -> Lineage:
         checkpoint = raw["checkpoint"]
         return Lineage(
             state=cast("State", raw["state"]),
-            parent=raw["parent"],
+            parent=None if raw["parent"] is None else recorded(raw["parent"], path),
             checkpoint=None if checkpoint is None else UUID(checkpoint),
-            pins=tuple(ParentPin(str(p["uri"]), UUID(p["checkpoint"])) for p in raw["pins"]),
+            pins=tuple(
+                ParentPin(recorded(p["uri"], path), UUID(p["checkpoint"])) for p in raw["pins"]
+            ),
             deep=bool(raw["deep"]),
             accepted_loss=bool(raw["accepted_loss"]),
             replay_after={UUID(s): int(r) for s, r in raw["replay_after"].items()},
-            restored=dict(raw["restored"]),
+            restored=_restored(raw["restored"]),
             seq=found.seq,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptEntry(f"{path} is not a usable record of a clone: {error!r}") from error
+
+
+def _restored(raw: Mapping[str, Any]) -> dict[str, Any]:
+    for key in raw.keys() & {"checkpoint", "undo"}:
+        UUID(raw[key])
+    return dict(raw)
 
 
 def append_lineage(store: Store, following: Lineage, nonce: UUID) -> Lineage:

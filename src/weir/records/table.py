@@ -24,6 +24,7 @@ from weir.format.sharding import (
 from weir.records import codec
 from weir.records.chain import Chain
 from weir.store.api import ObjectExists, Store
+from weir.store.open import recorded
 
 # Stored. Never change a value; add one.
 FORMAT: Final = 1
@@ -123,7 +124,7 @@ def decode_record(data: bytes, path: str) -> TableRecord:
             ),
             routing_version=int(raw["routing_version"]),
             spec=int(raw["spec"]),
-            wal_uri=raw["wal_uri"],
+            wal_uri=None if raw["wal_uri"] is None else recorded(raw["wal_uri"], path),
             writer_defaults=WriterConfig.from_record(raw["writer_defaults"]),
             probe=dict(raw["probe"]),
             created=float(raw["created"]),

@@ -13,13 +13,12 @@ the death of the process, not the loss of power.
 """
 
 # Paths stay text: pathlib would cost more than the system calls themselves.
-# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH110, PTH116, PTH120
+# ruff: noqa: PTH105, PTH108, PTH110, PTH116, PTH120
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import itertools
 import os
 import stat
@@ -28,7 +27,8 @@ from collections.abc import Iterator, Sequence
 from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
 from weir.store.api import Blob, Bytes, Folder, LostAnswer, Meta, ObjectExists, ObjectMissing
-from weir.store.paths import TEMPORARY, check, check_folder
+from weir.store.folders import Folders, meta_of
+from weir.store.paths import check, check_folder
 
 Names = list[str]
 
@@ -50,6 +50,7 @@ class LocalStore:
     def __init__(self, root: str, *, fsync: bool = False, env: Env = SYSTEM) -> None:
         self._root = root.rstrip("/") or "/"
         self._base = self._root.rstrip("/") + "/"
+        self._folders = Folders(self._root)
         self._fsync = fsync
         self._has_unnamed = hasattr(os, "O_TMPFILE")
         # Different stores, processes and hosts start elsewhere; O_EXCL settles what is left.
@@ -77,6 +78,7 @@ class LocalStore:
         if file is None:
             return False
         try:
+            self._folders.require_in(file, path.rpartition("/")[0])
             _write(file, data)
             if self._fsync:
                 os.fsync(file)
@@ -100,7 +102,7 @@ class LocalStore:
             try:
                 return os.open(folder, _UNNAMED, 0o666)
             except FileNotFoundError:
-                self._make_folder(folder, target)
+                self._make_folder(target)
             except OSError as error:
                 if error.errno not in _NOT_UNNAMED:
                     raise self._failed(error, target) from error
@@ -161,7 +163,7 @@ class LocalStore:
                 os.close(file)
         except OSError as error:
             raise self._failed(error, path) from error
-        return Blob(data, _meta(path, status))
+        return Blob(data, meta_of(path, status))
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """One positioned read."""
@@ -192,7 +194,7 @@ class LocalStore:
             if error.errno in _MISSING:
                 return None
             raise self._failed(error, path) from error
-        return _meta(path, status) if stat.S_ISREG(status.st_mode) else None
+        return meta_of(path, status) if stat.S_ISREG(status.st_mode) else None
 
     def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
         """One stat each."""
@@ -217,13 +219,19 @@ class LocalStore:
         for path in paths:
             folder, _, name = check(path).rpartition("/")
             by_folder.setdefault(folder, []).append(name)
+        refused: StoreDenied | None = None
         for folder in sorted(by_folder, key=len, reverse=True):
             try:
-                self._unlink(folder, by_folder[folder])
+                self._folders.unlink(folder, by_folder[folder])
+            except StoreDenied as error:
+                refused = error  # after the others had their turn (G-10)
+                continue
             except OSError as error:
                 if error.errno not in _MISSING:
                     raise self._failed(error, folder) from error
-            self._drop_empty(folder)
+            self._folders.drop_empty(folder)
+        if refused is not None:
+            raise refused
 
     def copy(self, source: str, target: str) -> None:
         """Read and write; the target appears whole."""
@@ -249,27 +257,33 @@ class LocalStore:
             except FileExistsError:
                 continue
             except FileNotFoundError:
-                self._make_folder(os.path.dirname(target), target)
+                self._make_folder(target)
                 continue
             except OSError as error:
                 raise self._failed(error, target) from error
             try:
                 try:
+                    self._folders.require_in(file, self._folder_of(target))
                     _write(file, data)
                     if self._fsync:
                         os.fsync(file)
                 finally:
                     os.close(file)
-            except OSError as error:
+            except (OSError, StoreDenied) as error:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
+                if isinstance(error, StoreDenied):
+                    raise
                 raise self._failed(error, target) from error
             return temporary
         raise StoreError(f"{target}: its folder is removed as fast as it is made; try again")
 
-    def _make_folder(self, folder: str, target: str) -> None:
+    def _folder_of(self, target: str) -> str:
+        return target[len(self._base) :].rpartition("/")[0]
+
+    def _make_folder(self, target: str) -> None:
         try:
-            os.makedirs(folder, exist_ok=True)
+            self._folders.make(self._folder_of(target))
         except OSError as error:
             raise self._failed(error, target) from error
 
@@ -291,53 +305,13 @@ class LocalStore:
             # There, but perhaps not after a power loss: neither success nor failure (F-11).
             raise LostAnswer(f"{self._root}: {path} was written but not synced: {error}") from error
 
-    def _unlink(self, folder: str, names: Names) -> None:
-        """Delete from one folder, never while somebody scans it.
-
-        A scan that runs beside deletions and creations can miss the newest of a sequence: it
-        passes the place where the new one appears, and comes too late for the old one. A floor read
-        that way would be too low (G-8). The lock is held for one file at a time.
-        """
-        file = os.open(self._base + folder, _READ | os.O_DIRECTORY)
-        try:
-            for name in names:
-                with _locked(file, fcntl.LOCK_EX), contextlib.suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=file)
-        finally:
-            os.close(file)
-
     def _scan(self, folder: str) -> Folder:
-        folders, objects = _empty()
-        lead = folder + "/" if folder else ""
         try:
-            file = os.open(self._base + folder, _READ | os.O_DIRECTORY)
-            try:
-                with _locked(file, fcntl.LOCK_SH), os.scandir(file) as entries:
-                    for entry in entries:
-                        if TEMPORARY.search(entry.name):
-                            continue
-                        try:
-                            if entry.is_dir():
-                                folders.append(lead + entry.name)
-                            else:
-                                objects.append(_meta(lead + entry.name, entry.stat()))
-                        except FileNotFoundError:
-                            continue  # deleted by somebody who knows no locks, such as pylance
-            finally:
-                os.close(file)
+            return self._folders.scan(folder)
         except OSError as error:
             if error.errno in _MISSING:
                 return [], []
             raise self._failed(error, folder) from error
-        return folders, objects
-
-    def _drop_empty(self, folder: str) -> None:
-        while folder:
-            try:
-                os.rmdir(self._base + folder)
-            except OSError:
-                return  # not empty, or somebody else's doing
-            folder = folder.rpartition("/")[0]
 
     def _failed(self, error: OSError, path: str) -> Exception:
         """The one place that turns an `OSError` into an error of weir."""
@@ -351,31 +325,6 @@ class LocalStore:
         if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP):
             return InvalidInput(f"{where}: {error.strerror}; choose another folder")
         return StoreError(f"{where}: {error.strerror}; nothing was written")
-
-
-@contextlib.contextmanager
-def _locked(file: int, kind: int) -> Iterator[None]:
-    """Hold a lock on an open folder; a file system without locks gives what its scans give."""
-    try:
-        fcntl.flock(file, kind)
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        yield
-        return
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
-
-
-def _empty() -> Folder:
-    return [], []
-
-
-def _meta(path: str, status: os.stat_result) -> Meta:
-    etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
-    return Meta(path, status.st_size, status.st_mtime, etag)
 
 
 def _write(file: int, data: Bytes) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from weir.env import SYSTEM, Env
-from weir.errors import InvalidInput
+from weir.errors import CorruptEntry, InvalidInput
 from weir.store.api import Store
 from weir.store.local import LocalStore
 from weir.store.memory import MemoryStore
 from weir.store.objects import ObjStore, check_option
 from weir.store.retry import RetryingStore
+
+_AUTHORITY = re.compile(r"[A-Za-z0-9._\-]+(@[A-Za-z0-9.\-]+)?")
+"""A bucket, or container and account: nothing that could become another host in a request."""
+_DOTS = re.compile(r"(\.|%2e){1,2}", re.IGNORECASE)
 
 SCHEMES = ("file", "memory", "s3", "gs", "az", "abfss")
 
@@ -71,7 +76,27 @@ def normalize(uri: str) -> str:
         )
     if not parts.netloc:
         raise InvalidInput(f"{uri!r} names no bucket; write {scheme}://bucket/prefix")
+    if scheme != "memory" and not _AUTHORITY.fullmatch(parts.netloc):
+        raise InvalidInput(f"{uri!r}: {parts.netloc!r} is not the name of a bucket")
+    if any(_DOTS.fullmatch(part) for part in parts.path.split("/")):
+        # Lance resolves them, obstore does not: they would work in two places (G-13).
+        raise InvalidInput(f"{uri!r} holds '.' or '..'; write where it leads to")
     return f"{scheme}://{parts.netloc}/{parts.path.strip('/')}".rstrip("/")
+
+
+def recorded(value: object, path: str) -> str:
+    """A URI found in the record at `path`; `CorruptEntry` unless it is spelled as weir writes it.
+
+    A relative path would be another place in every process, and so would be one that is to be
+    resolved or decoded first. Credentials go with it to the services named by `storage_options` or
+    the environment, never to a host that a record names (G-13).
+    """
+    try:
+        if isinstance(value, str) and normalize(value) == value:
+            return value
+    except InvalidInput:
+        pass
+    raise CorruptEntry(f"{path} names {value!r}, which is no place as weir writes one down")
 
 
 def open_store(

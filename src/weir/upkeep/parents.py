@@ -16,7 +16,7 @@ from uuid import UUID
 
 from weir.durations import Duration, seconds
 from weir.env import SYSTEM, Env
-from weir.errors import CommitConflict, InvalidInput, StoreError
+from weir.errors import CommitConflict, CorruptEntry, InvalidInput, StoreError
 from weir.format import paths
 from weir.lake.manifest.shared_files import borrowed_places
 from weir.lake.pylance_lake import PylanceLake
@@ -177,7 +177,7 @@ def detach(table: Table) -> list[str]:
     used = {normalize(place) for place in borrowed_places(core.store)}
     free = [pin for pin in lineage.pins if normalize(pin.uri) not in used]
     for pin in free:
-        _release(pin, core.storage_options, core.env)
+        _release(pin, core.uri, core.storage_options, core.env)
     if free:
         kept = tuple(pin for pin in lineage.pins if pin not in free)
         append_lineage(core.store, replace(lineage, pins=kept), core.env.new_id())
@@ -196,17 +196,29 @@ def discard(uri: str, storage_options: Options = None, *, env: Env = SYSTEM) -> 
     if lineage.state != "copying":
         raise InvalidInput(f"{store.uri} is a finished table, not the rest of a failed clone")
     for pin in lineage.pins:
-        _release(pin, storage_options or {}, env)
+        _release(pin, store.uri, storage_options or {}, env)
     _remove(store)
 
 
-def _release(pin: ParentPin, options: Mapping[str, str], env: Env) -> None:
-    checkpoints.delete(open_table(pin.uri, storage_options=options, env=env), pin.checkpoint)
+def _release(pin: ParentPin, owner: str, options: Mapping[str, str], env: Env) -> None:
+    """Let go of what `owner` holds there, and of nothing that others do (G-13)."""
+    parent = open_table(pin.uri, storage_options=options, env=env)
+    held = Checkpoints(parent.core.store).load(pin.checkpoint)
+    if held is not None and held.owner != owner:
+        raise CorruptEntry(
+            f"the lineage of {owner} ({paths.clone_chain()}) names checkpoint {pin.checkpoint} of"
+            f" {pin.uri} as its own, but {held.owner or 'a user'} holds that one: it stays. If the"
+            " clone was moved, delete the checkpoint there by its id"
+        )
+    checkpoints.delete(parent, pin.checkpoint)
 
 
 def _remove(store: Store) -> None:
-    """The lineage last: as long as it is there, nobody takes the rest for a table."""
-    everything = [meta.path for meta in store.list("")]
+    """The lineage last: as long as it is there, nobody takes the rest for a table.
+
+    Only from folders that a clone writes to: the place may hold other things as well (G-13).
+    """
+    everything = [meta.path for folder in paths.TABLE_FOLDERS for meta in store.list(folder)]
     lineage = [path for path in everything if path.startswith(f"{paths.clone_chain()}/")]
     rest = [path for path in everything if path not in set(lineage)]
     for paths_ in (rest, lineage):

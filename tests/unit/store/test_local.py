@@ -13,7 +13,7 @@ import pytest
 from obstore.store import LocalStore as ObstoreLocal
 
 from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
-from weir.store import local
+from weir.store import folders
 from weir.store.api import LostAnswer, ObjectExists
 from weir.store.local import LocalStore
 
@@ -290,7 +290,7 @@ def test_g8_no_deletion_runs_beside_a_scan(store, monkeypatch):
     for name in "abc":
         store.put_if_absent(f"d/{name}", b"")
     folder = Path(store.uri, "d")
-    real_meta, real_unlink, free = local._meta, os.unlink, []
+    real_meta, real_unlink, free = folders.meta_of, os.unlink, []
 
     def scanning(path, status):
         free.append((is_free(folder, fcntl.LOCK_EX), is_free(folder, fcntl.LOCK_SH)))
@@ -300,7 +300,7 @@ def test_g8_no_deletion_runs_beside_a_scan(store, monkeypatch):
         free.append((is_free(folder, fcntl.LOCK_EX), is_free(folder, fcntl.LOCK_SH)))
         real_unlink(name, **more)
 
-    monkeypatch.setattr(local, "_meta", scanning)
+    monkeypatch.setattr(folders, "meta_of", scanning)
     assert len(list(store.list("d"))) == 3
     assert set(free) == {(False, True)}  # other scans may run, deletions wait
     free.clear()
@@ -313,12 +313,12 @@ def test_g8_no_deletion_runs_beside_a_scan(store, monkeypatch):
 def test_object_that_vanishes_while_listed_is_left_out(store, monkeypatch):
     for name in "abc":
         store.put_if_absent(name, b"")
-    real = local._meta
+    real = folders.meta_of
 
     def vanish(path, status):
         if path == "b":
             raise FileNotFoundError
         return real(path, status)
 
-    monkeypatch.setattr(local, "_meta", vanish)
+    monkeypatch.setattr(folders, "meta_of", vanish)
     assert sorted(meta.path for meta in store.list("")) == ["a", "c"]

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from weir.env import Env
-from weir.errors import CommitConflict, CorruptEntry, StoreError
+from weir.errors import CommitConflict, CorruptEntry, InvalidInput, StoreError
 from weir.format import paths
 from weir.read.snapshot import Snapshot
 from weir.records import codec
@@ -136,7 +136,7 @@ class Jobs:
                 raise ValueError(f"format {raw['format']}, state {raw['state']}")
             job = None if raw["job"] is None else Job.from_record(raw["job"])
             return JobRecord(found.seq, raw["state"], raw["token"], job, found.last_modified)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, InvalidInput) as error:
             raise CorruptEntry(f"{path} is not a usable compaction record: {error!r}") from error
 
     def claim(self, token: str, after: JobRecord | None) -> JobRecord:

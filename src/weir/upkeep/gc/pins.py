@@ -165,9 +165,7 @@ def _name(entry: Any) -> str:
         entry = entry["path"]
     elif isinstance(entry, list):
         entry = entry[1]
-    if not isinstance(entry, str):
-        raise TypeError(f"SSTable {entry!r}")
-    return entry
+    return paths.sstable_folder(entry)
 
 
 def _positions(chain: ChainState) -> Mapping[str, Any]:

@@ -1,0 +1,480 @@
+"""G-13: no link and no record leads collection, or any other clean-up, out of the table."""
+
+import contextlib
+import dataclasses
+import http.server
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import weir
+from tests.support.moments import again, expect, make, put, rows
+from weir.errors import CorruptEntry, InvalidInput, StoreDenied
+from weir.format import paths
+from weir.format.manifest import decode_manifest, encode_manifest
+from weir.records import codec
+from weir.records.checkpoints import Checkpoints
+from weir.records.lineage import ParentPin, append_lineage, read_lineage
+from weir.store.local import LocalStore
+from weir.store.open import open_store
+from weir.upkeep import clone as clones
+from weir.upkeep.gc.collect import collect, target_of
+
+A, B = range(10), range(5, 20)
+OLD = 30 * 86_400
+
+
+def sweep(table, **how):
+    """A collection that takes all it may."""
+    return collect(target_of(table), 0, 120, keep_first_entries=False, **how)
+
+
+def files(place):
+    """Every file below `place`, with its bytes; links are not followed."""
+    found = {}
+    for folder, _, names in os.walk(place):
+        for name in names:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                found[str(path.relative_to(place))] = path.read_bytes()
+    return found
+
+
+def age(place):
+    """Make everything below `place` a month old."""
+    for folder, _, names in os.walk(place):
+        for name in names:
+            path = Path(folder, name)
+            then = path.stat().st_mtime - OLD
+            os.utime(path, (then, then))
+
+
+def stranger(place, *names):
+    """A folder that is not the table's, with old files of those names in it."""
+    for name in names:
+        path = Path(place, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"precious " + name.encode())
+    age(place)
+    return files(place)
+
+
+def used(place, shards=1):
+    """A table with rows in the base, in SSTables and in the log, and garbage of every kind."""
+    table = make(place, shards)
+    with table.writer() as writer:
+        put(writer, A, "a")
+        writer.flush()
+        table.compact()
+        put(writer, A, "a2")
+        writer.flush()
+        put(writer, B, "b")
+    return table
+
+
+def shard_folder(table):
+    return Path(table.uri, paths.shard_dir(table.shards()[0].id))
+
+
+WAL = f"{paths.bit_reversed(1)}.arrow"
+BINPB = f"{paths.bit_reversed(1)}.binpb"
+
+
+@pytest.mark.parametrize(
+    ("where", "names"),
+    [
+        ("_mem_wal/{shard}/0badc0de_gen_1", ["data/0.lance", "bloom_filter.bin"]),
+        ("_weir/staging", ["job/0.arrow", "thesis.txt"]),
+        ("_weir/staging/x", ["deep/thesis.txt"]),
+        ("_weir/jobs/x", ["thesis.txt"]),
+        ("_weir/clock", ["thesis.txt"]),
+        ("_weir/checkpoints/{shard}", ["00000000000000000002.json"]),
+    ],
+)
+def test_g13_a_linked_folder_is_not_emptied(tmp_path, where, names):
+    table = used(tmp_path / "t")
+    link = Path(table.uri, where.format(shard=table.shards()[0].id))
+    outside = tmp_path / "outside"
+    before = stranger(outside, *names)
+    if "checkpoints" in where:
+        (outside / names[0]).write_bytes(b'{"deleted":true}')
+        age(outside)
+        before = files(outside)
+    shutil.rmtree(link, ignore_errors=True)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(outside)
+    report = sweep(table)
+    assert files(outside) == before
+    assert link.is_symlink()
+    assert any(str(link) in error and "link" in error for error in report.errors), report.errors
+    # Only what stands behind the link is left alone; reads and writes are not disturbed.
+    assert rows(again(table)) == expect((A, "a2"), (B, "b"))
+    with again(table).writer() as writer:
+        put(writer, [77], "c")
+
+
+@pytest.mark.parametrize("where", ["_mem_wal", "shard", "wal", "manifest"])
+def test_g13_a_shard_behind_a_link_is_another_table_s(tmp_path, where):
+    """The same shard ids in both: a table's clean-up would take the other's entries for its own."""
+    table, other = used(tmp_path / "t"), used(tmp_path / "o")
+    mine, theirs = shard_folder(table), shard_folder(other)
+    assert mine.name == theirs.name
+    if where == "_mem_wal":
+        mine, theirs = mine.parent, theirs.parent
+    elif where != "shard":
+        mine, theirs = mine / where, theirs / where
+    before = files(tmp_path / "o")
+    shutil.rmtree(mine)
+    mine.symlink_to(theirs)
+
+    def work():
+        handle = again(table)
+        sweep(handle)
+        with handle.writer() as writer:
+            put(writer, [500], "stray")
+            writer.flush()
+
+    with pytest.raises(StoreDenied, match="link") as caught:
+        work()
+    assert str(mine) in str(caught.value)
+    assert files(tmp_path / "o") == before
+    assert rows(again(other)) == expect((A, "a2"), (B, "b"))
+
+
+def test_g13_a_link_between_two_shards_of_one_table_is_refused_too(tmp_path):
+    table = used(tmp_path / "t", shards=2)
+    one, two = (Path(table.uri, paths.shard_dir(s.id)) for s in table.shards())
+    shutil.rmtree(one)
+    one.symlink_to(two)
+    before = files(two)
+    report = sweep(table, kinds=["wal", "manifests", "sstables"])
+    assert any(str(one) in error for error in report.errors)
+    after = files(two)
+    assert {n for n in before if "_gen_2" in n} <= set(after), "the other shard's living SSTable"
+
+
+@pytest.mark.parametrize(
+    "folder", ["data", "database", "_deletions", "_indices", "_transactions", "_versions"]
+)
+def test_g13_lance_is_not_sent_to_clean_up_behind_a_link(tmp_path, folder):
+    """Lance follows links, and deletes files of another dataset as ones that ours does not name."""
+    table, other = used(tmp_path / "t"), used(tmp_path / "o")
+    table.compact()
+    other.compact()
+    mine, theirs = Path(table.uri, folder), Path(other.uri, folder)
+    theirs.mkdir(exist_ok=True)
+    if folder == "_indices":
+        stranger(theirs / str(uuid4()), "index.idx")
+    age(theirs)
+    before = files(theirs)
+    if folder == "_versions":
+        mine /= "sub"
+    else:
+        shutil.rmtree(mine, ignore_errors=True)
+    mine.symlink_to(theirs)
+    report = sweep(table, kinds=["base"])
+    assert files(theirs) == before
+    assert any(str(mine) in error for error in report.errors), report.errors
+    assert rows(again(other)) == expect((A, "a2"), (B, "b"))
+
+
+def test_g13_discarding_a_failed_clone_stays_in_its_own_folders(tmp_path):
+    """A clone begun in a folder that holds other things as well, and a link in its own."""
+    table = used(tmp_path / "t")
+    target = tmp_path / "place"
+    neighbour = used(target / "neighbour")
+    before = files(target / "neighbour")
+    precious = stranger(tmp_path / "outside", "thesis.txt")
+
+    def die(step):
+        if step == "kept":
+            raise RuntimeError(step)
+
+    with pytest.raises(RuntimeError):
+        clones.clone(table, str(target), pause=die)
+    Path(target, "_weir", "staging").symlink_to(tmp_path / "outside")
+    with pytest.raises(StoreDenied, match="link"):
+        clones.discard(str(target))
+    assert files(tmp_path / "outside") == precious
+    Path(target, "_weir", "staging").unlink()
+    clones.discard(str(target))
+    assert files(tmp_path / "outside") == precious
+    assert files(target / "neighbour") == before
+    assert rows(again(neighbour)) == expect((A, "a2"), (B, "b"))
+    assert not Path(target, "_mem_wal").exists()
+    assert not Path(target, "_weir").exists()
+
+
+def test_g13_the_root_of_a_table_may_be_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "t").symlink_to(tmp_path / "disk")
+    table = used(tmp_path / "t")
+    report = sweep(table)
+    assert not report.errors
+    assert report.deleted
+    assert rows(again(table)) == expect((A, "a2"), (B, "b"))
+
+
+def test_g13_a_deletion_behind_a_link_does_not_keep_the_others_from_theirs(tmp_path):
+    store = LocalStore(str(tmp_path / "root"))
+    before = stranger(tmp_path / "outside", "a")
+    store.put_if_absent("d/a", b"1")
+    store.put_if_absent("e/a", b"1")
+    Path(store.uri, "link").symlink_to(tmp_path / "outside")
+    with pytest.raises(StoreDenied, match="link"):
+        store.delete(["d/a", "link/a", "e/a"])
+    assert files(tmp_path / "outside") == before
+    assert [m.path for m in store.list_folder("")[1]] == []
+    assert store.head("d/a") is None
+    assert store.head("e/a") is None
+
+
+@pytest.mark.parametrize("verb", ["put", "put_if_absent"])
+def test_g13_nothing_is_written_behind_a_link(tmp_path, verb):
+    store = LocalStore(str(tmp_path / "root"))
+    store.put("x", b"")
+    before = stranger(tmp_path / "outside", "a")
+    Path(store.uri, "link").symlink_to(tmp_path / "outside")
+    for path in ("link/a", "link/new", "link/deep/new"):
+        with pytest.raises(StoreDenied, match="link"):
+            getattr(store, verb)(path, b"mine")
+    assert files(tmp_path / "outside") == before
+    assert not (tmp_path / "outside" / "deep").exists()
+    assert store.get("link/a").data == before["a"]  # reading does no harm
+
+
+@pytest.mark.parametrize(
+    "way", ["", ".", "..", "../../x", "/etc", "%2e%2e", "a/b", "wal", "manifest"]
+)
+def test_g13_an_sstable_is_named_by_one_folder_of_its_own(tmp_path, way):
+    """In a shard manifest, in a checkpoint's record and in a compaction's: the record is named."""
+    table = used(tmp_path / "t")
+    shard = table.shards()[0].id
+    path = max(
+        (p for p in Path(table.uri, paths.manifest_dir(shard)).glob("*.binpb")),
+        key=lambda p: paths.parse_manifest_name(p.name),
+    )
+    manifest = decode_manifest(path.read_bytes(), path=str(path))
+    hostile = dataclasses.replace(
+        manifest, sstables=tuple(dataclasses.replace(t, path=way) for t in manifest.sstables)
+    )
+    assert hostile.sstables
+    with pytest.raises(CorruptEntry, match=path.name):
+        decode_manifest(encode_manifest(hostile), path=str(path))
+    with pytest.raises(InvalidInput):
+        paths.sstable_dir(shard, way)
+
+    made = table.checkpoint(scope="all")
+    record = Path(table.uri, paths.chain_path(paths.checkpoint_chain(made.id), 1))
+    raw = json.loads(record.read_bytes())
+    (pin,) = raw["shards"].values()
+    pin["sstables"] = [[1, way, None, None, None]]
+    record.write_bytes(codec.dumps(raw))
+    before = files(tmp_path)
+    report = sweep(table)
+    assert any(made.id.hex in e.replace("-", "") for e in report.errors), report.errors
+    kept = files(tmp_path)
+    assert {n: b for n, b in before.items() if "_gen_" in n or "/wal/" in n}.items() <= kept.items()
+    for use in (
+        lambda: table.clone(str(tmp_path / "copy"), made.id),
+        lambda: table.restore(made.id),
+        lambda: table.checkpoints(),
+    ):
+        with pytest.raises(CorruptEntry, match=str(made.id)):
+            use()
+
+
+ODD_PLACES = [
+    "",
+    "..",
+    "../../x",
+    "x/y",
+    "~/x",
+    "{here}/t/../o",
+    "file://{here}/o",
+    "file://{here}/t/%2e%2e/o",
+    "s3://bucket/a/../b",
+    "s3://bucket/a/%2E%2e/b",
+    "s3://evil.example:443/b",
+    "s3://key:secret@evil.example/b",
+    "https://evil.example/b",
+    "abfss://c@evil.example:443/b",
+    7,
+    None,
+]
+
+
+def rewrite(table, folder, change, seq=None):
+    """Change the newest record of a chain, as a stranger with access to the folder can."""
+    place = Path(table.uri, folder)
+    path = max(place.iterdir()) if seq is None else Path(table.uri, paths.chain_path(folder, seq))
+    raw = json.loads(path.read_bytes())
+    change(raw)
+    path.write_bytes(codec.dumps(raw))
+    return path
+
+
+def record_of(kind, table, made):
+    """The folder of a record that names a place, and how to make it name another."""
+    shard = table.shards()[0].id
+    return {
+        "owner": (paths.checkpoint_chain(made), lambda raw, to: raw.update(owner=to)),
+        "pin": (paths.clone_chain(), lambda raw, to: raw["pins"][0].update(uri=to)),
+        "parent": (paths.clone_chain(), lambda raw, to: raw.update(parent=to)),
+        "wal store": (paths.wal_store_chain(shard), lambda raw, to: raw.update(uri=to)),
+        "table": (paths.table_chain(), lambda raw, to: raw.update(wal_uri=to)),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["owner", "pin", "parent", "wal store", "table"])
+def test_g13_a_record_names_places_as_weir_spells_them(tmp_path, monkeypatch, kind):
+    """Anything else is damage: a relative path means another place in each process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parent = used(tmp_path / "p")
+    table = parent.clone(str(tmp_path / "t"), wal_uri=str(tmp_path / "w"))
+    with table.writer() as writer:
+        put(writer, [1], "c")
+    made = clones.clone(table, str(tmp_path / "child")).core.store
+    (pin,) = (p for p in read_lineage(made).pins if p.uri == table.uri)
+    used(tmp_path / "o")
+    folder, change = record_of(kind, table, pin.checkpoint)
+    seq = 1 if kind == "owner" else None
+    before = files(tmp_path)
+
+    def use():
+        handle = again(table)
+        report = sweep(handle)
+        if report.errors:
+            raise CorruptEntry("; ".join(report.errors))
+        with handle.writer():
+            pass
+
+    for place in ODD_PLACES:
+        if place is None and kind not in ("pin", "wal store"):
+            continue  # no place is a fine answer there
+        hostile = place.format(here=tmp_path) if isinstance(place, str) else place
+        path = rewrite(table, folder, lambda raw, to=hostile: change(raw, to), seq)
+        with pytest.raises(CorruptEntry) as caught:
+            use()
+        assert str(path.relative_to(table.uri)) in str(caught.value), hostile
+        after = files(tmp_path)
+        theirs = {n: data for n, data in before.items() if not n.startswith(("t/", "w/"))}
+        assert theirs.items() <= after.items(), hostile
+
+
+@pytest.mark.parametrize("how", ["collect", "discard"])
+def test_g13_a_clone_lets_go_of_its_own_pins_only(tmp_path, how):
+    """A record that names somebody else's checkpoint as the clone's pin does not end it."""
+    parent, other = used(tmp_path / "p"), used(tmp_path / "o")
+    kept = other.checkpoint(scope="all", name="month-end")
+    deep = how == "collect"
+
+    def die(step):
+        if step == "kept" and not deep:
+            raise RuntimeError(step)
+
+    with contextlib.suppress(RuntimeError):
+        clones.clone(parent, str(tmp_path / "t"), deep=deep, pause=die)
+    store = open_store(str(tmp_path / "t"))
+    lineage = read_lineage(store)
+    hostile = dataclasses.replace(lineage, pins=(ParentPin(other.uri, kept.id),))
+    append_lineage(store, hostile, uuid4())
+    if deep:
+        report = sweep(weir.open(str(tmp_path / "t")))
+        assert any(str(kept.id) in error for error in report.errors), report.errors
+    else:
+        with pytest.raises(CorruptEntry, match=str(kept.id)):
+            clones.discard(str(tmp_path / "t"))
+    with again(other).writer() as writer:
+        put(writer, range(100), "late")
+        writer.flush()
+    other.compact()
+    assert not sweep(other).errors
+    assert rows(again(other), checkpoint=kept.id) == expect((A, "a2"), (B, "b"))
+
+
+def test_g13_a_log_is_collected_only_where_the_table_s_own_id_is(tmp_path):
+    """A record that names another table's WAL store, or its folder, deletes nothing there."""
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w1"))
+    other = make(tmp_path / "o", 1, wal_uri=str(tmp_path / "w2"))
+    for each in (table, other):
+        with each.writer() as writer:
+            put(writer, A, "a")
+            writer.flush()
+            put(writer, B, "b")
+    assert table.shards()[0].id == other.shards()[0].id
+    folder = paths.wal_store_chain(table.shards()[0].id)
+    for place in (tmp_path / "w2", tmp_path / "o"):
+        rewrite(table, folder, lambda raw, to=str(place): raw.update(uri=to))
+        before = files(tmp_path)
+        report = sweep(again(table), kinds=["wal"])
+        assert report.skipped
+        after = files(tmp_path)
+        assert {n: b for n, b in before.items() if n[0] in "ow"}.items() <= after.items()
+    assert rows(again(other)) == expect((A, "a"), (B, "b"))
+
+
+def test_g13_a_base_manifest_leads_no_clean_up_astray(tmp_path):
+    """Lance deletes what it lists below the table, never what a manifest names elsewhere."""
+    parent = used(tmp_path / "p")
+    parent.compact()
+    copy = parent.clone(str(tmp_path / "t"))
+    before = files(tmp_path / "p")
+    with copy.writer() as writer:
+        put(writer, range(50), "new")
+    copy.compact()  # old versions of the clone name files of the parent, by its URI
+    assert not sweep(copy, kinds=["base"]).errors
+    kept = files(tmp_path / "p")
+    assert {name for name in before if name.startswith(("data/", "_versions/"))} <= set(kept)
+    assert rows(again(parent)) == expect((A, "a2"), (B, "b"))
+
+
+def test_g13_a_record_chooses_a_bucket_but_never_the_host_that_sees_the_credentials(tmp_path):
+    """The caller's endpoint is asked for the stranger's bucket; the stranger is never asked."""
+    seen = []
+
+    class Endpoint(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append((self.path, self.headers["authorization"]))
+            self.send_error(403)
+
+        do_HEAD = do_PUT = do_GET  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        options = {
+            "aws_access_key_id": "key",
+            "aws_secret_access_key": "secret",
+            "aws_region": "us-east-1",
+            "aws_endpoint": f"http://127.0.0.1:{server.server_address[1]}",
+            "allow_http": "true",
+        }
+        parent = make(tmp_path / "p", 1, storage_options=options)
+        copy = parent.clone(str(tmp_path / "c"))
+        (pin,) = read_lineage(copy.core.store).pins
+        rewrite(
+            parent,
+            paths.checkpoint_chain(pin.checkpoint),
+            lambda raw: raw.update(owner="s3://evil.example/x"),
+            seq=1,
+        )
+        assert not sweep(parent).errors  # who cannot be asked keeps its pin
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert Checkpoints(parent.core.store).load(pin.checkpoint) is not None
+    assert seen
+    assert all(path.startswith("/evil.example") for path, _ in seen)
+    assert all("Signature=" in sent and "secret" not in sent for _, sent in seen)
