@@ -253,7 +253,9 @@ def floors_dir(shard: UUID) -> str:
     return f"{WEIR}/shards/{shard}/floor"
 
 
-def floor_dir(shard: UUID, kind: Literal["wal", "manifest", "used", "open", "store"]) -> str:
+def floor_dir(
+    shard: UUID, kind: Literal["wal", "manifest", "used", "open", "shut", "store"]
+) -> str:
     """Markers at or below which collection may have deleted (G-6), or positions are used (F-2)."""
     return f"{floors_dir(shard)}/{kind}"
 

@@ -8,6 +8,9 @@ Keeps
   F-11 what stays unknown is `UnknownOutcome`, not a conflict and not success
   F-13 a fenced appender acknowledges nothing, then or later, and asks the store nothing more
   G-7b success also needs a proof of ownership younger than `fence_ttl`
+  S-7  a log on a store of its own is opened beside the data before its first entry is written, and
+       shut when the last one is covered and none is under way; whoever moves R in between, it is
+       not taken for empty
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from weir.errors import (
     FencedError,
     StoreError,
     UnknownOutcome,
+    WalStoreMismatch,
     WeirError,
     WriterClosed,
 )
@@ -34,7 +38,8 @@ from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.ownership import Ownership
 from weir.log.site import HasSite, ShardSite
-from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
+from weir.log.wal_store import check_identity, check_presence
+from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, is_local
 from weir.types import Epoch, Generation, Position
 
 log = logging.getLogger("weir.log")
@@ -79,9 +84,15 @@ class WalAppender:
         self._generation = Generation(claim.manifest.current_generation)
         self._lock = site.env.threads.lock()
         self._end: Callable[[], WeirError] | None = None
-        self._covered = claim.manifest.replay_after
-        self._announced = claim.fence
+        self._is_apart = site.wal is not site.store
+        self._is_mounted = self._is_apart and site.wal_id is not None and is_local(site.wal)
+        self._marks = site.env.threads.lock()
+        """Guards the two below: opening and shutting are decided one after the other."""
+        self._opened_at: Position | None = None
+        """The open mark that our entries stand behind (S-7); None: shut, the next one opens."""
         self._in_flight = False
+        self._shut_at: Position | None = None
+        """The shut mark we owe: what was decided is carried out even if the store fails once."""
 
     @classmethod
     def open(cls, shard: OpenShard, *, fence_ttl: float = DEFAULT_FENCE_TTL) -> WalAppender:
@@ -138,7 +149,8 @@ class WalAppender:
         with self._lock:
             if self._end is not None:
                 raise self._ended(batches)
-            self._in_flight = True
+            with self._marks:
+                self._in_flight = True
             try:
                 tag = self._generation if generation is None else generation
                 return self._append(batches, tag, tokens)
@@ -152,8 +164,8 @@ class WalAppender:
         self, batches: Sequence[pa.RecordBatch], generation: Generation, tokens: Sequence[Token]
     ) -> Position:
         position = self._next
-        if self.site.wal is not self.site.store and self._announced <= self._covered:
-            self._announce(position)
+        if self._is_apart and self._opened_at is None:
+            self._open_log(position)
         entry = self._encoder.encode(
             batches,
             epoch=self.epoch,
@@ -169,6 +181,8 @@ class WalAppender:
         except LostAnswer as lost:
             raise self._finish_unknown(position, lost) from lost
         try:
+            if self._is_mounted:
+                check_presence(self.site)
             self.ownership.require()
         except FencedError as fenced:
             # The entry is there. Before the new owner's fence it counts, in a collected place it
@@ -176,38 +190,55 @@ class WalAppender:
             told = self._finish_fenced(fenced)
             told.maybe_written = True
             raise told from None
-        except StoreError as error:
-            # The entry is there, but whether it counts is not known: F-11.
+        except (StoreError, WalStoreMismatch) as error:
+            # The entry is there, but whether it counts is not known (F-11), or it went into the
+            # empty folder where a disk was mounted before (S-7).
             raise self._finish_unknown(position, error) from error
         self._next = Position(position + 1)
         self._generation = max(generation, self._generation)
         self.bytes_written += len(entry)
         return position
 
-    def covering(self, reached: Position) -> None:
-        """Called before a manifest with that R is committed, by whoever publishes (S-2)."""
-        self._covered = max(self._covered, reached)
-        if self.site.wal is self.site.store or reached < self._announced:
-            return
-        last = self._next if self._in_flight else Position(self._next - 1)
-        if last > reached:
-            # Entries above R are there or under way, and no mark above R says so yet.
-            self.manifests.floors.raise_to("open", last)
-            self._announced = max(self._announced, last)
+    def shut(self, reached: Position | None = None) -> None:
+        """S-7: nothing is or will be after our last entry, unless an open mark says so first.
 
-    def _announce(self, position: Position) -> None:
-        """S-2: the first entry after R is told to the table's own store before it is written.
-
-        So a lost log shows as a gap whenever rows were in it. Owning the shard is proved after the
-        mark is up: who takes a lost log over claims first and reads the mark second. One put and
-        two reads for each flush, and only with a separate WAL store.
+        Called with R before a manifest with that R is committed, which shuts nothing while entries
+        above it are there or under way; without it when the last entry was written, and then a
+        store that fails is no error: every row is durable. One put, and only when the log is on a
+        store of its own and was opened since.
         """
+        with self._marks:
+            last = Position(self._next - 1)
+            ongoing = self._in_flight or (reached is not None and last > reached)
+            # The outcome of an entry is unknown, or nothing was written since the mark was put up.
+            unsure = self._end is not None or self._opened_at is None or last < self._opened_at
+            if not ongoing and not unsure:
+                self._opened_at, self._shut_at = None, last
+            owed = self._shut_at
+        if owed is None or self._end is not None:
+            return
+        try:
+            self.manifests.floors.raise_to("shut", owed)
+            self._shut_at = None
+        except StoreError as error:
+            if reached is not None:
+                raise
+            log.info("wal.shut.skipped shard=%s reason=%s", self.site.shard, error)
+
+    def _open_log(self, position: Position) -> None:
+        """S-7: the first entry after the log was shut is told to the table before it is written.
+
+        Owning the shard is proved after the mark is up: who takes a lost log over claims first and
+        reads the mark second. One put and two reads for each time the log is shut.
+        """
+        check_identity(self.site)
         self.manifests.floors.raise_to("open", position)
         try:
             self.ownership.prove()
         except FencedError as fenced:
             raise self._finish_fenced(fenced) from None
-        self._announced = max(self._announced, position)
+        with self._marks:
+            self._opened_at = position
 
     def _is_ours(self, position: Position, entry: memoryview) -> bool:
         """True when a proxy repeated our request and the answer is about the repetition."""

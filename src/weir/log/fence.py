@@ -7,6 +7,7 @@ Keeps
   F-4  the fence is validated after it is written, never only before
   F-5  a collision at open means 'read the manifest'; only a newer epoch means fenced
   F-6  replay ends at our fence, not at a second look at the tip
+  F-7  a log that is ahead of its manifest is damaged: nothing is claimed and written on top of it
   S-3  after the claim the log is where we fenced it, and nobody can move it without being seen
 The tip is probed before the epoch is claimed: the other order lets a slower, older claimant put its
 fence above ours.
@@ -18,16 +19,23 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weir.errors import CommitConflict, FencedError, SnapshotExpired, UnknownOutcome
+from weir.errors import (
+    CommitConflict,
+    CorruptEntry,
+    FencedError,
+    SnapshotExpired,
+    UnknownOutcome,
+)
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import encode_fence
+from weir.format.wal_header import HEADER_BYTES, read_header
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.tip import find_tip
 from weir.log.wal_store import WalMoved, settle
-from weir.store.api import LostAnswer, ObjectExists
+from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
 from weir.types import Epoch, Position
 
 log = logging.getLogger("weir.log")
@@ -68,6 +76,7 @@ def claim_shard(
     for _ in range(CLAIM_ATTEMPTS):
         current, floors = manifests.latest_with_floors()
         position = _next_position(site, current, floors)
+        current = _require_not_ahead(site, manifests, current, Position(position - 1))
         pause("probed")
         try:
             claimed = manifests.claim(current)
@@ -91,6 +100,33 @@ def _next_position(
         return Position(find_tip(site, Position(floors.highest_used(manifest))) + 1)
     except SnapshotExpired as moved:
         raise WalMoved(str(moved)) from moved
+
+
+def _require_not_ahead(
+    site: ShardSite, manifests: Manifests, current: ShardManifest | None, tip: Position
+) -> ShardManifest | None:
+    """F-7: who writes in an epoch below that of the last entry is acknowledged and never read.
+
+    An entry follows the claim of its epoch, so that a newer one means: look at the manifest again.
+    One request, and only when entries are above R.
+    """
+    if current is None or tip <= current.replay_after:
+        return current
+    path = paths.wal_path(site.shard, tip)
+    try:
+        header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
+    except ObjectMissing:
+        return current  # collected meanwhile, or only known to be used
+    if header is None or header.epoch <= current.writer_epoch:
+        return current
+    current = manifests.require()
+    if header.epoch <= current.writer_epoch:
+        return current
+    raise CorruptEntry(
+        f"{site}: the entry at position {tip} is of epoch {header.epoch}, and the manifest"
+        f" {current.version} knows no epoch above {current.writer_epoch} (F-7): the manifest was"
+        f" set back, or the log is another's. Look at {path}; nothing was written"
+    )
 
 
 def _fence(
@@ -129,8 +165,9 @@ def _fence(
     current, floors = manifests.latest_with_floors()
     _validate(site, manifests, current or claimed, floors, epoch, position)
     if site.wal is not site.store:
-        # Told to the table's own store: a wiped log must not look like one without a gap (S-2).
-        manifests.floors.raise_to("used", position)
+        # Told to the table's own store: whatever older writers opened ends here, and a wiped log
+        # must not look like one without a gap (S-2, S-7).
+        manifests.floors.raise_to("shut", position)
     log.info("shard.claimed shard=%s epoch=%d fence=%d", site.shard, epoch, position)
     return Claim(manifest=current or claimed, fence=position, proof_began=began)
 

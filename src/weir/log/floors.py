@@ -7,7 +7,9 @@ Keeps
   F-2  the used mark: positions a checkpoint refers to, also after the log itself was lost
   G-8  create-only markers whose maximum counts; they need no conditional overwrite, and no cache is
        asked
-  S-2  the open mark: rows were about to be written here, above R, to a log on a store of its own
+  S-7  the open and the shut mark: whether a log on a store of its own may go on above R. From the
+       open mark on entries follow, nobody beside the data knows how many; nothing is after the
+       shut mark until a higher open mark says so
   S-3  the record that says where the log is, by its number: who lists the floors learns of a move
 One listing reads all of them.
 """
@@ -18,11 +20,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weir.format import paths
-from weir.format.manifest import ShardManifest
+from weir.format.manifest import ShardManifest, Status
 from weir.log.site import ShardSite
 from weir.store.api import ObjectExists
 
-FloorKind = Literal["wal", "manifest", "used", "open", "store"]
+FloorKind = Literal["wal", "manifest", "used", "open", "shut", "store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class FloorValues:
     manifest: int = 0
     used: int = 0
     open: int = 0
+    shut: int = 0
     store: int = 0
 
     def highest_used(self, manifest: ShardManifest | None) -> int:
@@ -41,9 +44,14 @@ class FloorValues:
             return max(self.wal, self.used)
         return max(self.wal, self.used, manifest.last_seen, manifest.replay_after)
 
-    def is_closed(self, replay_after: int, last_seen: int) -> bool:
-        """True when no row can be in the log beyond R: losing the log loses nothing (S-2)."""
-        return replay_after >= max(last_seen, self.used, self.open)
+    def is_closed(self, manifest: ShardManifest) -> bool:
+        """True when no row can be in the log beyond R: losing the log loses nothing (S-2).
+
+        R alone does not tell, whoever moved it: a log that was not shut goes on meanwhile (S-7).
+        A sealed shard takes no more entries (C-11). The floors were read after the manifest.
+        """
+        ended = self.open <= self.shut or manifest.status is Status.SEALED
+        return ended and manifest.replay_after >= max(manifest.last_seen, self.used)
 
 
 class Floors:
@@ -54,13 +62,14 @@ class Floors:
 
     def load(self) -> FloorValues:
         """Read all floors with one listing."""
-        found = {"wal": 0, "manifest": 0, "used": 0, "open": 0, "store": 0}
+        found = {"wal": 0, "manifest": 0, "used": 0, "open": 0, "shut": 0, "store": 0}
         for meta in self._site.store.list(paths.floors_dir(self._site.shard)):
             kind, _, name = meta.path.rpartition("/")
             kind = kind.rpartition("/")[2]
             number = paths.parse_marker_name(name)
             if number is not None and kind in found:
                 found[kind] = max(found[kind], number)
+        found["used"] = max(found["used"], found["shut"])  # a log is shut at its last entry
         return FloorValues(**found)
 
     def raise_to(self, kind: FloorKind, number: int) -> None:

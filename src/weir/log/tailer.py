@@ -19,6 +19,7 @@ from weir.format import paths
 from weir.format.wal_entry import WalEntry, decode_entry
 from weir.log.shard_log import ShardLog
 from weir.log.site import HasSite, ShardSite, Stretch
+from weir.log.wal_store import check_identity
 from weir.store.api import ObjectMissing, is_local
 from weir.types import Position
 
@@ -193,7 +194,8 @@ class WalTailer:
         """Nothing was found at `position`: False if the log just ends there, True if it was written
         since, or goes on in another store.
 
-        Raises when neither can be: `SnapshotExpired`, or `MissingEntry` for a hole.
+        Raises when neither can be: `SnapshotExpired`, or `MissingEntry` for a hole; and
+        `WalStoreMismatch` when the log's own store is not there (S-7).
         """
         looked = self._where(position)
         manifest, floors = self.log.state()
@@ -202,6 +204,7 @@ class WalTailer:
         self._stretch = self.log.stretch(position)
         if self._stretch != looked:
             return True
+        check_identity(looked.site)
         if position > max(self._seen, floors.highest_used(manifest)):
             return False
         # The manifest is younger than our look at the log: only a second look tells a hole.

@@ -11,7 +11,7 @@ from weir.errors import MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.log.floors import Floors
 from weir.log.site import ShardSite
-from weir.log.wal_store import latest_record
+from weir.log.wal_store import check_identity, latest_record
 from weir.types import Position
 
 _STEPS_PER_ROUND = 6
@@ -22,8 +22,8 @@ def find_tip(site: ShardSite, after: Position) -> Position:
     """The highest position used, given that everything up to `after` is.
 
     Raises `MissingEntry` when entries are seen beyond a missing one, `SnapshotExpired` when the log
-    was moved away and back meanwhile. O(log n) requests in O(log n /
-    6) round trips.
+    was moved away and back meanwhile, `WalStoreMismatch` when it is on a store of its own that is
+    not there any more. O(log n) requests in O(log n / 6) round trips.
     """
     # Whoever planned on a manifest of before a move of the log asks for less than is there (S-3).
     tip = max(int(after), site.wal_after)
@@ -36,6 +36,7 @@ def find_tip(site: ShardSite, after: Position) -> Position:
         border = tip + (_AHEAD[missing - 1] if missing else 0)
         if not any(found[missing:]):
             if tip + _AHEAD[missing] - border == 1:
+                check_identity(site)
                 return Position(border)
             # Looked at from far away: what lies right beyond it was not (F-6).
             tip = _bisect(site, border, tip + _AHEAD[missing])

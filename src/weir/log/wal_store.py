@@ -81,10 +81,14 @@ def read_store_id(wal: Store, shard: UUID) -> str | None:
     """The id the WAL store holds for that shard, or None. One get."""
     path = paths.store_id_path(shard)
     try:
-        raw = codec.loads(wal.get(path).data, path)
+        return id_in(wal.get(path).data, path)
     except ObjectMissing:
         return None
-    return str(raw.get("store_id"))
+
+
+def id_in(data: bytes | None, path: str) -> str | None:
+    """The id in the object at `path`; None when there is none."""
+    return None if data is None else str(codec.loads(data, path).get("store_id"))
 
 
 def require_store_id(wal: Store, shard: UUID, store_id: str) -> None:
@@ -114,6 +118,19 @@ def foreign_store(wal: Store, shard: UUID, found: str | None) -> WalStoreMismatc
         " it is the WAL store of another table, or another disk than the one recorded. Give each"
         " table a wal_uri of its own, or mount the right disk (S-1)"
     )
+
+
+def require_no_table(wal: Store, shard: UUID) -> None:
+    """`WalStoreMismatch` when that shard of some table is in the store itself, log and all (S-8).
+
+    Tables with the same sharding have shards of the same ids: our entries would go into its log.
+    One list.
+    """
+    if next(iter(wal.list(paths.manifest_dir(shard))), None) is not None:
+        raise WalStoreMismatch(
+            f"{wal.uri} is the place of another table, with a shard {shard} of its own: its log is"
+            " there, and no other may be. Give each table a wal_uri of its own"
+        )
 
 
 class WalStores:
@@ -265,7 +282,23 @@ class WalStores:
             self._histories.pop(shard, None)
 
 
-def lost_store(wal: Store, shard: UUID, store_id: str) -> WalStoreMismatch:
+def check_identity(site: ShardSite) -> None:
+    """`WalStoreMismatch` unless the site's log is where it was met: a disk may be unmounted since.
+
+    What is not found in a store of its own is not there only if the store is (S-7). One get, and
+    only for such a log.
+    """
+    if site.wal_id is not None:
+        require_store_id(site.wal, site.shard, site.wal_id)
+
+
+def check_presence(site: ShardSite) -> None:
+    """Like `check_identity`, but any id will do: one stat, for each entry on a local disk."""
+    if site.wal.head(paths.store_id_path(site.shard)) is None:
+        raise lost_store(site.wal, site.shard, site.wal_id)
+
+
+def lost_store(wal: Store, shard: UUID, store_id: str | None) -> WalStoreMismatch:
     """The error for a store that should have the log and is empty."""
     return WalStoreMismatch(
         f"{wal.uri} is recorded as the WAL store of shard {shard} (id {store_id}) but does"

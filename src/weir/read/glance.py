@@ -4,7 +4,8 @@ The careful way (`snapshot.take_snapshot`) looks at manifests, floors, tips, flo
 after the other, because each can move under the next look. Here everything is asked for at once and
 the answer only believed if nothing had moved:
 
-    round 1   of each shard the manifest after the known one, the two entries after the known tip
+    round 1   of each shard the manifest after the known one, the two entries after the known tip,
+              the id of a log on a store of its own
     round 2   the floors of each shard, the latest version of the base, the list of shards
 
 Keeps
@@ -30,6 +31,7 @@ from weir.format.manifest import ShardManifest
 from weir.log.floors import FloorValues
 from weir.log.site import ShardSite
 from weir.log.tip import find_tip
+from weir.log.wal_store import id_in
 from weir.routing.core import Core
 from weir.store.api import Store
 from weir.types import Position, Version
@@ -113,7 +115,7 @@ def _tips(core: Core, shards: Sequence[_Known]) -> list[Position] | None:
     asked: dict[Store, list[str]] = {}
     for one in shards:
         asked.setdefault(one.site.store, []).append(_newer_manifest(one))
-        asked.setdefault(one.site.wal, []).extend(_newer_entries(one))
+        asked.setdefault(one.site.wal, []).extend([*_newer_entries(one), *_identity(one)])
     stores = list(asked)
     answers = core.env.threads.map(
         lambda store: store.get_many(asked[store]), stores, workers=core.workers
@@ -125,6 +127,8 @@ def _tips(core: Core, shards: Sequence[_Known]) -> list[Position] | None:
     for one in shards:
         if found[_newer_manifest(one)] is not None:
             return None
+        if any(id_in(found[path], path) != one.site.wal_id for path in _identity(one)):
+            return None  # what is not in it may be in the log all the same (S-7)
         tip = _advance(core, one, [found[path] for path in _newer_entries(one)])
         if tip is None:
             return None
@@ -140,6 +144,11 @@ def _newer_entries(one: _Known) -> list[str]:
     return [
         paths.wal_path(one.site.shard, Position(one.tip + ahead)) for ahead in range(1, _AHEAD + 1)
     ]
+
+
+def _identity(one: _Known) -> list[str]:
+    """What proves that a log on a store of its own is there; nothing for one beside the data."""
+    return [] if one.site.wal_id is None else [paths.store_id_path(one.site.shard)]
 
 
 def _advance(core: Core, one: _Known, entries: Sequence[bytes | None]) -> Position | None:

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 from uuid import UUID
 
-from weir.errors import InvalidInput, MissingEntry, SnapshotExpired, WalStoreMismatch
+from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
-from weir.log.floors import FloorValues
 from weir.read.glance import Choice, glance
 from weir.routing.core import Core
 from weir.types import Version
@@ -220,20 +219,8 @@ def _cut(core: Core, shard: UUID, *, tail: bool) -> Cut | None:
     manifest, floors = core.tails.latest(core.beside(shard))
     if manifest is None:
         return None  # a folder without a manifest: a shard somebody is just making
-    through = _tip(core, manifest, floors) if tail else manifest.replay_after
+    through = core.log_of(manifest, floors)[1] if tail else manifest.replay_after
     return _cut_of(manifest, max(through, manifest.replay_after))
-
-
-def _tip(core: Core, manifest: ShardManifest, floors: FloorValues) -> int:
-    try:
-        site = core.site(manifest.shard_id, floors)
-    except WalStoreMismatch:
-        # S-2: a separate log that cannot be read is not needed when no mark says that a row was
-        # about to be written above R; a writer puts the mark before the row.
-        if not floors.is_closed(manifest.replay_after, manifest.last_seen):
-            raise
-        return manifest.replay_after
-    return core.tails.tip(site, manifest, floors)
 
 
 def _cut_of(manifest: ShardManifest, through: int) -> Cut:

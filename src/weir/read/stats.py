@@ -113,8 +113,7 @@ def _look(core: Core, shard: UUID, now: float, pins: int) -> ShardStats | None:
     manifest, floors = core.tails.latest(core.beside(shard))
     if manifest is None:
         return None
-    site = core.site(shard, floors)
-    tip = core.tails.tip(site, manifest, floors)
+    site, tip = core.log_of(manifest, floors)
     nbytes, oldest = _tail_size(site, manifest.replay_after, tip)
     return ShardStats(
         shard=shard,

@@ -10,7 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.env import Env
-from weir.errors import InvalidInput, SealedShard
+from weir.errors import InvalidInput, SealedShard, StoreError, WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.format.schema import TableSchema
@@ -114,6 +114,20 @@ class Core:
     def site_at(self, shard: UUID, position: int) -> ShardSite:
         """Where that entry is: a checkpoint may hold the log as it was before a move (S-3)."""
         return self.wal_stores.stretch(shard, position).site
+
+    def log_of(self, manifest: ShardManifest, floors: FloorValues) -> tuple[ShardSite, Position]:
+        """Where the log of that shard is, and the last position used in it.
+
+        A log that is not there is never empty: who looks at it is told (S-7), unless what is beside
+        the data proves that no row can be missing (S-2). Then it ends at R, and need not be there.
+        """
+        try:
+            site = self.site(manifest.shard_id, floors)
+            return site, self.tails.tip(site, manifest, floors)
+        except (WalStoreMismatch, StoreError):
+            if not floors.is_closed(manifest):
+                raise
+            return self.beside(manifest.shard_id), manifest.replay_after
 
     def beside(self, shard: UUID) -> ShardSite:
         """The shard for whoever never reads its log: manifests, floors, SSTables (S-5)."""

@@ -344,7 +344,7 @@ class MemTables:
                 covered = self._covered(published=table)
                 self._check_not_folded(current)
             reached = Position(max(covered, current.replay_after))
-            self._appender.covering(reached)
+            self._appender.shut(reached)
             following = replace(
                 current,
                 replay_after=reached,

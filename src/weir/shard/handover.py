@@ -5,6 +5,8 @@ Keeps
   S-2  a lost store is survivable exactly when no row was left in it: claim first, then look
   S-3  a move fences the recorded store, replays and flushes from it to R = L, then switches by one
        record; the first append goes to the new store
+  S-8  the store of another table is refused before anybody is fenced and anything written
+  F-1  one claim is enough for a shard that nobody ever claimed: its log is put in place before it
 Opening a writer is a write, and so is a move: both fence every older writer.
 """
 
@@ -17,7 +19,13 @@ from typing import Final
 from uuid import UUID
 
 from weir.config import WriterConfig
-from weir.errors import CommitConflict, MissingEntry, StoreError, WalStoreMismatch
+from weir.errors import (
+    CommitConflict,
+    FencedError,
+    MissingEntry,
+    StoreError,
+    WalStoreMismatch,
+)
 from weir.format import paths
 from weir.format.schema import TableSchema
 from weir.lake.api import Lake
@@ -33,6 +41,7 @@ from weir.log.wal_store import (
     known_ids,
     latest_record,
     read_store_id,
+    require_no_table,
     stamp_store_id,
 )
 from weir.records.chain import Chain
@@ -44,6 +53,9 @@ from weir.types import Epoch
 log = logging.getLogger("weir.shard")
 
 OPEN_ATTEMPTS: Final = 8
+
+UNCLAIMED: Final = Epoch(0)
+"""The epoch of a shard that nobody claimed yet: its log is empty, wherever it is."""
 
 Pause = Callable[[str], None]
 Wanted = Callable[[WalRecord], str | None]
@@ -65,7 +77,8 @@ def open_writer(
 
     Raises what `ShardWriter.open` raises, `WalStoreMismatch` (the store is another table's, or not
     the recorded one) and `MissingEntry` (the recorded store lost rows that exist nowhere else). Two
-    requests more than `ShardWriter.open`; a move opens the shard twice.
+    requests more than `ShardWriter.open`; a move opens the shard twice, unless nobody opened it
+    before.
     """
     for _ in range(OPEN_ATTEMPTS):
         try:
@@ -100,6 +113,13 @@ def _site(
         return _take_over(stores, shard, record, target, lost, pause)
     if target == record.uri or site.wal is stores.at(target):
         return site
+    _id_for(stores, shard, target)
+    current = Manifests(site).latest()
+    if current is not None and current.writer_epoch == UNCLAIMED:
+        try:
+            return _switch(stores, Manifests(site), target, UNCLAIMED, pause)
+        except FencedError as claimed:
+            raise WalMoved(f"{site}: somebody was faster to open it: {claimed}") from claimed
     # Trusts its ownership no longer than the caller's own writer may (G-7b).
     flushing = replace(config, enable_memtable=True, index_configs=())
     with ShardWriter.open(site, schema=schema, lake=lake, config=flushing) as old:
@@ -123,6 +143,7 @@ def _take_over(
         isinstance(lost, StoreError) or read_store_id(stores.at(target), shard) is not None
     ):
         raise lost  # not reachable now, or another's: nothing may be written there
+    _id_for(stores, shard, target)
     manifests = Manifests(stores.beside(shard))
     current, floors = manifests.latest_with_floors()
     _require_closed(manifests, record, target, floors, lost)
@@ -143,7 +164,7 @@ def _require_closed(
     lost: Exception,
 ) -> None:
     manifest = manifests.require()
-    if floors.is_closed(manifest.replay_after, manifest.last_seen):
+    if floors.is_closed(manifest):
         return
     marked = max(manifest.last_seen, floors.used, floors.open)
     text = (
@@ -160,19 +181,18 @@ def _require_closed(
 def _switch(
     stores: WalStores, manifests: Manifests, target: str | None, epoch: Epoch, pause: Pause
 ) -> ShardSite:
-    """One record moves the log. R = L holds, and `epoch` is ours."""
+    """One record moves the log. R = L holds, and `epoch` is ours, or nobody's yet."""
     store, shard = stores.store, manifests.site.shard
     chain = Chain(store, paths.wal_store_chain(shard))
     record = latest_record(store, shard)
-    wal = stores.at(target)
-    store_id = None if target is None else _id_for(stores, shard, target)
+    store_id = _id_for(stores, shard, target)
     new_id = manifests.site.env.new_id
     try:
         move_to = (target, store_id)
         chain.append(encode(record, epoch, new_id(), move_to=move_to), record.seq)
         pause("prepared")
         if store_id is not None:
-            stamp_store_id(wal, shard, store_id, store.uri)
+            _stamp(stores, manifests.site, target, store_id)
             pause("stamped")
         manifests.require_owner(manifests.require(), epoch)
         pause("proved")
@@ -189,11 +209,25 @@ def _switch(
     return stores.resolve(shard, moved)
 
 
-def _id_for(stores: WalStores, shard: UUID, target: str) -> str:
-    """The id the store has if it was ours before, else a new one; another's is refused (S-4)."""
+def _stamp(stores: WalStores, site: ShardSite, target: str | None, store_id: str) -> None:
+    try:
+        stamp_store_id(stores.at(target), site.shard, store_id, stores.store.uri)
+    except WalStoreMismatch:
+        _id_for(stores, site.shard, target)  # raises when it is another table's
+        raise WalMoved(f"{site}: somebody else moves its log to {target} just now") from None
+
+
+def _id_for(stores: WalStores, shard: UUID, target: str | None) -> str | None:
+    """The id the store has if it was ours before, else a new one; another's is refused (S-8).
+
+    None: beside the data.
+    """
+    if target is None:
+        return None
     wal = stores.at(target)
     found = read_store_id(wal, shard)
     if found is None:
+        require_no_table(wal, shard)
         return stores.beside(shard).env.new_id().hex
     if found not in known_ids(stores.store, shard):
         raise foreign_store(wal, shard, found)

@@ -122,7 +122,7 @@ class Load:
                 )
             tried.append(Version(current.version + 1))
             reached = Position(max(self._covered, current.replay_after))
-            self._appender.covering(reached)
+            self._appender.shut(reached)
             following = replace(
                 current,
                 sstables=(*current.sstables, *self._tables),

@@ -47,14 +47,7 @@ def replay_entries(
     total = claim.fence - manifest.replay_after
     for done, entry in enumerate(_read(site, manifests, claim), start=1):
         _report(site, done, total, progress)
-        if entry.epoch > claim.epoch:
-            raise FencedError(
-                f"{site}: met an entry of epoch {entry.epoch} at position {entry.position} while "
-                "replaying for "
-                f"epoch {claim.epoch}; a newer writer owns the shard",
-                epoch=claim.epoch,
-                fenced_by=entry.epoch,
-            )
+        require_own(site, entry, claim)
         if entry.is_fence or not entry.batches:
             continue
         tagged = entry.generation if entry.generation is not None else running
@@ -73,6 +66,17 @@ def replay_entries(
                 )
             running = Generation(running + step)
         yield running, entry
+
+
+def require_own(site: ShardSite, entry: WalEntry, claim: Claim) -> None:
+    """`FencedError` for an entry of a newer epoch than the claim's (F-7)."""
+    if entry.epoch > claim.epoch:
+        raise FencedError(
+            f"{site}: met an entry of epoch {entry.epoch} at position {entry.position} while"
+            f" opening in epoch {claim.epoch}; a newer writer owns the shard",
+            epoch=claim.epoch,
+            fenced_by=entry.epoch,
+        )
 
 
 def _read(site: ShardSite, manifests: Manifests, claim: Claim) -> Iterator[WalEntry]:

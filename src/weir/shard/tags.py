@@ -13,6 +13,7 @@ from weir.log.fence import Claim
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
+from weir.shard.replay import require_own
 from weir.types import Generation
 
 
@@ -51,6 +52,7 @@ def last_tag(site: ShardSite, manifests: Manifests, claim: Claim) -> Generation:
         entry = tailer.read(position)
         if entry is None:
             break
+        require_own(site, entry, claim)
         if not entry.is_fence and entry.batches:
             return Generation(max(current, entry.generation or current))
     manifests.require_owner(claim.manifest, claim.epoch)

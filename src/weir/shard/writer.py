@@ -379,6 +379,7 @@ class ShardWriter:
         wait_for_last(self._group.last(), self._group.ended)
         if self._memtables is not None:
             self._memtables.flush_all(lambda: None)
+        self._appender.shut()
 
     def _readable(self, call: str) -> MemTables:
         memtables = self._require_memtables(call)

@@ -27,7 +27,15 @@ from weir.format.manifest import ShardManifest, Status
 from weir.log.floors import Floors
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
-from weir.log.wal_store import WalRecord, encode, latest_record, stamp_store_id
+from weir.log.wal_store import (
+    WalRecord,
+    encode,
+    foreign_store,
+    latest_record,
+    read_store_id,
+    require_no_table,
+    stamp_store_id,
+)
 from weir.records.chain import Chain
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
 from weir.records.lineage import Lineage, ParentPin, append_lineage, read_lineage
@@ -98,28 +106,48 @@ def clone(
     begun = read_lineage(store)
     if begun is None and TableRecords(store).find() is not None:
         raise InvalidInput(f"{uri} is a weir table already; clone to an empty place")
+    wal_place = None if wal_uri is None else normalize(wal_uri)
+    if wal_place == uri:
+        raise InvalidInput(f"wal_uri is the clone's own place {uri}; leave it out")
+    wal = None if wal_place is None else open_store(wal_place, options, env=env)
+    if wal is not None and begun is None and checkpoint is None:
+        # Before a checkpoint is made for the time of the clone.
+        _admit(wal, dict.fromkeys(table.core.shard_ids()))
     source, temporary = _source(table, checkpoint, begun)
     if begun is not None:
         _require_same(begun, table, source, uri)
     if begun is not None and begun.state == "ready":
         _require_pins(begun, options, env)
         return open_table(uri, storage_options=options, env=env)
-    wal_place = None if wal_uri is None else normalize(wal_uri)
     job = _Job(
         table=table,
         source=source,
         uri=uri,
         store=store,
-        wal=store if wal_place is None else open_store(wal_place, options, env=env),
+        wal=wal or store,
         wal_uri=wal_place,
         options=options,
         accept_loss=accept_loss,
         pause=pause,
     )
+    if wal is not None:
+        _admit(wal, {pin.shard: _store_id(job, pin) for pin in source.shards})
     _run(job, _begin(job, deep=deep) if begun is None else _renew(job, begun))
     if temporary:
         checkpoints.delete(table, source)
     return open_table(uri, storage_options=options, env=env)
+
+
+def _admit(wal: Store, own: Mapping[UUID, str | None]) -> None:
+    """S-8: refuse the store of another table, the parent's say, before anything is written.
+
+    `own`: the id an earlier attempt may have given it. A get and a list for each shard.
+    """
+    for shard, mine in own.items():
+        found = read_store_id(wal, shard)
+        if found is not None and found != mine:
+            raise foreign_store(wal, shard, found)
+        require_no_table(wal, shard)
 
 
 def _source(table: Table, ref: Ref | None, begun: Lineage | None) -> tuple[Checkpoint, bool]:

@@ -36,7 +36,6 @@ from weir.lake.api import VersionedLake
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
-from weir.log.tip import find_tip
 from weir.records.checkpoints import Checkpoint, Checkpoints, Scope, ShardPin
 from weir.records.marks import Markers
 from weir.routing.core import CONCURRENCY, Core
@@ -208,7 +207,7 @@ def _durable_pin(core: Core, shard: UUID) -> ShardPin | None:
         if writer is None or acknowledged is None or writer.epoch != manifest.writer_epoch:
             # K-9: of a shard that somebody else claimed our writer knows nothing.
             try:
-                tip = find_tip(core.site(shard, floors), Position(floors.highest_used(manifest)))
+                tip = core.log_of(manifest, floors)[1]
             except SnapshotExpired:
                 continue  # the log moved while we looked (S-3)
         else:
@@ -268,9 +267,8 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
         manifest, floors = manifests.latest_with_floors()
         if manifest is None:
             return None
-        site = core.site(shard, floors)
         try:
-            tip = find_tip(site, Position(floors.highest_used(manifest)))
+            site, tip = core.log_of(manifest, floors)
         except SnapshotExpired:
             continue  # the log moved while we looked (S-3)
         if tip <= manifest.replay_after:

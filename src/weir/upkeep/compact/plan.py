@@ -106,8 +106,7 @@ def log_of(core: Core, manifest: ShardManifest) -> tuple[ShardSite, int]:
     left in the store the log was in before (S-3).
     """
     floors = core.tails.manifests(core.beside(manifest.shard_id)).floors.load()
-    site = core.site(manifest.shard_id, floors)
-    return site, core.tails.tip(site, manifest, floors)
+    return core.log_of(manifest, floors)
 
 
 def _waiting(manifest: ShardManifest, tail: Tail | None, folded: int) -> Waiting:
