@@ -39,18 +39,58 @@ Kind = Literal["fenced", "closed", "conflict", "unavailable", "invalid", "data",
 
 
 class WeirError(Exception):
-    """Base of all errors of weir; `kind` says what a caller can do about it."""
+    """Base of all errors of weir; `kind` says what a caller can do about it.
+
+    What an error hands back are rows of the call that raised it, each batch in its true state
+    (F-16): `not_written` are certainly in no log and may be put again; `perhaps_written` were on
+    their way, so look, or let a key or `put_once` decide, before they are put again. What is in
+    neither is written. `unacknowledged` has both, in the order they were accepted.
+    """
 
     kind: ClassVar[Kind] = "internal"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        not_written: Sequence[pa.RecordBatch] = (),
+        perhaps_written: Sequence[pa.RecordBatch] = (),
+    ) -> None:
+        super().__init__(message)
+        self.not_written = list(not_written)
+        self.perhaps_written = list(perhaps_written)
+
+    @property
+    def unacknowledged(self) -> list[pa.RecordBatch]:
+        """All rows handed back; an entry on its way is older than what waits behind it."""
+        return [*self.perhaps_written, *self.not_written]
+
+    @property
+    def maybe_written(self) -> bool:
+        """True when some of them may be in the log: putting those again may double them."""
+        return bool(self.perhaps_written)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled and copied with all it says, whatever its constructor asks for."""
+        # A cause of another library may not travel; one of weir's tells what ended a writer.
+        cause = self.__cause__ if isinstance(self.__cause__, WeirError) else None
+        return _made_again, (type(self), self.args, cause), self.__dict__
+
+
+def _made_again(
+    kind: type[WeirError], args: tuple[object, ...], cause: WeirError | None
+) -> WeirError:
+    error = kind.__new__(kind, *args)
+    error.__cause__ = cause
+    return error
 
 
 class FencedError(WeirError):
     """A newer writer owns the shard; this handle has written its last row.
 
-    `unacknowledged` holds the batches that were accepted but never acknowledged, in order: put them
-    through a new writer if this application should take the shard back. Never reopen in a bare
-    loop: two writers that do so fence each other for ever. `maybe_written` is True when some of
-    them were on their way: the new owner may have them, and putting them again may double them.
+    Put what is `not_written` through a new writer if this application should take the shard back.
+    Never reopen in a bare loop: two writers that do so fence each other for ever. What is
+    `perhaps_written` was on its way: the new owner may have it.
     """
 
     kind: ClassVar[Kind] = "fenced"
@@ -61,27 +101,21 @@ class FencedError(WeirError):
         *,
         epoch: int,
         fenced_by: int,
-        unacknowledged: Sequence[pa.RecordBatch] = (),
-        maybe_written: bool = False,
+        not_written: Sequence[pa.RecordBatch] = (),
+        perhaps_written: Sequence[pa.RecordBatch] = (),
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, not_written=not_written, perhaps_written=perhaps_written)
         self.epoch = epoch
         self.fenced_by = fenced_by
-        self.maybe_written = maybe_written
-        self.unacknowledged = list(unacknowledged)
 
 
 class WriterClosed(WeirError):
     """The handle was closed or stopped by an earlier error (its cause); open a new writer.
 
-    `unacknowledged` holds the accepted batches that never became durable.
+    Nothing of what it hands back was written.
     """
 
     kind: ClassVar[Kind] = "closed"
-
-    def __init__(self, message: str, *, unacknowledged: Sequence[pa.RecordBatch] = ()) -> None:
-        super().__init__(message)
-        self.unacknowledged = list(unacknowledged)
 
 
 class UnknownOutcome(WeirError):
@@ -92,16 +126,12 @@ class UnknownOutcome(WeirError):
 
     kind: ClassVar[Kind] = "unavailable"
 
-    def __init__(self, message: str, *, unacknowledged: Sequence[pa.RecordBatch] = ()) -> None:
-        super().__init__(message)
-        self.unacknowledged = list(unacknowledged)
-
 
 class PartialWrite(WeirError):
-    """A put or flush over several shards failed in some of them; the others are done.
+    """A put or flush over several shards failed in some of them, or in all; the others are done.
 
-    `failures` holds the error of each shard that failed, `unacknowledged` its rows: what to do
-    about them, each error's own kind says.
+    `failures` holds the error of each shard that failed, with the state of its rows, and
+    `unacknowledged` the rows of each: what to do about them, each error's own kind says.
     """
 
     kind: ClassVar[Kind] = "unavailable"
@@ -111,11 +141,18 @@ class PartialWrite(WeirError):
         message: str,
         *,
         failures: Mapping[UUID, WeirError],
-        unacknowledged: Mapping[UUID, Sequence[pa.RecordBatch]],
     ) -> None:
-        super().__init__(message)
+        super().__init__(
+            message,
+            not_written=[rows for error in failures.values() for rows in error.not_written],
+            perhaps_written=[rows for error in failures.values() for rows in error.perhaps_written],
+        )
         self.failures = dict(failures)
-        self.unacknowledged = {shard: list(rows) for shard, rows in unacknowledged.items()}
+
+    @property
+    def unacknowledged(self) -> dict[UUID, list[pa.RecordBatch]]:  # type: ignore[override]
+        """The rows of each shard that failed."""
+        return {shard: error.unacknowledged for shard, error in self.failures.items()}
 
 
 class StoreError(WeirError):

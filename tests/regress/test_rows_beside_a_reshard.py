@@ -102,8 +102,10 @@ def test_m8_buffered_rows_keep_their_order_when_the_routing_changes(tmp_path):
     writer.flush_wal()
     put(writer, A, "b")  # buffered
     again(table).reshard(weir.Bucket("id", 2), compact=False)
-    with pytest.raises(FencedError):
-        next(iter(writer.shard_writers().values())).flush_wal()  # it has noticed
+    shard = next(iter(writer.shard_writers().values()))
+    with pytest.raises(FencedError) as told:
+        shard.put([{"id": i, "v": "another caller's"} for i in B], wait=True)  # it has noticed
+    assert sum(batch.num_rows for batch in told.value.unacknowledged) == len(B)
     put(writer, A, "c")
     writer.close()
     assert rows(again(table)) == expect((A, "c"))

@@ -29,12 +29,12 @@ def test_m1_a_scan_that_cannot_show_what_was_put_tells_that_the_writer_was_fence
     tmp_path: Path, key: str | None
 ) -> None:
     zombie = zombie_of(tmp_path, key)
-    with pytest.raises(weir.FencedError) as told:
-        zombie.scan()
-    assert [b.column("v").to_pylist() for b in told.value.unacknowledged] == [["buffered"]]
-    assert zombie.fenced
     with pytest.raises(weir.FencedError):
+        zombie.scan()
+    assert zombie.fenced
+    with pytest.raises(weir.FencedError) as told:
         zombie.close()
+    assert [b.column("v").to_pylist() for b in told.value.not_written] == [["buffered"]]
 
 
 def test_m1_a_lookup_in_memory_shows_what_was_put(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Keeps
   F-10 the next entry is not attempted before the one before it is known to be durable
   F-11 what stays unknown is `UnknownOutcome`, not a conflict and not success
   F-13 a fenced appender acknowledges nothing, then or later, and asks the store nothing more
+  F-16 an interrupted entry is written again, the same bytes to the same place, before any other
   G-7b success also needs a proof of ownership younger than `fence_ttl`
   S-7  a log on a store of its own is opened beside the data before its first entry is written, and
        shut when the last one is covered and none is under way; whoever moves R in between, it is
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -26,7 +28,6 @@ from weir.errors import (
     FencedError,
     StoreError,
     UnknownOutcome,
-    WalStoreMismatch,
     WeirError,
     WriterClosed,
 )
@@ -48,6 +49,19 @@ DEFAULT_FENCE_TTL = 60.0
 
 Token = tuple[str, int]
 """An exactly-once token: application and its batch number (P-2)."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """Rows encoded for the log; writing the same entry again changes nothing (F-9)."""
+
+    batches: Sequence[pa.RecordBatch]
+    generation: Generation
+    data: memoryview
+    sent: bool = False
+    """True when it may be in the log: false again once it certainly is not."""
+    position: Position | None = None
+    """Where it is, once it is durable."""
 
 
 class OpenShard(HasSite, Protocol):
@@ -83,7 +97,10 @@ class WalAppender:
         self._next = Position(claim.fence + 1)
         self._generation = Generation(claim.manifest.current_generation)
         self._lock = site.env.threads.lock()
-        self._end: Callable[[], WeirError] | None = None
+        self._end: Callable[[Sequence[pa.RecordBatch]], WeirError] | None = None
+        """What a later call is told, of rows that were never sent."""
+        self._unsettled: Entry | None = None
+        """An entry whose writing was interrupted: whether it is at `_next` is not known."""
         self._is_apart = site.wal is not site.store
         self._is_mounted = self._is_apart and site.wal_id is not None and is_local(site.wal)
         self._marks = site.env.threads.lock()
@@ -118,7 +135,7 @@ class WalAppender:
     @property
     def fenced(self) -> bool:
         """True once a newer writer was met."""
-        return self._end is not None and isinstance(self._end(), FencedError)
+        return self._end is not None and isinstance(self._end(()), FencedError)
 
     def append(
         self,
@@ -147,39 +164,92 @@ class WalAppender:
     ) -> Position:
         """`append` for rows that an `Intake` has shaped already."""
         with self._lock:
-            if self._end is not None:
-                raise self._ended(batches)
-            with self._marks:
-                self._in_flight = True
-            try:
-                tag = self._generation if generation is None else generation
-                return self._append(batches, tag, tokens)
-            except (FencedError, UnknownOutcome, CommitConflict) as error:
-                error.unacknowledged = list(batches)  # type: ignore[union-attr]
-                raise
-            finally:
-                self._in_flight = False
+            self._check(batches)
+            self._settle()
+            tag = self._generation if generation is None else generation
+            return self._write(self._encode(batches, tag, tokens))
 
-    def _append(
+    def prepare(
+        self, batches: Sequence[pa.RecordBatch], *, generation: Generation, tokens: Sequence[Token]
+    ) -> Entry:
+        """An entry for `write`, which alone touches the store."""
+        with self._lock:
+            self._check(batches)
+            return self._encode(batches, generation, tokens)
+
+    def write(self, entry: Entry) -> Position:
+        """Make the entry durable and return its position; raises as `append` does.
+
+        After an interrupt (any `BaseException`) the same call settles what it left open: nobody
+        who waits for the entry's rows need hear of it (F-16).
+        """
+        with self._lock:
+            if entry.position is None:
+                self._check(entry.batches)
+            self._settle()
+            return self._write(entry) if entry.position is None else entry.position
+
+    def _encode(
         self, batches: Sequence[pa.RecordBatch], generation: Generation, tokens: Sequence[Token]
-    ) -> Position:
-        position = self._next
-        if self._is_apart and self._opened_at is None:
-            self._open_log(position)
-        entry = self._encoder.encode(
+    ) -> Entry:
+        data = self._encoder.encode(
             batches,
             epoch=self.epoch,
             generation=generation,
             entry_id=self.site.env.new_id().hex,
             tokens=tokens,
         )
+        return Entry(batches, generation, data)
+
+    def _settle(self) -> None:
+        """Finish what an interrupt left open. To look is not enough: the request may be on its way
+        still, and land where the next entry is to go."""
+        entry = self._unsettled
+        if entry is not None and entry.position is None:
+            self._write(entry)
+        elif entry is not None:
+            self._landed(entry, entry.position)
+
+    def _write(self, entry: Entry) -> Position:
+        position = self._next
+        with self._marks:
+            self._in_flight = True
         try:
-            self.site.wal.put_if_absent(paths.wal_path(self.site.shard, position), entry)
+            if self._is_apart and self._opened_at is None:
+                self._open_log(position, entry)
+            self._send(position, entry)
+            self._landed(entry, position)
+        except Exception as error:
+            self._unsettled = entry if entry.sent else None
+            if isinstance(error, WeirError) or not entry.sent:
+                raise
+            # No word of the store's: it may have been said of an entry that is there (F-11).
+            raise self._finish_unknown(position, entry, error) from error
+        finally:
+            self._in_flight = False
+        return position
+
+    def _landed(self, entry: Entry, position: Position) -> None:
+        """Safe to be interrupted and called again: the entry knows first."""
+        entry.position = position
+        self._next = Position(position + 1)
+        self._generation = max(entry.generation, self._generation)
+        self.bytes_written += len(entry.data)
+        self._unsettled = None
+
+    def _send(self, position: Position, entry: Entry) -> None:
+        """Return when the entry is at its position and counts."""
+        sent_before, entry.sent, self._unsettled = entry.sent, True, entry
+        try:
+            self.site.wal.put_if_absent(paths.wal_path(self.site.shard, position), entry.data)
         except ObjectExists:
             if not self._is_ours(position, entry):
-                raise self._collided(position) from None
+                raise self._collided(position, entry) from None
         except LostAnswer as lost:
-            raise self._finish_unknown(position, lost) from lost
+            raise self._finish_unknown(position, entry, lost) from lost
+        except WeirError:
+            entry.sent = sent_before  # this attempt certainly did nothing
+            raise
         try:
             if self._is_mounted:
                 check_presence(self.site)
@@ -187,17 +257,11 @@ class WalAppender:
         except FencedError as fenced:
             # The entry is there. Before the new owner's fence it counts, in a collected place it
             # does not (G-7b), and nobody can tell which without the new owner's log.
-            told = self._finish_fenced(fenced)
-            told.maybe_written = True
-            raise told from None
-        except (StoreError, WalStoreMismatch) as error:
+            raise self._finish_fenced(fenced, entry) from None
+        except WeirError as error:
             # The entry is there, but whether it counts is not known (F-11), or it went into the
             # empty folder where a disk was mounted before (S-7).
-            raise self._finish_unknown(position, error) from error
-        self._next = Position(position + 1)
-        self._generation = max(generation, self._generation)
-        self.bytes_written += len(entry)
-        return position
+            raise self._finish_unknown(position, entry, error) from error
 
     def shut(self, reached: Position | None = None) -> None:
         """S-7: nothing is or will be after our last entry, unless an open mark says so first.
@@ -210,6 +274,7 @@ class WalAppender:
         with self._marks:
             last = Position(self._next - 1)
             ongoing = self._in_flight or (reached is not None and last > reached)
+            ongoing = ongoing or self._unsettled is not None
             # The outcome of an entry is unknown, or nothing was written since the mark was put up.
             unsure = self._end is not None or self._opened_at is None or last < self._opened_at
             if not ongoing and not unsure:
@@ -225,7 +290,7 @@ class WalAppender:
                 raise
             log.info("wal.shut.skipped shard=%s reason=%s", self.site.shard, error)
 
-    def _open_log(self, position: Position) -> None:
+    def _open_log(self, position: Position, entry: Entry) -> None:
         """S-7: the first entry after the log was shut is told to the table before it is written.
 
         Owning the shard is proved after the mark is up: who takes a lost log over claims first and
@@ -236,63 +301,75 @@ class WalAppender:
         try:
             self.ownership.prove()
         except FencedError as fenced:
-            raise self._finish_fenced(fenced) from None
+            raise self._finish_fenced(fenced, entry) from None
         with self._marks:
             self._opened_at = position
 
-    def _is_ours(self, position: Position, entry: memoryview) -> bool:
-        """True when a proxy repeated our request and the answer is about the repetition."""
+    def _is_ours(self, position: Position, entry: Entry) -> bool:
+        """True when a proxy repeated our request and the answer is about the repetition, or when
+        the request was interrupted and had been applied."""
         try:
             data = self.site.wal.get(paths.wal_path(self.site.shard, position)).data
         except ObjectMissing:
-            raise self._collected(position) from None
-        except StoreError as error:
-            raise self._finish_unknown(position, error) from error
-        return data == bytes(entry)
+            raise self._collected(position, entry) from None
+        except WeirError as error:
+            raise self._finish_unknown(position, entry, error) from error
+        return data == bytes(entry.data)
 
-    def _collected(self, position: Position) -> WeirError:
+    def _collected(self, position: Position, entry: Entry) -> WeirError:
         """What was there is gone: ours or not, nobody can tell any more (F-11)."""
+        gone: WeirError = StoreError(
+            "an entry was there, and was collected before it could be compared"
+        )
         try:
             self.ownership.prove()
         except FencedError as fenced:
-            told = self._finish_fenced(fenced)
-            told.maybe_written = True
-            return told
-        gone = StoreError("an entry was there, and was collected before it could be compared")
-        return self._finish_unknown(position, gone)
+            return self._finish_fenced(fenced, entry)
+        except WeirError as error:
+            gone = error
+        return self._finish_unknown(position, entry, gone)
 
-    def _collided(self, position: Position) -> WeirError:
+    def _collided(self, position: Position, entry: Entry) -> WeirError:
         """F-5: somebody wrote where we were to write; either we are fenced or the log is not ours
         alone."""
+        entry.sent = False  # its place is another's, and it was tried nowhere else
         try:
             self.ownership.prove()
         except FencedError as fenced:
-            return self._finish_fenced(fenced)
+            return self._finish_fenced(fenced, entry)
         text = (
             f"{self.site}: position {position} was taken although epoch {self.epoch} is still "
             "current; "
             "something writes to this log without claiming it. Open the shard again."
         )
-        self._end = lambda: WriterClosed(text)
-        return CommitConflict(text)
+        self._end = lambda rows: WriterClosed(text, not_written=rows)
+        return CommitConflict(text, not_written=entry.batches)
 
-    def _finish_fenced(self, fenced: FencedError) -> FencedError:
+    def _finish_fenced(self, fenced: FencedError, entry: Entry) -> FencedError:
         text, by = str(fenced), fenced.fenced_by
-        self._end = lambda: FencedError(text, epoch=self.epoch, fenced_by=by)
+        self._end = lambda rows: FencedError(text, epoch=self.epoch, fenced_by=by, not_written=rows)
         log.warning("wal.fenced shard=%s epoch=%d by=%d", self.site.shard, self.epoch, by)
-        return FencedError(text, epoch=self.epoch, fenced_by=by)
+        sent, unsent = (entry.batches, ()) if entry.sent else ((), entry.batches)
+        return FencedError(
+            text, epoch=self.epoch, fenced_by=by, perhaps_written=sent, not_written=unsent
+        )
 
-    def _finish_unknown(self, position: Position, cause: WeirError) -> UnknownOutcome:
+    def _finish_unknown(self, position: Position, entry: Entry, cause: Exception) -> UnknownOutcome:
         text = (
             f"{self.site}: it is not known whether the entry at position {position} is durable "
             f"({cause}); "
             "nothing was deleted. Open the shard again: its replay decides."
         )
-        self._end = lambda: UnknownOutcome(text)
-        return UnknownOutcome(text)
+        unknown = UnknownOutcome(text, perhaps_written=entry.batches)
 
-    def _ended(self, batches: Sequence[pa.RecordBatch]) -> WeirError:
-        assert self._end is not None, "F-13: asked why it ended before it ended"
-        error = self._end()
-        error.unacknowledged = list(batches)  # type: ignore[attr-defined]
-        return error
+        def ended(rows: Sequence[pa.RecordBatch]) -> WeirError:
+            closed = WriterClosed(f"nothing of this was written: {text}", not_written=rows)
+            closed.__cause__ = unknown
+            return closed
+
+        self._end = ended
+        return unknown
+
+    def _check(self, batches: Sequence[pa.RecordBatch]) -> None:
+        if self._end is not None:
+            raise self._end(batches)

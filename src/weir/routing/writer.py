@@ -118,12 +118,14 @@ class TableWriter:
         try:
             self.close()
         except WeirError as failure:
+            if failure.not_written or failure.perhaps_written:
+                raise  # M-8: rows that nobody else will name
             # The block's own error is the cause of the trouble; this one only comes along.
             error.add_note(f"closing the writer also failed: {failure}")
 
     def _write(self, batches: list[pa.RecordBatch], timeout: float | None) -> None:
         if self._closed:
-            raise WriterClosed(f"{self._core.uri}: this writer was closed", unacknowledged=batches)
+            raise WriterClosed(f"{self._core.uri}: this writer was closed", not_written=batches)
         for _ in range(REROUTES):
             record = self._core.record
             failures, parts = self._write_once(batches, record, timeout)
@@ -216,12 +218,10 @@ class TableWriter:
         try:
             writer.close()
         except WeirError as error:
-            if not writer.config.durable_write:
-                left = list(getattr(error, "unacknowledged", ()))
-                told = _settled(error, left)
-                if isinstance(told, UnknownOutcome):
-                    raise told from error
-                return left
+            told = _settled(error, error.unacknowledged)
+            if isinstance(told, UnknownOutcome):
+                raise told from error
+            return told.unacknowledged
         return []
 
     def _writer(self, shard: UUID, value: Value, record: TableRecord) -> ShardWriter:
@@ -255,7 +255,7 @@ class TableWriter:
             try:
                 run(item[1])
             except WeirError as error:
-                left = list(getattr(error, "unacknowledged", ()))
+                left = error.unacknowledged
                 failures[item[0]] = (_settled(error, left), left)
 
         self._core.env.threads.map(attempt, list(writers.items()), workers=CONCURRENCY)
@@ -271,11 +271,9 @@ class TableWriter:
             return
         rows: list[pa.RecordBatch] = []
         for shard in moved:
-            _, left = failures.pop(shard)
-            # With `durable_write` whoever put them was told, and has put them again.
-            left = [] if writers[shard].config.durable_write else left
+            _, left = failures.pop(shard)  # nobody else was told of them
             try:
-                rows += self._abandon(shard) or left
+                rows += [*left, *self._abandon(shard)]
             except UnknownOutcome as unknown:
                 failures[shard] = (unknown, unknown.unacknowledged)
         if rows:
@@ -286,29 +284,29 @@ class TableWriter:
         if not failures:
             return
         if parts == 1:
-            error, rows = next(iter(failures.values()))
-            if not getattr(error, "unacknowledged", ()):
-                # M-8: rows of earlier calls may be among them, which nobody else will name.
-                error.unacknowledged = rows  # type: ignore[attr-defined]
-            raise error
+            raise next(iter(failures.values()))[0]
+        rest = "" if len(failures) == parts else ", the others are done"
         raise PartialWrite(
-            f"{self._core.uri}: {len(failures)} of {parts} shards failed, the others are done: "
+            f"{self._core.uri}: {len(failures)} of {parts} shards failed{rest}: "
             + "; ".join(f"shard {shard}: {error}" for shard, (error, _) in failures.items()),
             failures={shard: error for shard, (error, _) in failures.items()},
-            unacknowledged={shard: rows for shard, (_, rows) in failures.items()},
         )
 
 
 def _settled(error: WeirError, rows: list[pa.RecordBatch]) -> WeirError:
-    """The error, or `UnknownOutcome` for rows that may be in the shard that was taken from us.
+    """The error with the rows of the call, as `UnknownOutcome` when some may be in the shard that
+    was taken from us.
 
-    They must not go to its heirs as well: each batch takes effect once.
+    Those must not go to its heirs as well: each batch takes effect once.
     """
+    if not error.unacknowledged:
+        error.not_written = rows  # it failed before a writer had them: no shard was open yet
     if isinstance(error, FencedError) and error.maybe_written:
         unknown = UnknownOutcome(
             f"{error} These rows were on their way then, and may be in the table: look before you"
             " put them again.",
-            unacknowledged=rows,
+            not_written=error.not_written,
+            perhaps_written=error.perhaps_written,
         )
         unknown.__cause__ = error
         return unknown

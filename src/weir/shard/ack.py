@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from weir.errors import FencedError, UnknownOutcome, WeirError, WriterClosed
 from weir.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from weir.env import Lock
+    from weir.errors import WeirError
     from weir.shard.group import GroupCommit
     from weir.types import Generation
+
+log = logging.getLogger("weir.shard")
 
 DoneCallback = Callable[["Ack"], None]
 
@@ -29,6 +33,7 @@ class Ack:
         "_group",
         "batches",
         "callbacks",
+        "claimed",
         "done",
         "enqueued_at",
         "error",
@@ -51,6 +56,9 @@ class Ack:
         tokens: Sequence[tuple[str, int]] = (),
     ) -> None:
         self._group = group
+        self.claimed = False
+        """True when a caller waits for the outcome or has heard it; a failing close tells of the
+        others (F-16)."""
         self.gate: Lock | None = None
         self.woken = False
         self.error: WeirError | None = None
@@ -74,8 +82,13 @@ class Ack:
         `.unacknowledged`), or `TimeoutError` when `timeout` seconds passed; the put then goes on
         and may be waited for again.
         """
-        if not self.done and self._group is not None:
-            self._group.wait(self, timeout)
+        self.claimed = True
+        try:
+            if not self.done and self._group is not None:
+                self._group.wait(self, timeout)
+        except BaseException:
+            self.claimed = False
+            raise
         if self.error is not None:
             raise self.error
         return self.position
@@ -84,72 +97,31 @@ class Ack:
         """Call `callback(self)` once done, from the thread that finished it; at once if it is
         done."""
         if self._group is None or not self._group.add_callback(self, callback):
-            callback(self)
+            self.callbacks.append(callback)
+            run_callbacks([self])
 
     def __repr__(self) -> str:
         state = "failed" if self.error else ("durable" if self.done else "waiting")
         return f"Ack({state}, rows={self.rows}, position={self.position})"
 
 
-def internal(error: BaseException) -> WeirError:
-    """An error of another library, or a bug, as one of ours."""
-    wrapped = WeirError(f"a background write failed: {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped
+def run_callbacks(acks: Sequence[Ack]) -> None:
+    """Tell those who asked to be told; never called with the lock held.
 
-
-def run_callbacks(ack: Ack) -> None:
-    """Tell those who asked to be told; never called with the lock held."""
-    for callback in ack.callbacks:
-        callback(ack)
-    ack.callbacks.clear()
-
-
-def retold(
-    error: WeirError, batches: Sequence[pa.RecordBatch], *, on_the_way: bool = False
-) -> WeirError:
-    """The error as told to one caller, with that caller's rows."""
-    if isinstance(error, FencedError):
-        return FencedError(
-            str(error),
-            epoch=error.epoch,
-            fenced_by=error.fenced_by,
-            unacknowledged=batches,
-            maybe_written=on_the_way,
-        )
-    if isinstance(error, UnknownOutcome):
-        return UnknownOutcome(str(error), unacknowledged=batches)
-    closed = WriterClosed(f"the writer stopped: {error}", unacknowledged=batches)
-    closed.__cause__ = error
-    return closed
-
-
-def wait_for_last(
-    last: Ack | None, ended: Callable[[], WeirError], timeout: float | None = None
-) -> None:
-    """Return when the last rows handed over are durable; the error tells of all rows that are left,
-    not of theirs alone (M-8)."""
-    try:
-        if last is not None:
-            last.wait(timeout)
-    except WeirError as error:
-        told = ended()
-        if isinstance(error, UnknownOutcome):
-            left = getattr(told, "unacknowledged", ())
-            told = UnknownOutcome(str(error), unacknowledged=left)
-        raise told from error.__cause__
-
-
-def unsettled(name: str, error: WeirError, batches: Sequence[pa.RecordBatch]) -> UnknownOutcome:
-    """What rows are told whose entry is on its way when the writer ends, and may still land
-    (F-11)."""
-    unknown = UnknownOutcome(
-        f"{name}: the writer stopped while these rows were being written, and only a replay can "
-        f"tell whether they are durable: {error}",
-        unacknowledged=batches,
-    )
-    unknown.__cause__ = error
-    return unknown
+    A callback that fails is its owner's matter: it stops neither the others, nor the thread that
+    runs it, which is somebody else's (F-16).
+    """
+    interrupt: KeyboardInterrupt | None = None
+    for ack in acks:
+        while ack.callbacks:
+            try:
+                ack.callbacks.pop(0)(ack)
+            except KeyboardInterrupt as pressed:  # whoever runs in the foreground
+                interrupt = pressed
+            except BaseException:
+                log.exception("ack.callback.failed %r", ack)
+    if interrupt is not None:
+        raise interrupt
 
 
 def awaitable(ack: Ack) -> asyncio.Future[None]:
@@ -162,7 +134,8 @@ def awaitable(ack: Ack) -> asyncio.Future[None]:
             future.set_result(None)
 
     def wake(_: Ack) -> None:
-        loop.call_soon_threadsafe(finish)
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is there to be told
+            loop.call_soon_threadsafe(finish)
 
     ack.add_done_callback(wake)
     return future

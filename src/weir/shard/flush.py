@@ -29,7 +29,7 @@ from weir.log.appender import WalAppender
 from weir.log.rules import Evidence
 from weir.merge.levels import Level
 from weir.search.memory import WriterIndexes
-from weir.shard.ack import internal
+from weir.shard.ending import internal
 from weir.shard.group import GroupCommit
 from weir.shard.memtable import MemTable
 from weir.shard.persist import persist
@@ -195,7 +195,7 @@ class MemTables:
             manifests.require_owner(manifests.require(), epoch)
         except FencedError as fenced:
             self._group.fail(fenced)
-            raise self._group.ended() from fenced
+            raise self._group.refused() from fenced
 
     def fresh_levels(self) -> list[Level]:
         """The levels alone; the base is asked only when there are SSTables it may have folded."""

@@ -8,6 +8,7 @@ pump.
 Keeps
   F-10 one put in flight per shard: leading is exclusive, also during retries
   F-13 when the writer ends, every waiting and later caller is told, with what was not acknowledged
+  F-16 an interrupt of whoever leads passes the same entry on to the next, and ends nobody's put
   M-3  rows leave the queue only when their entry is durable
   M-6  the rows held are bounded; over the bound, putters wait
   M-7  an ack is done exactly when the entry that holds its rows is durable
@@ -17,30 +18,36 @@ One lock guards everything here. No store call is made while it is held.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Protocol
 
 from weir.config import WriterConfig
 from weir.env import Env, Lock, Thread
-from weir.errors import (
-    Backpressure,
-    FencedError,
-    StoreError,
-    WeirError,
-    WriterClosed,
-)
-from weir.shard.ack import Ack, DoneCallback, internal, retold, run_callbacks, unsettled
+from weir.errors import Backpressure, StoreError, WeirError
+from weir.log.appender import Entry, Token
+from weir.shard.ack import Ack, DoneCallback, run_callbacks
+from weir.shard.ending import Ending, internal
 from weir.shard.persist import persist
 from weir.shard.stats import Counters
 from weir.shard.turns import Turns
 from weir.types import Generation, Position
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 log = logging.getLogger("weir.shard")
 
-Append = Callable[[Sequence[pa.RecordBatch], Generation, Sequence[tuple[str, int]]], Position]
+
+class Prepare(Protocol):
+    """Makes one entry of the log."""
+
+    def __call__(
+        self, batches: Sequence[pa.RecordBatch], *, generation: Generation, tokens: Sequence[Token]
+    ) -> Entry:
+        """The rows encoded, with their tag."""
 
 
 class GroupCommit:
@@ -50,24 +57,29 @@ class GroupCommit:
         self,
         env: Env,
         config: WriterConfig,
-        append: Append,
         *,
+        prepare: Prepare,
+        write: Callable[[Entry], Position],
         name: str,
         counters: Counters,
         on_durable: Callable[[list[Ack], Position], None],
     ) -> None:
-        """`append` writes one entry; `on_durable` hears of each that landed, under the lock."""
+        """`write` makes an entry durable; `on_durable` hears of each that is, under the lock."""
         self.lock: Lock = env.threads.lock()
         self._env = env
         self._config = config
-        self._append = append
+        self._prepare = prepare
+        self._append = write
         self._name = name
         self._counters = counters
         self._on_durable = on_durable
         self._queue: deque[Ack] = deque()
         self._turns = Turns(env.threads)
         self._leading = False
-        self._in_flight = 0
+        self._flying: list[Ack] = []
+        """Whose rows are in the entry under way, or in one whose writing was interrupted."""
+        self._entry: Entry | None = None
+        """That entry, once it is encoded."""
         self._room = env.threads.condition(self.lock)
         self._pump_wake = env.threads.condition(self.lock)
         self._pump_started = False
@@ -81,10 +93,14 @@ class GroupCommit:
         self._last_warning = -1e9
         self.held_bytes = 0
         self.queued_bytes = 0
-        self.failure: WeirError | None = None
-        self.left: list[pa.RecordBatch] = []
-        self._left_unsure = False
-        """Accepted rows that never became durable, in order; filled when the writer fails."""
+        self._ending = Ending(name, env.threads)
+        self.refused = self._ending.refused
+        self.ended = self._ending.told
+
+    @property
+    def failure(self) -> WeirError | None:
+        """What ended the writer."""
+        return self._ending.failure
 
     # -- putting ---------------------------------------------------------------------------------
 
@@ -95,7 +111,7 @@ class GroupCommit:
         lock."""
         with self.lock:
             if self.failure is not None or self._closing:
-                raise self.ended(ack.batches)
+                raise self.refused(ack.batches)
             if self._is_full(ack.nbytes):
                 self._wait_for_room(ack, timeout)
             ack.generation = tag(ack)
@@ -118,8 +134,12 @@ class GroupCommit:
         deadline = None if timeout is None else self._env.clock.boottime() + timeout
         try:
             in_time = self._await(ack, deadline)
-        except BaseException:  # interrupted: its turn, or the lead it was given, passes on
+        except BaseException as interrupt:  # its turn, or the lead it was given, passes on
             self._stop_waiting(ack)
+            interrupt.add_note(
+                f"{self._name}: the wait was interrupted, not the put: it goes on, and its rows are"
+                " perhaps durable; close() makes sure, or says what is left"
+            )
             raise
         if not in_time and not self._stop_waiting(ack):
             what = f"{self._name}: not durable after {timeout} s"
@@ -150,16 +170,17 @@ class GroupCommit:
     def _left(self, deadline: float | None) -> float:
         return -1 if deadline is None else max(0.0, deadline - self._env.clock.boottime())
 
-    def last(self) -> Ack | None:
-        """The newest row's ack that is not done yet, for callers that want everything durable.
-
-        Raises what ended the writer: an empty queue then means that rows were left, not that all
-        are safe.
-        """
+    def drain(self, timeout: float | None = None) -> None:
+        """Return when everything accepted so far is durable (M-8)."""
         with self.lock:
+            # An empty queue of a writer that ended means that rows were left, not that all is safe.
             if self.failure is not None:
                 raise self.ended()
-            return self._queue[-1] if self._queue else None
+            last = self._queue[-1] if self._queue else None
+        if last is not None:
+            self.wait(last, timeout)
+            if last.error is not None:
+                raise self.ended()
 
     def add_callback(self, ack: Ack, callback: DoneCallback) -> bool:
         """Register `callback`; False when the ack is done already."""
@@ -195,24 +216,16 @@ class GroupCommit:
         """End the writer: every waiting and later caller gets `error`, or its like, with its rows
         (F-13)."""
         with self.lock:
-            callbacks = self._fail(error)
-        for ack in callbacks:
-            run_callbacks(ack)
-
-    def ended(self, batches: Sequence[pa.RecordBatch] = ()) -> WeirError:
-        """What a later call is told: the same error, with all that was left and its own rows."""
-        rest = [*self.left, *batches]
-        if self.failure is None:
-            return WriterClosed(
-                f"{self._name}: the writer is closed; open a new one", unacknowledged=rest
-            )
-        return retold(self.failure, rest, on_the_way=self._left_unsure and not batches)
+            failed = self._fail(error, sent=True)
+        run_callbacks(failed)
 
     # -- leading ---------------------------------------------------------------------------------
 
     def _take(self) -> list[Ack]:
         """Claim the lead and the longest prefix of the queue that fits one entry. Lock held."""
         self._leading = True
+        if self._flying:
+            return self._flying  # F-16: interrupted, so the same rows in the same entry once more
         group: list[Ack] = []
         nbytes = 0
         # Each fits an entry by itself (F-15); together they stay well below what one may have.
@@ -227,7 +240,7 @@ class GroupCommit:
                 break
             group.append(ack)
             nbytes += ack.nbytes
-        self._in_flight = len(group)
+        self._flying, self._entry = group, None
         return group
 
     def _lead(self, group: list[Ack]) -> None:
@@ -240,23 +253,24 @@ class GroupCommit:
                     finished = self._complete(group, position)
         except Exception as error:  # noqa: BLE001  rows nobody can encode must end the writer, not loop
             with self.lock:
-                self._in_flight = 0
-                sent = len(group) if getattr(error, "maybe_written", False) else 0
+                sent = self._entry is not None and self._entry.sent
                 finished = self._fail(
-                    error if isinstance(error, WeirError) else internal(error), sent
+                    error if isinstance(error, WeirError) else internal(error), sent=sent
                 )
         finally:
             with self.lock:
                 self._leading = False
                 self._promote()
-        for ack in finished:
-            run_callbacks(ack)
+            run_callbacks(finished)
 
     def _write(self, group: list[Ack]) -> Position:
-        batches = [batch for ack in group for batch in ack.batches]
-        tokens = [token for ack in group for token in ack.tokens]
-        generation = group[0].generation
-        assert generation is not None, "M-4: queued rows without a generation"
+        if self._entry is None:
+            batches = [batch for ack in group for batch in ack.batches]
+            tokens = [token for ack in group for token in ack.tokens]
+            generation = group[0].generation
+            assert generation is not None, "M-4: queued rows without a generation"
+            self._entry = self._prepare(batches, generation=generation, tokens=tokens)
+        entry = self._entry
         began = self._env.clock.boottime()
 
         def failed(attempt: int, error: StoreError) -> None:
@@ -264,28 +278,21 @@ class GroupCommit:
             told = (self._name, attempt, sum(ack.rows for ack in group), error)
             log.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *told)
 
-        position = persist(
-            self._env,
-            lambda: self._append(batches, generation, tokens),
-            delay=0.05,
-            failed=failed,
-        )
+        position = persist(self._env, lambda: self._append(entry), delay=0.05, failed=failed)
         self._counters.appended(group, self._env.clock.boottime() - began)
         return position
 
     def _complete(self, group: list[Ack], position: Position) -> list[Ack]:
         """The group is durable: take it off the queue and let its waiters go. Lock held."""
-        self._in_flight = 0
-        if self.failure is not None:
-            return []  # the writer ended meanwhile, and they were told
-        for _ in group:
-            self._queue.popleft()
-        for ack in group:
-            self.queued_bytes -= ack.nbytes
-            ack.position = position
-            ack.done = True
-            self._turns.wake(ack)
-        self._on_durable(group, position)
+        if self.failure is None:  # else the writer ended meanwhile, and they were told
+            for ack in group:
+                ack.position = position
+                ack.done = True
+                self._turns.wake(ack)
+            while self._queue and self._queue[0].done:
+                self.queued_bytes -= self._queue.popleft().nbytes
+            self._on_durable(group, position)
+        self._flying, self._entry = [], None
         return [ack for ack in group if ack.callbacks]
 
     def _promote(self) -> None:
@@ -297,28 +304,22 @@ class GroupCommit:
         elif not self._turns.wake_next() and self._pump_started:
             self._pump_wake.notify()
 
-    def _fail(self, error: WeirError, sent: int = 0) -> list[Ack]:
-        """`sent`: so many of the first in the queue are in an entry that may count (F-11)."""
+    def _fail(self, error: WeirError, *, sent: bool) -> list[Ack]:
+        """`sent`: the entry under way, if any, may count (F-11). Lock held."""
         if self.failure is not None:
             return []
-        self.failure = error
-        sent = max(sent, self._in_flight)
-        self._left_unsure = sent > 0
-        failed = list(self._queue)
+        failed = [ack for ack in self._queue if not ack.done]
+        self._ending.begin(error, failed, sent=len(self._flying) if sent else 0)
         self._queue.clear()
         self.queued_bytes = 0
-        self.left = [batch for ack in failed for batch in ack.batches]
-        for index, ack in enumerate(failed):
-            if index < self._in_flight and not isinstance(error, FencedError):
-                ack.error = unsettled(self._name, error, ack.batches)
-            else:
-                ack.error = retold(error, ack.batches, on_the_way=index < sent)
+        for ack in failed:
             ack.done = True
             self._turns.wake(ack)
         self._room.notify_all()
         self._pump_wake.notify_all()
         self.on_end()
-        log.error("writer.ended %s rows_left=%d reason=%s", self._name, len(self.left), error)
+        rows = sum(ack.rows for ack in failed)
+        log.error("writer.ended %s rows_left=%d reason=%s", self._name, rows, error)
         return failed
 
     def _stop_waiting(self, ack: Ack) -> bool:
@@ -366,7 +367,7 @@ class GroupCommit:
             self.on_full()
             self._room.wait(left)
             if self.failure is not None or self._closing:
-                raise self.ended(ack.batches)
+                raise self.refused(ack.batches)
         self._counters.backpressure_seconds += clock.boottime() - began
 
     def _run_pump(self) -> None:
@@ -377,7 +378,8 @@ class GroupCommit:
                         return
                     self._pump_wake.wait(self._pump_patience())
                 group = self._take()
-            self._lead(group)
+            with contextlib.suppress(KeyboardInterrupt):  # a callback's: no signal comes here
+                self._lead(group)
 
     def _pump_should_lead(self) -> bool:
         if self._leading or not self._queue or self.failure is not None:

@@ -17,11 +17,11 @@ from typing import Any, Self
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.errors import Backpressure, FencedError, WalOnlyMode
+from weir.errors import Backpressure, FencedError, WalOnlyMode, WeirError
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.lake.api import Lake
-from weir.log.appender import WalAppender
+from weir.log.appender import Entry, WalAppender
 from weir.log.fence import claim_shard
 from weir.log.intake import Intake, key_table
 from weir.log.manifests import Manifests
@@ -29,7 +29,7 @@ from weir.log.site import ShardSite
 from weir.merge.merge import merge_lookup, merge_scan, unless_collected
 from weir.search.memory import WriterIndexes
 from weir.search.plan import search_writer
-from weir.shard.ack import Ack, awaitable, wait_for_last
+from weir.shard.ack import Ack, awaitable
 from weir.shard.flush import MemTables
 from weir.shard.group import GroupCommit
 from weir.shard.once import Once
@@ -75,7 +75,8 @@ class ShardWriter:
         self._group = GroupCommit(
             appender.site.env,
             config,
-            self._append,
+            prepare=appender.prepare,
+            write=self._append,
             name=str(appender.site),
             counters=self._counters,
             on_durable=self._on_durable,
@@ -134,16 +135,13 @@ class ShardWriter:
         `UnknownOutcome` or `WriterClosed` with the rows not acknowledged. Share of one put-request
         to the store; a put of no rows costs none.
         """
-        ack = self._enqueue(self.intake.rows(data), timeout)
-        self._settle(ack, wait=wait, timeout=timeout)
-        return ack
+        return self._put(self.intake.rows(data), wait=wait, timeout=timeout)
 
     def delete(self, keys: Any, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
         """Delete the rows with those keys (values, tuples, dicts or an Arrow table); like a put
         otherwise."""
-        ack = self._enqueue(self.intake.tombstones(keys), timeout)
+        ack = self._put(self.intake.tombstones(keys), wait=wait, timeout=timeout)
         self._counters.rows_deleted += ack.rows
-        self._settle(ack, wait=wait, timeout=timeout)
         return ack
 
     def put_once(self, data: Any, *, app: str, version: int, timeout: float | None = None) -> bool:
@@ -176,8 +174,9 @@ class ShardWriter:
 
     def flush_wal(self, timeout: float | None = None) -> Position:
         """Return when everything put so far is durable; the last durable position."""
-        self._check_open()
-        wait_for_last(self._group.last(), self._group.ended, timeout)
+        if self._closed:
+            raise self._group.refused()
+        self._group.drain(timeout)
         return Position(self._appender.next_position - 1)
 
     def flush(self) -> ShardManifest:
@@ -186,23 +185,23 @@ class ShardWriter:
         Raises `WalOnlyMode` on a WAL-only writer. One SSTable and one manifest commit, or just a
         manifest commit when there was nothing but fences to cover, or nothing at all.
         """
-        memtables = self._require_memtables("flush")
-        self._check_open()
-        return memtables.flush_all(self.flush_wal)
+        return self._require_memtables("flush").flush_all(self.flush_wal)
 
     def close(self) -> None:
         """Make every accepted row durable, flush (MemTable mode), close the gap (M-8).
 
-        Raises what prevented it, with the rows left as `.unacknowledged`. Twice is harmless.
+        Raises what prevented it, with all rows left that no other call was told of, each in its
+        state (F-16). Twice is harmless.
         """
         if self._closed:
             return
         self._closed = True
         try:
-            if self._group.failure is not None:
-                raise self._group.ended()
             self._group.refuse()
-            self._finish()
+            self._group.drain()
+            if self._memtables is not None:
+                self._memtables.flush_all(lambda: None)
+            self._appender.shut()
         finally:
             self._group.stop()
             if self._memtables is not None:
@@ -290,7 +289,12 @@ class ShardWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except WeirError as failure:
+            if error is None or failure.unacknowledged:
+                raise
+            error.add_note(f"closing the writer also failed: {failure}")
 
     def __repr__(self) -> str:
         return f"ShardWriter({self._appender.site}, epoch={self.epoch})"
@@ -302,6 +306,8 @@ class ShardWriter:
         batches: list[pa.RecordBatch],
         timeout: float | None,
         tokens: Sequence[tuple[str, int]] = (),
+        *,
+        claimed: bool = False,
     ) -> Ack:
         rows = sum(batch.num_rows for batch in batches)
         if not rows:
@@ -309,18 +315,22 @@ class ShardWriter:
             return Ack(None, (), rows=0, nbytes=0)
         nbytes = self.intake.fit(batches, self.site.env.limits)
         ack = Ack(self._group, batches, rows=rows, nbytes=nbytes, tokens=tokens)
+        ack.claimed = claimed
         self._group.enqueue(ack, self._book, timeout)
         if self._memtables is not None:
             self._memtables.indexes.took(self._memtables.active.level, rows)
         return ack
 
-    def _settle(self, ack: Ack, *, wait: bool | None, timeout: float | None) -> None:
-        if wait is None:
-            wait = self.config.durable_write
+    def _put(
+        self, batches: list[pa.RecordBatch], *, wait: bool | None, timeout: float | None
+    ) -> Ack:
+        wait = self.config.durable_write if wait is None else wait
+        ack = self._enqueue(batches, timeout, claimed=wait)
         if wait:
             ack.wait(timeout)
         elif not ack.done:
             self._group.nudge()
+        return ack
 
     def _book(self, ack: Ack) -> Generation:
         """Put accepted rows where reads find them and name their generation. Queue lock held."""
@@ -337,13 +347,8 @@ class ShardWriter:
             self._memtables.freeze()
         return active.generation
 
-    def _append(
-        self,
-        batches: Sequence[pa.RecordBatch],
-        generation: Generation,
-        tokens: Sequence[tuple[str, int]],
-    ) -> Position:
-        position = self._appender.append_shaped(batches, generation=generation, tokens=tokens)
+    def _append(self, entry: Entry) -> Position:
+        position = self._appender.write(entry)
         interval = self.config.stats_log_interval_s
         if interval and self._appender.site.env.clock.boottime() - self._told_at >= interval:
             self._told_at = self._appender.site.env.clock.boottime()
@@ -375,12 +380,6 @@ class ShardWriter:
         entries = replay_entries(appender.site, appender.manifests, appender.claim, progress)
         self._once.replayed(memtables.rebuild(entries, self.intake.stored))
 
-    def _finish(self) -> None:
-        wait_for_last(self._group.last(), self._group.ended)
-        if self._memtables is not None:
-            self._memtables.flush_all(lambda: None)
-        self._appender.shut()
-
     def _readable(self, call: str) -> MemTables:
         memtables = self._require_memtables(call)
         self._check_open()
@@ -396,4 +395,4 @@ class ShardWriter:
 
     def _check_open(self) -> None:
         if self._closed or self._group.failure is not None:
-            raise self._group.ended()
+            raise self._group.refused()

@@ -32,6 +32,9 @@ T = TypeVar("T")
 
 _log = logging.getLogger("weir.store")
 
+_FINAL = (StoreDenied, StoreUnsuitable)
+"""Answers that no repetition changes."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -88,7 +91,7 @@ class RetryingStore:
         self.requests["put_if_absent"] += 1
         try:
             self.inner.put_if_absent(path, data)
-        except (StoreDenied, StoreUnsuitable):
+        except _FINAL:
             raise
         except StoreError as error:
             self._settle(path, data, error)
@@ -120,7 +123,7 @@ class RetryingStore:
         self.requests["get"] += 1
         try:
             return self.inner.get(path)
-        except (StoreDenied, StoreUnsuitable):
+        except _FINAL:
             raise
         except StoreError as error:
             return self._again("get", lambda: self.inner.get(path), error)
@@ -154,7 +157,7 @@ class RetryingStore:
                         seen.add(meta.path)
                         yield meta
                 return
-            except (StoreDenied, StoreUnsuitable):
+            except _FINAL:
                 raise
             except StoreError as error:
                 failed = error
@@ -181,7 +184,7 @@ class RetryingStore:
         self.requests[verb] += 1
         try:
             return call()
-        except (StoreDenied, StoreUnsuitable):
+        except _FINAL:
             raise
         except StoreError as error:
             return self._again(verb, call, error)
@@ -191,7 +194,7 @@ class RetryingStore:
             self.requests[verb] += 1
             try:
                 return call()
-            except (StoreDenied, StoreUnsuitable):
+            except _FINAL:
                 raise
             except StoreError as error:
                 last = error
@@ -221,14 +224,15 @@ class RetryingStore:
                     raise
                 _log.info("store.put.settled path=%s attempts=%d", path, attempt)
                 return
-            except (StoreDenied, StoreUnsuitable) as error:
+            except Exception as error:
+                if isinstance(error, StoreError) and not isinstance(error, _FINAL):
+                    last = error
+                    lost = error if isinstance(error, LostAnswer) else lost
+                    continue
                 # This attempt was refused; what became of an earlier one is still unknown.
                 if lost:
                     raise lost from error
                 raise
-            except StoreError as error:
-                last = error
-                lost = error if isinstance(error, LostAnswer) else lost
             else:
                 _log.info("store.put.settled path=%s attempts=%d", path, attempt)
                 return

@@ -1,0 +1,100 @@
+"""What callers are told once a writer has ended: their own rows, in their true state (F-13, F-16).
+
+A put, or whoever waits for its receipt, is told of its own rows. Rows that nobody waits for belong
+to the handle: the first flush or close that fails hands them back, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from weir.env import Threads
+from weir.errors import FencedError, UnknownOutcome, WeirError, WriterClosed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from weir.shard.ack import Ack
+
+
+class Ending:
+    """Why one writer ended, and which rows it left. Set once; asked from any thread after that."""
+
+    def __init__(self, name: str, threads: Threads) -> None:
+        self.failure: WeirError | None = None
+        self._name = name
+        self._left: Sequence[Ack] = ()
+        self._lock = threads.lock()
+
+    def begin(self, failure: WeirError, left: Sequence[Ack], *, sent: int) -> None:
+        """The writer ends with these puts not acknowledged; the first `sent` may be in the log."""
+        self.failure = failure
+        self._left = left
+        for index, ack in enumerate(left):
+            ack.error = (
+                self._told(failure, perhaps_written=ack.batches)
+                if index < sent
+                else self._told(failure, not_written=ack.batches)
+            )
+
+    def refused(self, batches: Sequence[pa.RecordBatch] = ()) -> WeirError:
+        """What a later call is told: its own rows were not written, of others it hears nothing."""
+        if self.failure is None:
+            text = f"{self._name}: the writer is closed; open a new one"
+            return WriterClosed(text, not_written=batches)
+        return self._told(self.failure, not_written=batches)
+
+    def told(self) -> WeirError:
+        """What a flush or close is told: all rows left that nobody waits for, or was told of."""
+        unsent: list[pa.RecordBatch] = []
+        sent: list[pa.RecordBatch] = []
+        with self._lock:
+            for ack in self._left:
+                if not ack.claimed and ack.error is not None:
+                    ack.claimed = True
+                    unsent += ack.error.not_written
+                    sent += ack.error.perhaps_written
+        if self.failure is None:
+            return self.refused()
+        return self._told(self.failure, not_written=unsent, perhaps_written=sent)
+
+    def _told(
+        self,
+        failure: WeirError,
+        *,
+        not_written: Sequence[pa.RecordBatch] = (),
+        perhaps_written: Sequence[pa.RecordBatch] = (),
+    ) -> WeirError:
+        if isinstance(failure, FencedError):
+            return FencedError(
+                str(failure),
+                epoch=failure.epoch,
+                fenced_by=failure.fenced_by,
+                not_written=not_written,
+                perhaps_written=perhaps_written,
+            )
+        told: WeirError
+        if not perhaps_written:
+            told = WriterClosed(f"the writer stopped: {failure}", not_written=not_written)
+            told.__cause__ = failure
+            return told
+        rows = {"not_written": not_written, "perhaps_written": perhaps_written}
+        if isinstance(failure, UnknownOutcome):
+            told = UnknownOutcome(str(failure), **rows)
+            told.__cause__ = failure.__cause__
+            return told
+        told = UnknownOutcome(
+            f"{self._name}: the writer stopped while rows were being written, and only a replay can"
+            f" tell whether they are durable: {failure}",
+            **rows,
+        )
+        told.__cause__ = failure
+        return told
+
+
+def internal(error: BaseException) -> WeirError:
+    """An error of another library, or a bug, as one of ours."""
+    wrapped = WeirError(f"a background write failed: {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,415 @@
+"""What callers are told when a writer ends or is disturbed: F-16 own rows, true state.
+
+Each broke once: a later put was handed rows of others and told that rows in the log were not
+written; an interrupt after the store had applied a put made its rows "never durable"; somebody's
+failing callback stopped the pump, or came out of another caller's put.
+"""
+
+import asyncio
+import copy
+import pickle
+import time
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+import weir.log.rules
+import weir.store.api
+from tests.support.hooks import HookStore
+from tests.support.one_shard import KEYLESS, open_writer, rows_on_store, site_on, table_on_store
+from tests.support.threads import Caller
+from weir import errors
+from weir.config import WriterConfig
+from weir.errors import FencedError, StoreError, UnknownOutcome, WeirError, WriterClosed
+from weir.store.memory import MemoryStore
+from weir.testing.fault_store import FaultStore
+
+BUFFERED = WriterConfig(durable_write=False, max_wal_flush_interval="1h")
+MODES = pytest.mark.parametrize("memtable", [True, False], ids=["memtable", "wal_only"])
+
+
+def row(key: int) -> list[dict[str, int]]:
+    return [{"k": key, "v": key}]
+
+
+def keys(batches) -> list[int]:
+    return [key for batch in batches for key in batch.column("k").to_pylist()]
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+# -- own rows --------------------------------------------------------------------------------------
+
+
+@MODES
+def test_f16_a_later_put_gets_its_own_rows_back_and_nobody_elses(memtable: bool) -> None:
+    store = MemoryStore()
+    writer = open_writer(site_on(store), WriterConfig(**_buffered(memtable)))
+    open_writer(site_on(store)).close()
+    acks = [writer.put(row(key)) for key in (1, 2)]
+    with pytest.raises(FencedError) as first:
+        acks[0].wait()
+    assert keys(first.value.unacknowledged) == [1]
+    with pytest.raises(FencedError) as later:
+        writer.put(row(3))
+    assert (keys(later.value.unacknowledged), later.value.maybe_written) == ([3], False)
+    with pytest.raises(FencedError) as closed:
+        writer.close()
+    assert keys(closed.value.unacknowledged) == [2]  # the others were told of theirs
+    assert keys(closed.value.not_written) == [2]
+    with pytest.raises(FencedError) as own:
+        acks[1].wait()
+    assert keys(own.value.unacknowledged) == [2]
+
+
+def _buffered(memtable: bool) -> dict[str, object]:
+    return {
+        "durable_write": False,
+        "max_wal_flush_interval": "1h",
+        "enable_memtable": memtable,
+    }
+
+
+def test_f16_rows_in_the_log_are_never_told_as_not_written() -> None:
+    """The guide's loop puts what comes back through the new owner: rows in the log would double."""
+    store = MemoryStore()
+    site = site_on(store)
+    watched = HookStore(store, "put_if_absent", "/wal/", lambda: None)
+    config = WriterConfig(**_buffered(memtable=True) | {"fence_ttl": 0})
+    late = open_writer(site_on(watched), config, KEYLESS)
+    taken = []
+    watched.arm(lambda: taken.append(open_writer(site, schema=KEYLESS)))  # once the entry is there
+    late.put(row(1))
+    with pytest.raises(FencedError):
+        late.put(row(2), wait=True)  # one entry of both
+    with pytest.raises(FencedError) as later:
+        late.put(row(3))
+    assert (keys(later.value.not_written), later.value.perhaps_written) == ([3], [])
+    with pytest.raises(FencedError) as closed:
+        late.close()
+    assert keys(closed.value.perhaps_written) == [1]
+    assert (closed.value.not_written, closed.value.maybe_written) == ([], True)
+    for error in (later.value, closed.value):
+        for batch in error.not_written:
+            taken[0].put(batch)
+    taken[0].close()
+    assert sorted(table_on_store(site, KEYLESS)["k"].to_pylist()) == [1, 2, 3]
+
+
+def test_f16_each_thread_is_told_of_its_own_rows() -> None:
+    store = FaultStore(MemoryStore())
+    writer = open_writer(site_on(store))
+    gate = store.on("put_if_absent", "*/wal/*").pause()
+    first = Caller(lambda: writer.put(row(1)))
+    gate.wait_reached()
+    behind = [Caller(lambda key=key: writer.put(row(key))) for key in (2, 3)]
+    while len(writer._group._queue) < 3:
+        pass
+    open_writer(site_on(store.inner)).close()
+    gate.release()
+    for key, caller in zip((1, 2, 3), (first, *behind), strict=True):
+        with pytest.raises(FencedError) as told:
+            caller.result()
+        assert (keys(told.value.unacknowledged), told.value.maybe_written) == ([key], False)
+    with pytest.raises(FencedError) as closed:
+        writer.close()
+    assert closed.value.unacknowledged == []
+
+
+def test_f16_a_reader_is_told_that_the_writer_ended_and_takes_nobodys_rows() -> None:
+    store = MemoryStore()
+    writer = open_writer(site_on(store), BUFFERED)
+    writer.put(row(1))
+    writer._group.fail(StoreError("out of reach"))
+    with pytest.raises(WriterClosed) as read:
+        writer.scan()
+    assert read.value.unacknowledged == []
+    with pytest.raises(WriterClosed) as closed:
+        writer.close()
+    assert keys(closed.value.not_written) == [1]
+
+
+def test_f16_rows_behind_an_unknown_outcome_are_told_as_not_written() -> None:
+    store = FaultStore(MemoryStore())
+    writer = open_writer(site_on(store), WriterConfig(max_wal_buffer_size=1))
+    gate = store.on("put_if_absent", "*/wal/*").pause()
+    first = Caller(lambda: writer.put(row(1)))
+    gate.wait_reached()
+    second = Caller(lambda: writer.put(row(2)))
+    while len(writer._group._queue) < 2:
+        pass
+    store.on("put_if_absent", "*/wal/*").drop(times=None)
+    gate.release()
+    with pytest.raises(UnknownOutcome) as unknown:
+        first.result()
+        second.result()
+    assert keys(unknown.value.perhaps_written) == keys(unknown.value.unacknowledged)
+    with pytest.raises(WriterClosed) as later:
+        writer.put(row(3))
+    assert keys(later.value.not_written) == [3]
+    assert isinstance(later.value.__cause__, UnknownOutcome)
+
+
+def test_f16_rows_whose_putter_gave_up_are_handed_back_by_close() -> None:
+    store = FaultStore(MemoryStore())
+    writer = open_writer(site_on(store))
+    gate = store.on("put_if_absent", "*/wal/*").pause()
+    first = Caller(lambda: writer.put(row(1)))
+    gate.wait_reached()
+    with pytest.raises(TimeoutError):
+        writer.put(row(2), timeout=0.01)
+    open_writer(site_on(store.inner)).close()
+    gate.release()
+    with pytest.raises(FencedError):
+        first.result()
+    with pytest.raises(FencedError) as closed:
+        writer.close()
+    assert keys(closed.value.not_written) == [2]
+
+
+# -- true state ------------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("keyed", [True, False])
+def test_f16_a_put_interrupted_after_the_store_applied_it_goes_on_and_is_in_once(
+    memtable: bool, keyed: bool
+) -> None:
+    store = MemoryStore()
+    schema = {} if keyed else {"schema": KEYLESS}
+    watched = HookStore(store, "put_if_absent", "/wal/", lambda: None)
+    writer = open_writer(site_on(watched), WriterConfig(enable_memtable=memtable), **schema)
+    watched.arm(interrupt)
+    with pytest.raises(KeyboardInterrupt) as told:
+        writer.put(row(1))
+    assert any("goes on" in note for note in told.value.__notes__)
+    writer.put(row(2))
+    writer.close()
+    found = table_on_store(site_on(store), **schema)["k"].to_pylist()
+    assert sorted(found) == [1, 2]
+
+
+def test_f16_an_interrupt_changes_nobody_elses_outcome() -> None:
+    store = MemoryStore()
+    faults = FaultStore(store)
+    watched = HookStore(faults, "put_if_absent", "/wal/", lambda: None)
+    writer = open_writer(site_on(watched))
+    gate = faults.on("put_if_absent", "*/wal/*").pause()
+    first = Caller(lambda: writer.put(row(1)))
+    gate.wait_reached()
+    others = [Caller(lambda key=key: writer.put(row(key))) for key in (2, 3, 4)]
+    while len(writer._group._queue) < 4:
+        pass
+    watched.arm(lambda: watched.arm(interrupt))  # not the first entry, the one of the others
+    gate.release()
+    first.result()
+    outcomes = []
+    for other in others:
+        try:
+            outcomes.append(other.result())
+        except KeyboardInterrupt:
+            outcomes.append(None)
+    assert outcomes.count(None) <= 1
+    assert all(ack.done and ack.position == 3 for ack in outcomes if ack is not None)
+    writer.close()
+    assert sorted(rows_on_store(site_on(store))) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_f16_an_interrupted_append_is_settled_by_the_next(when: str) -> None:
+    from weir.log.appender import WalAppender
+    from weir.log.fence import claim_shard
+    from weir.log.manifests import Manifests
+
+    class Interrupting(MemoryStore):
+        armed = False
+
+        def put_if_absent(self, path, data):
+            armed, self.armed = self.armed, False
+            if armed and when == "before":
+                raise KeyboardInterrupt
+            super().put_if_absent(path, data)
+            if armed:
+                raise KeyboardInterrupt
+
+    store = Interrupting()
+    site = site_on(store)
+    open_writer(site).close()
+    manifests = Manifests(site)
+    appender = WalAppender(site, KEYLESS, claim_shard(site, manifests), manifests=manifests)
+    store.armed = True
+    one, two = (pa.record_batch({"k": [key], "v": [key]}) for key in (1, 2))
+    with pytest.raises(KeyboardInterrupt):
+        appender.append([one])
+    appender.append([two])
+    assert sorted(rows_on_store(site)) == [1, 2]
+
+
+class Strange(Exception):
+    """No error the store's words know."""
+
+
+def strange() -> None:
+    raise Strange("what the library never said before")
+
+
+def test_f16_an_error_nobody_translated_leaves_the_outcome_unknown() -> None:
+    store = MemoryStore()
+    watched = HookStore(store, "put_if_absent", "/wal/", lambda: None)
+    writer = open_writer(site_on(watched), KEYLESS_CONFIG, KEYLESS)
+    watched.arm(strange)
+    with pytest.raises(UnknownOutcome) as told:
+        writer.put(row(1))
+    assert keys(told.value.perhaps_written) == [1]
+    assert isinstance(told.value.__cause__, Strange)
+    assert table_on_store(site_on(store), KEYLESS)["k"].to_pylist() == [1]  # so it was
+
+
+KEYLESS_CONFIG = WriterConfig(enable_memtable=False)
+
+
+def test_f16_a_refusal_after_a_lost_answer_settles_nothing() -> None:
+    """The first attempt was applied and its answer lost; the second is refused."""
+
+    class Failing(MemoryStore):
+        attempts = 0
+
+        def put_if_absent(self, path, data):
+            if "/wal/" not in path or not self.attempts:
+                return super().put_if_absent(path, data)
+            self.attempts += 1
+            if self.attempts == 2:
+                super().put_if_absent(path, data)
+                raise weir.store.api.LostAnswer("gone")
+            raise errors.InvalidInput("there is no such bucket")
+
+    store = Failing()
+    writer = open_writer(site_on(store))
+    store.attempts = 1
+    with pytest.raises(UnknownOutcome):
+        writer.put(row(1))
+
+
+def test_f16_an_owner_who_cannot_be_read_leaves_the_outcome_unknown() -> None:
+    store = FaultStore(MemoryStore())
+    writer = open_writer(site_on(store), WriterConfig(fence_ttl=0))
+
+    def corrupt() -> None:
+        raise errors.CorruptEntry("the manifest is torn")
+
+    writer._appender.ownership.prove = corrupt
+    with pytest.raises(UnknownOutcome) as told:
+        writer.put(row(1))
+    assert keys(told.value.perhaps_written) == [1]
+
+
+# -- callbacks and loops ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+def test_f16_a_failing_callback_stops_no_background_work(error: type[BaseException]) -> None:
+    store = FaultStore(MemoryStore())
+    writer = open_writer(site_on(store))
+    told = []
+
+    def fail(_) -> None:
+        raise error("of somebody's")
+
+    gate = store.on("put_if_absent", "*/wal/*").pause()
+    ack = writer.put(row(1), wait=False)
+    ack.add_done_callback(fail)
+    ack.add_done_callback(told.append)
+    gate.release()
+    for key in range(2, 6):
+        last = writer.put(row(key), wait=False)
+        for _ in range(1000):
+            if last.done:
+                break
+            time.sleep(0.01)
+        assert last.done, "the pump is gone"
+    assert told == [ack]
+    writer.close()
+    assert sorted(rows_on_store(site_on(store.inner))) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_f16_a_failing_callback_never_reaches_another_callers_put(
+    error: type[BaseException],
+) -> None:
+    writer = open_writer(site_on(MemoryStore()), BUFFERED)
+    told = []
+
+    def fail(_) -> None:
+        raise error("of somebody's")
+
+    ack = writer.put(row(1))
+    ack.add_done_callback(fail)
+    ack.add_done_callback(told.append)
+    writer.put(row(2), wait=True)  # leads, and finishes the first as well
+    assert told == [ack]
+    writer.close()
+
+
+def test_f16_a_loop_that_was_closed_meanwhile_reaches_nobody() -> None:
+    store = FaultStore(MemoryStore())
+    writer = open_writer(site_on(store))
+    gate = store.on("put_if_absent", "*/wal/*").pause()
+
+    async def give_up() -> None:
+        task = asyncio.ensure_future(writer.aput(row(1)))
+        await asyncio.to_thread(gate.wait_reached)
+        task._log_destroy_pending = False  # left alone on purpose: nobody awaits it
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(give_up())
+    loop.close()
+    second = Caller(lambda: writer.put(row(2)))
+    while len(writer._group._queue) < 2:
+        pass
+    gate.release()
+    assert second.result().done
+    writer.close()
+    assert sorted(rows_on_store(site_on(store.inner))) == [1, 2]
+
+
+# -- errors travel ---------------------------------------------------------------------------------
+
+
+def all_errors() -> list[type[WeirError]]:
+    found, todo = [], [WeirError]
+    while todo:
+        kind = todo.pop()
+        found.append(kind)
+        todo += kind.__subclasses__()
+    return sorted(set(found), key=lambda kind: kind.__name__)
+
+
+def made(kind: type[WeirError]) -> WeirError:
+    batch = pa.record_batch({"k": [1]})
+    if issubclass(kind, FencedError):
+        return kind("told", epoch=1, fenced_by=2, perhaps_written=[batch], not_written=[batch])
+    if issubclass(kind, errors.PartialWrite):
+        return kind("told", failures={UUID(int=1): made(FencedError)})
+    return kind("told", perhaps_written=[batch], not_written=[batch])
+
+
+@pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "travel", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy, copy.deepcopy]
+)
+def test_every_error_pickles_and_copies_with_all_it_says(kind, travel) -> None:
+    error = made(kind)
+    error.__cause__ = StoreError("the cause")
+    error.add_note("a note")
+    other = travel(error)
+    assert (type(other), str(other), other.__notes__) == (kind, str(error), ["a note"])
+    assert (other.perhaps_written, other.not_written) == (error.perhaps_written, error.not_written)
+    assert other.unacknowledged == error.unacknowledged
+    assert str(other.__cause__) == "the cause"
+    if isinstance(error, FencedError):
+        assert (other.epoch, other.fenced_by) == (1, 2)
+    if isinstance(error, errors.PartialWrite):
+        assert [str(e) for e in other.failures.values()] == ["told"]
