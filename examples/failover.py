@@ -17,7 +17,7 @@ try:
     old.put([{"id": 2, "by": "old"}])
 except weir.FencedError as fenced:
     print(f"epoch {fenced.epoch} was fenced by epoch {fenced.fenced_by}")
-    for batch in fenced.unacknowledged:  # handed over to the owner, on purpose
+    for batch in fenced.not_written:  # handed over to the owner, on purpose
         new.put(batch)
 new.put([{"id": 3, "by": "new"}])
 new.close()

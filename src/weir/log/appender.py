@@ -205,9 +205,11 @@ class WalAppender:
         """Finish what an interrupt left open. To look is not enough: the request may be on its way
         still, and land where the next entry is to go."""
         entry = self._unsettled
-        if entry is not None and entry.position is None:
+        if entry is None:
+            return
+        if entry.position is None:
             self._write(entry)
-        elif entry is not None:
+        else:
             self._landed(entry, entry.position)
 
     def _write(self, entry: Entry) -> Position:
