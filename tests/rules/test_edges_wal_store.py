@@ -107,7 +107,7 @@ def test_s7_nothing_is_acknowledged_into_the_hole_where_a_disk_was(tmp_path):
     shutil.move(tmp_path / "w", tmp_path / "there")
     with pytest.raises(weir.UnknownOutcome, match="does not hold that id"):
         put(writer, B, "b")
-    with pytest.raises(weir.UnknownOutcome):
+    with pytest.raises(weir.WriterClosed):
         put(writer, B, "b")
     shutil.rmtree(tmp_path / "w")
     shutil.move(tmp_path / "there", tmp_path / "w")
