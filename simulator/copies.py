@@ -18,12 +18,11 @@ from simulator.scheduler import Actor
 from simulator.truth import Row, State, Violation, fold_rows, index_rows
 from weir.config import WriterConfig
 from weir.errors import CheckpointNotFound, WeirError
+from weir.making import open as open_table
 from weir.read.scan import Scan
 from weir.routing.shards import Shard
-from weir.table.making import open as open_table
-from weir.table.table import Table
+from weir.table import Table
 from weir.upkeep.checkpoint import create
-from weir.upkeep.clone import clone
 from weir.upkeep.compact.run import compact
 from weir.upkeep.gc.collect import collect, target_of
 
@@ -90,7 +89,7 @@ def _ask(run: Run, actor: Actor, rng: random.Random, copy: Copy) -> None:
         copy.wanted = run.copies[copy.parent].state
     if rng.random() < 0.6:
         scope = "durable" if run.plan.wal_only or rng.random() < 0.7 else "all"
-        made = create(open_table(copy.parent, env=actor.env), scope)
+        made = create(open_table(copy.parent, env=actor.env).core, scope)
         copy.checkpoint = made.id
         pin = made.pin(SHARD)
         copy.low = copy.high = 0 if pin is None else pin.wal_through
@@ -104,7 +103,7 @@ def finish(run: Run, actor: Actor, copy: Copy) -> None:
         check_copy(run, actor, copy)
         return
     parent = open_table(copy.parent, env=actor.env)
-    made = clone(parent, copy.uri, copy.checkpoint, copy.wal_uri)
+    made = parent.clone(copy.uri, copy.checkpoint, copy.wal_uri)
     run.judge.counts["clones"] += 1
     run.note(actor, f"made {copy.uri} from {copy.parent}")
     _first_look(run, made, copy)
@@ -146,11 +145,11 @@ def _use(run: Run, actor: Actor, role: Role, rng: random.Random, copy: Copy) -> 
         if not copy.maybe and not waited_for and rng.random() < 0.7:
             _put(run, rng, table, role, copy)
         if rng.random() < 0.4:
-            compact(table, engine=ModelRunner(), lease=0)
+            compact(table.core, engine=ModelRunner(), lease=0)
         if rng.random() < 0.4:
             ttl = run.plan.fence_ttl
             collect(
-                target_of(table),
+                target_of(table.core),
                 min_age=0.0,
                 fence_retention=2 * ttl,
                 keep_first_entries=bool(ttl),

@@ -16,8 +16,8 @@ from simulator.scenarios import SHARD, TABLE, WAL, Role, Run
 from simulator.scheduler import Actor
 from weir.config import WriterConfig
 from weir.format.sharding import Bucket
+from weir.making import open as open_table
 from weir.records.resharding import read_resharding
-from weir.table.making import open as open_table
 from weir.upkeep.checkpoint import checkpoints, create, delete
 from weir.upkeep.compact.run import compact
 from weir.upkeep.reshard import reshard
@@ -27,16 +27,16 @@ TABLE_ROLE: Final = Role("script", ops=5, config={**SMALL, "durable_write": True
 
 def compact_table(_run: Run, actor: Actor) -> None:
     """Fold everything, over a compactor that seems dead."""
-    compact(open_table(TABLE, env=actor.env), engine=ModelRunner(), lease=0)
+    compact(open_table(TABLE, env=actor.env).core, engine=ModelRunner(), lease=0)
 
 
 def pin_table(run: Run, actor: Actor) -> None:
     """One checkpoint of each scope; the first is let go of."""
     table = open_table(TABLE, env=actor.env)
-    held = create(table, "durable")
-    create(table, "all")
-    delete(table, held)
-    for checkpoint in checkpoints(table):
+    held = create(table.core, "durable")
+    create(table.core, "all")
+    delete(table.core, held)
+    for checkpoint in checkpoints(table.core):
         pin = checkpoint.pin(SHARD)
         if pin is not None:
             run.judge.pins[checkpoint.id] = (SHARD, pin.manifest_version, pin.wal_through)
@@ -58,7 +58,7 @@ def clone_table(run: Run, actor: Actor) -> None:
     uri = "s3://copy"
     copy = run.copies.get(uri)
     if copy is None:
-        made = create(open_table(TABLE, env=actor.env), "durable")
+        made = create(open_table(TABLE, env=actor.env).core, "durable")
         pin = made.pin(SHARD)
         assert pin is not None, "a shard with rows"
         through = pin.wal_through
@@ -78,7 +78,7 @@ def reshard_table(_run: Run, actor: Actor) -> None:
     table = open_table(TABLE, env=actor.env)
     begun = read_resharding(table.core.store)
     sharding = begun.sharding if begun is not None and begun.is_open else Bucket("k", 5)
-    reshard(table, sharding, compact=False, engine=ModelRunner())
+    reshard(table.core, sharding, compact=False, engine=ModelRunner())
 
 
 def keep_moment(run: Run, actor: Actor) -> None:

@@ -18,12 +18,12 @@ from simulator.truth import Violation
 from weir.config import WriterConfig
 from weir.errors import CommitConflict, StoreError, WeirError
 from weir.lake.base.fold import Changes
+from weir.making import open as open_table
 from weir.merge.merge import winners
 from weir.read.reader import SnapshotReader
 from weir.read.scan import Scan
 from weir.read.snapshot import Snapshot
 from weir.routing.core import Core
-from weir.table.making import open as open_table
 from weir.upkeep.checkpoint import Checkpoint, create, delete
 from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.compact.run import compact
@@ -66,7 +66,9 @@ def _target(run: Run, actor: Actor) -> Target:
         table = open_table(TABLE, env=actor.env)
         # No grace at all: whoever makes a clone meets a collection that takes it for dead.
         grace = 86_400.0 if run.scheduler.step % 2 else 0.0
-        return replace(target_of(table), reclaimable=lambda: reclaimable_pins(table, grace))
+        return replace(
+            target_of(table.core), reclaimable=lambda: reclaimable_pins(table.core, grace)
+        )
     site = run.site(actor)
     return Target(
         site.store,
@@ -124,7 +126,7 @@ def compactor(run: Run, actor: Actor, role: Role) -> None:
     for _ in range(role.ops):
         try:
             lease = rng.choice((0.0, 0.0, 1.0, 900.0))
-            report = compact(handle, engine=ModelRunner(), lease=lease)
+            report = compact(handle.core, engine=ModelRunner(), lease=lease)
         except WeirError as error:
             run.note(actor, f"compaction failed: {type(error).__name__}")
             # A compactor that was replaced may find what it planned on collected (G-12).
@@ -146,7 +148,7 @@ def checkpointer(run: Run, actor: Actor, role: Role) -> None:
         low = truth.acked
         scope = "durable" if run.plan.wal_only or rng.random() < 0.7 else "all"
         try:
-            made = create(handle, scope, ttl=rng.choice((None, 1e9)))
+            made = create(handle.core, scope, ttl=rng.choice((None, 1e9)))
         except WeirError as error:
             run.note(actor, f"checkpoint failed: {type(error).__name__}")
             run.judge.failed(SHARD, error, None, 0)
@@ -168,7 +170,7 @@ def checkpointer(run: Run, actor: Actor, role: Role) -> None:
             gone = held.pop(rng.randrange(len(held)))
             del run.judge.pins[gone.id]
             try:
-                delete(handle, gone)
+                delete(handle.core, gone)
             except WeirError as error:
                 run.judge.failed(SHARD, error, None, 0)
         actor.env.clock.sleep(0.1)

@@ -15,14 +15,14 @@ from simulator.views import complete, lows, tips, viewed_table
 from weir.config import WriterConfig
 from weir.errors import SnapshotExpired, StoreError, WeirError
 from weir.format.sharding import Bucket, Identity, Sharding, Unsharded, values_of
+from weir.making import open as open_table
 from weir.read.scan import Scan
 from weir.records.resharding import read_resharding
 from weir.records.table import TableRecords
 from weir.routing.core import routes_of
+from weir.routing.opening import create_shards
 from weir.routing.writer import TableWriter
-from weir.table.making import create_shards
-from weir.table.making import open as open_table
-from weir.table.table import Table
+from weir.table import Table
 from weir.upkeep.checkpoint import find
 from weir.upkeep.compact.run import compact
 from weir.upkeep.reshard import ReshardReport, reshard
@@ -173,7 +173,7 @@ def resharder(run: Run, actor: Actor, role: Role) -> None:
             if begun is not None and begun.is_open:
                 sharding = begun.sharding
             run.note(actor, f"reshards to {sharding}")
-            report = reshard(table, sharding, compact=rng.random() < 0.3, engine=ModelRunner())
+            report = reshard(table.core, sharding, compact=rng.random() < 0.3, engine=ModelRunner())
             run.note(actor, f"resharded, routing {report.routing_version}")
             run.judge.counts["reshards"] += bool(report.sealed)
             _check_way_back(run, table, report)
@@ -187,7 +187,7 @@ def _check_way_back(run: Run, table: Table, report: ReshardReport) -> None:
     """K: the checkpoint of a change is the table when all its old shards were sealed."""
     if report.checkpoint is None:
         return
-    pinned = find(table, report.checkpoint)
+    pinned = find(table.core, report.checkpoint)
     try:
         rows = table_rows(Scan(table.core, pinned=pinned).to_table())
     except StoreError:
@@ -211,12 +211,12 @@ def final_of_reshards(run: Run, actor: Actor) -> None:
     begun = read_resharding(table.core.store)
     if begun is not None and begun.is_open:
         actor.env.clock.sleep(3600.0)  # a dead compactor's claim is over
-        reshard(table, begun.sharding, compact=False, engine=ModelRunner())
+        reshard(table.core, begun.sharding, compact=False, engine=ModelRunner())
     _check(run, actor)
     role = Role("final", ops=6, config={"durable_write": True})
     TableSession(run, actor, role).live()
     _check(run, actor)
-    compact(open_table(TABLE, env=actor.env), engine=ModelRunner(), lease=0)
+    compact(open_table(TABLE, env=actor.env).core, engine=ModelRunner(), lease=0)
     _check(run, actor)
 
 

@@ -15,9 +15,9 @@ from simulator.scenarios import SHARD, TABLE, Role, Run
 from simulator.scheduler import Actor
 from simulator.truth import Rollback, State, Violation
 from weir.errors import WeirError
+from weir.making import open as open_table
 from weir.records.lineage import read_lineage
-from weir.table.making import open as open_table
-from weir.table.table import Table
+from weir.table import Table
 from weir.upkeep.checkpoint import create
 from weir.upkeep.restore import restore
 
@@ -56,7 +56,7 @@ def keep(run: Run, actor: Actor, rng: random.Random, table: Table) -> None:
     judge = run.judge
     changes = judge.mixtures
     low = judge.truth(SHARD).acked
-    made = create(table, "durable" if run.plan.wal_only or rng.random() < 0.6 else "all")
+    made = create(table.core, "durable" if run.plan.wal_only or rng.random() < 0.6 else "all")
     pin = made.pin(SHARD)
     if pin is None or judge.is_mixed or judge.mixtures != changes:
         return  # of both sides, perhaps
@@ -80,7 +80,7 @@ def roll_back(run: Run, actor: Actor, table: Table, checkpoint: UUID) -> None:
             judge.rollback[actor.name] = Rollback(SHARD, state)
 
     run.note(actor, "restores")
-    report = restore(table, checkpoint, pause=begins)
+    report = restore(table.core, checkpoint, pause=begins)
     done = judge.rollback.pop(actor.name)
     if SHARD in report.shards:
         if not done.done:

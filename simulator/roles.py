@@ -14,6 +14,7 @@ from weir.config import WriterConfig
 from weir.errors import SnapshotExpired, StoreError, UnknownOutcome, WeirError
 from weir.format.sharding import Unsharded
 from weir.log.manifests import Manifests
+from weir.making import open as open_table
 from weir.merge.tails import Tails
 from weir.read.scan import Scan
 from weir.records.table import Route, TableRecord, TableRecords
@@ -21,7 +22,6 @@ from weir.routing.core import Core
 from weir.routing.shards import Shard
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
-from weir.table.making import open as open_table
 
 KEYS = 6
 

@@ -491,8 +491,8 @@ MUTANTS = (
     Mutant(
         "reshard seals late",
         "src/weir/upkeep/reshard.py",
-        "        _seal_all(core, old, pause)\n        state = _checkpoint(table, state)\n",
-        "        state = _checkpoint(table, state)\n",
+        "        _seal_all(core, old, pause)\n        state = _checkpoint(core, state)\n",
+        "        state = _checkpoint(core, state)\n",
         soak(1500, "reshards"),
         "C-11",
     ),
@@ -902,7 +902,7 @@ MUTANTS = (
     Mutant(
         "an operator's word is taken of a clone that is there",
         "src/weir/upkeep/parents.py",
-        '        if _word(table, pin)[0] == "holds" or not _end(table, pin):\n',
+        '        if _word(core, pin)[0] == "holds" or not _end(core, pin):\n',
         "        if False:\n",
         tests("tests/rules/test_edges_clones.py", "-k", "word"),
         "C-15",

@@ -19,8 +19,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"shard"}),
     frozenset({"routing"}),
     frozenset({"read"}),
-    frozenset({"table"}),
     frozenset({"upkeep"}),
+    frozenset({"table"}),
+    frozenset({"making"}),
     frozenset({"spark", "cli", "bench"}),
     frozenset({"demo"}),
 )

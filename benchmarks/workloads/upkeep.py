@@ -57,7 +57,7 @@ def gc_weir(ctx: Ctx) -> Iterator[Round]:
     def run() -> float:
         table = _obsolete_log(ctx)
         began = time.perf_counter()
-        report = collect(target_of(table), 0, "7d")
+        report = collect(target_of(table.core), 0, "7d")
         took = time.perf_counter() - began
         assert report.ok, report.errors
         return report.kind("wal").deleted / took

@@ -33,18 +33,23 @@ from weir.format.sharding import Bucket, Identity, Unsharded
 from weir.format.wal_entry import WalEntry
 from weir.log.appender import WalAppender
 from weir.log.tailer import WalTailer
-from weir.read.changes import Bookmark, Change
+from weir.making import create, enable, open
+from weir.read.changes import Bookmark, Change, Changes
 from weir.read.scan import Scan
 from weir.read.snapshot import Snapshot
+from weir.read.stats import ShardStats, TableStats
 from weir.records.checkpoints import Checkpoint
 from weir.routing.shards import Shard
 from weir.routing.writer import TableWriter
 from weir.shard.ack import Ack
+from weir.shard.stats import MemtableStats, WalStats, WriterStats
 from weir.shard.writer import ShardWriter
-from weir.table.making import create, enable, open
-from weir.table.table import Table
+from weir.table import Table
+from weir.types import Filter, Keys, Rows, Vector
 from weir.upkeep.compact.run import CompactionPolicy, CompactReport
 from weir.upkeep.gc.report import GcReport
+from weir.upkeep.reshard import ReshardReport
+from weir.upkeep.restore import RestoreReport
 
 __all__ = [
     "Ack",
@@ -52,6 +57,7 @@ __all__ = [
     "Bookmark",
     "Bucket",
     "Change",
+    "Changes",
     "Checkpoint",
     "CheckpointNotFound",
     "CommitConflict",
@@ -59,17 +65,24 @@ __all__ = [
     "CompactionPolicy",
     "CorruptEntry",
     "FencedError",
+    "Filter",
     "GcReport",
     "Identity",
     "IndexConfig",
     "InvalidInput",
+    "Keys",
+    "MemtableStats",
     "MissingEntry",
     "NotAWeirTable",
     "PartialWrite",
+    "ReshardReport",
+    "RestoreReport",
+    "Rows",
     "Scan",
     "SchemaMismatch",
     "SealedShard",
     "Shard",
+    "ShardStats",
     "ShardWriter",
     "Snapshot",
     "SnapshotExpired",
@@ -77,17 +90,21 @@ __all__ = [
     "StoreError",
     "StoreUnsuitable",
     "Table",
+    "TableStats",
     "TableWriter",
     "UnknownOutcome",
     "Unsharded",
+    "Vector",
     "WalAppender",
     "WalEntry",
     "WalOnlyMode",
+    "WalStats",
     "WalStoreMismatch",
     "WalTailer",
     "WeirError",
     "WriterClosed",
     "WriterConfig",
+    "WriterStats",
     "create",
     "enable",
     "open",

@@ -1,8 +1,17 @@
-"""The integers of the protocol, each its own type so that two of them cannot be swapped unseen."""
+"""Types that all packages share.
+
+The integers of the protocol, each its own type so that two of them cannot be swapped unseen; and
+what users may hand over as rows, keys, filters and vectors.
+"""
 
 from __future__ import annotations
 
-from typing import NewType
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NewType, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
 
 Epoch = NewType("Epoch", int)
 """Who: the fencing token in the shard manifest, one higher at every claim of the shard."""
@@ -15,3 +24,32 @@ Generation = NewType("Generation", int)
 
 Version = NewType("Version", int)
 """Which manifest of a shard: the number in its file name; starts at 1."""
+
+
+class ArrowStream(Protocol):
+    """Anything that hands out Arrow batches: a Table, a reader, a pandas or polars DataFrame."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The Arrow PyCapsule interface."""
+        ...
+
+
+class ArrowArray(Protocol):
+    """Anything that hands out one Arrow batch or array."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        """The Arrow PyCapsule interface."""
+        ...
+
+
+Rows: TypeAlias = ArrowStream | ArrowArray | Iterable[Mapping[str, object]]
+"""Rows of a table: anything Arrow-shaped, or dicts."""
+
+Keys: TypeAlias = ArrowStream | ArrowArray | Iterable[object]
+"""Keys of rows: values, tuples in key order, dicts, or anything Arrow-shaped."""
+
+Filter: TypeAlias = str | pc.Expression
+"""SQL text as in Lance, or a pyarrow expression."""
+
+Vector: TypeAlias = Sequence[float] | npt.NDArray[np.floating]
+"""A query of a vector search."""

@@ -18,7 +18,7 @@ from weir.upkeep.compact.run import compact
 
 def fold(store):
     handle = SimpleNamespace(core=core_on(site_on(store), KEYLESS), writer_defaults=WriterConfig())
-    assert compact(handle, engine=ModelRunner()).job
+    assert compact(handle.core, engine=ModelRunner()).job
 
 
 def test_l5_rows_folded_while_a_read_is_planned_are_read_once():

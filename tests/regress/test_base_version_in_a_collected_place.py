@@ -76,9 +76,9 @@ def test_g6_a_fold_committed_into_a_collected_place_is_no_fold():
     # Version 1 is the empty base, 2 the sleeper's own fence, 3 its fold.
     sleepy = Sleeper(store, "_versions/00000000000000000003", overtake)
     with pytest.raises(CommitConflict, match="floor"):
-        compact(handle_on(sleepy), engine=ModelRunner())
+        compact(handle_on(sleepy).core, engine=ModelRunner())
     assert rows(store) == [0, 1, 2]
-    compact(handle_on(store), engine=ModelRunner(), lease=0)
+    compact(handle_on(store).core, engine=ModelRunner(), lease=0)
     collect_all(store)
     assert rows(store) == [0, 1, 2]
 
@@ -117,7 +117,7 @@ def test_k1b_a_checkpoint_whose_base_is_being_cleaned_up_is_made_anew():
             target = Target(site.store, SYSTEM, [site], lake=lake, fence_ttl=0)
             collect(target, min_age=0, fence_retention=0)
 
-    made = create(handle, "durable", pause=look_at_the_tags)
+    made = create(handle.core, "durable", pause=look_at_the_tags)
     assert before in lake.doomed
     store.delete([lake._path(version) for version in lake.doomed])
     assert made.base_version > before

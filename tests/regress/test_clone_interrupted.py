@@ -54,8 +54,8 @@ def test_s4_a_clone_with_a_log_of_its_own_survives_a_death_at_every_write(
 
 
 def collect_impatiently(table):
-    target = target_of(table)
-    no_grace = replace(target, reclaimable=lambda: reclaimable_pins(table, 0))
+    target = target_of(table.core)
+    no_grace = replace(target, reclaimable=lambda: reclaimable_pins(table.core, 0))
     collect(no_grace, min_age=0, fence_retention="2m")
 
 
@@ -69,7 +69,7 @@ def test_c3_a_clone_taken_for_dead_does_not_become_ready_without_its_pin(parent,
             collect_impatiently(again(table))
 
     try:
-        again(table).clone(place, made, pause=interfere)
+        clones.clone(again(table).core, place, made, pause=interfere)
     except (CommitConflict, clones.CheckpointNotFound):
         assert read_lineage(clones.open_store(place)).state == "copying"
         again(table).clone(place, made)

@@ -19,6 +19,7 @@ from weir.log.rules import Evidence
 from weir.types import Generation, Position
 from weir.upkeep.compact.logs import publish_closed
 from weir.upkeep.compact.plan import log_of
+from weir.upkeep.compact.run import compact
 
 A, B = range(10), range(5)
 
@@ -61,7 +62,7 @@ def test_l2_a_fold_does_not_pass_entries_above_one_that_was_flushed_meanwhile(tm
 
         Manifests(site).update(change, epoch=writer.epoch)
 
-    table.compact(pause=publish_first)
+    compact(table.core, pause=publish_first)
     assert rows(again(table)) == expect((A, "a"), (B, "b"))
     writer.close()
     again(table).compact()

@@ -44,7 +44,7 @@ def table(tmp_path):
     made = weir.create(str(tmp_path / "t"), SCHEMA)
     put(made, 1, 2, 3)
     with pytest.raises(Died):
-        compact(made, pause=die_at("committed"))
+        compact(made.core, pause=die_at("committed"))
     return made
 
 
@@ -52,14 +52,14 @@ def test_l4_whoever_holds_the_claim_completes_the_dead_job(table):
     with without_compaction(table.core):
         assert table.core.lake.open_base().marked, "the generation is marked"
     put(table, 4)
-    compact(table, lease=0)
+    compact(table.core, lease=0)
     assert ids_of(weir.open(table.uri)) == [1, 2, 3, 4]
 
 
 def test_l4_a_reshard_after_a_dead_fold_doubles_nothing(table):
-    resharding.reshard(table, weir.Bucket("id", 2), compact=False)
+    resharding.reshard(table.core, weir.Bucket("id", 2), compact=False)
     fresh = weir.open(table.uri)
     put(fresh, 4)
-    compact(fresh, lease=0)
-    compact(fresh, lease=0)
+    compact(fresh.core, lease=0)
+    compact(fresh.core, lease=0)
     assert ids_of(weir.open(table.uri)) == [1, 2, 3, 4]

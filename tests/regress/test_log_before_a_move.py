@@ -28,7 +28,7 @@ def moved(tmp_path):
     table = make(tmp_path / "t", 1)
     writer = table.shards()[0].writer()
     put(writer, A, "a")
-    held = create(again(table), "durable")
+    held = create(again(table).core, "durable")
     assert not held.shards[0].closed
     rows(table)  # this handle knows where the log is
     with again(table, wal_uri=str(tmp_path / "w")).writer() as other:
@@ -68,7 +68,7 @@ def test_s3_an_old_handle_folds_the_log_where_it_is_now(tmp_path):
 
 def test_s3_an_old_handle_collects_where_the_log_is_now(moved, tmp_path):
     table, _ = moved
-    assert [site.wal.uri for site in target_of(table).sites] == [str(tmp_path / "w")]
+    assert [site.wal.uri for site in target_of(table.core).sites] == [str(tmp_path / "w")]
 
 
 def test_s3_an_opener_that_lost_to_a_move_leaves_no_fence_in_the_old_store(tmp_path):

@@ -27,13 +27,13 @@ def test_c11_a_change_begins_from_the_routing_that_the_last_one_left(
 
     def after_another(store: Store) -> Resharding | None:
         monkeypatch.setattr(module, "read_resharding", read_resharding)
-        reshard(other, weir.Bucket("id", 2))
+        reshard(other.core, weir.Bucket("id", 2))
         with other.writer() as writer:
             writer.put([{"id": n, "v": "between"} for n in range(5, 15)])
         return read_resharding(store)
 
     monkeypatch.setattr(module, "read_resharding", after_another)
-    report = reshard(table, weir.Bucket("id", 3))
+    report = reshard(table.core, weir.Bucket("id", 3))
     assert report.routing_version == 3
     assert len(report.shards) == 3
     assert len(report.sealed) == 2

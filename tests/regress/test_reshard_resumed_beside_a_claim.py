@@ -48,10 +48,10 @@ def test_c11_an_interrupted_change_goes_on_although_a_compactor_died_meanwhile(
             raise Died
 
     with pytest.raises(Died):
-        reshard(table, weir.Bucket("id", 3), pause=die)
+        reshard(table.core, weir.Bucket("id", 3), pause=die)
     with pytest.raises(Died):
         weir.open(table.uri).compact(engine=DeadRunner())
-    report = reshard(weir.open(table.uri), weir.Bucket("id", 3), compact=False)
+    report = reshard(weir.open(table.uri).core, weir.Bucket("id", 3), compact=False)
     assert len(report.sealed) == 2
     with weir.open(table.uri).writer() as writer:
         writer.put([{"id": n, "v": "new"} for n in range(5, 15)])

@@ -6,6 +6,7 @@ from datetime import timedelta
 import lance
 
 from tests.support.moments import again, expect, make, put, rows
+from weir.upkeep.restore import restore
 
 A, B = range(10), range(5, 20)
 
@@ -23,5 +24,5 @@ def test_g12_a_restore_needs_nothing_that_only_it_knows_of(tmp_path):
             lance.dataset(table.uri).update_config({"somebody": "was here"})
             again(table).core.lake.cleanup_old_versions(timedelta(0))
 
-    again(table).restore(held, pause=go_on)
+    restore(again(table).core, held, pause=go_on)
     assert rows(again(table)) == expect((A, "a"))

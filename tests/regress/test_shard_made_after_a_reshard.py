@@ -13,7 +13,7 @@ import pytest
 import weir
 from tests.support.hooks import HookStore
 from weir.format import paths
-from weir.table.table import Table
+from weir.table import Table
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import CommitConflict
+from weir.upkeep.restore import restore
 
 A, B, C = range(10), range(5, 20), range(15, 30)
 
@@ -32,7 +33,7 @@ def test_a_restore_that_slept_through_another_one_stops(tmp_path, moment):
             again(table).compact(lease=0)
 
     with pytest.raises(CommitConflict):
-        again(table).restore(held, pause=meanwhile)
+        restore(again(table).core, held, pause=meanwhile)
     assert rows(again(table)) == expect((A, "a"), (C, "c"))
 
 
@@ -49,10 +50,10 @@ def test_a_restore_is_not_done_while_another_one_has_announced_its_rollback(tmp_
     def meanwhile(step):
         if step == "base":
             with pytest.raises(Asleep):
-                again(table).restore(held, pause=sleep)
+                restore(again(table).core, held, pause=sleep)
 
     with pytest.raises(CommitConflict):
-        again(table).restore(held, pause=meanwhile)
+        restore(again(table).core, held, pause=meanwhile)
     with caplog.at_level("WARNING", "weir"):
         again(table)
     assert "run it again" in caplog.text

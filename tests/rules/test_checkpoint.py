@@ -21,7 +21,7 @@ A, B, C = range(10), range(5, 20), range(15, 30)
 
 def collect_all(table, pause=lambda _step: None):
     """Garbage collection with no slack at all: only what is referred to stays."""
-    target = target_of(table)
+    target = target_of(table.core)
     report = collect(target, 0, 120, keep_first_entries=False, pause=pause)
     assert not report.errors, report.errors
     return report
@@ -29,7 +29,7 @@ def collect_all(table, pause=lambda _step: None):
 
 def steps_of(table, scope):
     seen = []
-    checkpoints.delete(table, checkpoints.create(table, scope=scope, pause=seen.append))
+    checkpoints.delete(table.core, checkpoints.create(table.core, scope=scope, pause=seen.append))
     return seen
 
 
@@ -65,7 +65,7 @@ def test_k1_collection_at_every_step_of_creation_never_takes_what_is_pinned(tmp_
                 table.compact()
                 collect_all(again(table))
 
-            made = checkpoints.create(table, scope=scope, pause=interfere)
+            made = checkpoints.create(table.core, scope=scope, pause=interfere)
             wanted = dict(seen)
             if step in ("pinned", "announced", "tagged"):
                 # Collection was faster, or saw the record: either way one of the two gave way.
@@ -124,7 +124,7 @@ def test_k1b_a_floor_raised_before_the_record_makes_the_checkpoint_start_over(tm
                 writer.flush()
                 Floors(table.core.beside(shard.id)).raise_to("manifest", versions[0])
 
-        made = checkpoints.create(table, scope="durable", pause=pass_it)
+        made = checkpoints.create(table.core, scope="durable", pause=pass_it)
         assert made.shards[0].manifest_version > versions[0]
         assert [c.id for c in Checkpoints(table.core.store).all(pending=True)] == [made.id]
         assert list(table.core.lake.protected_versions()) == [made.base_tag]
@@ -355,9 +355,9 @@ def test_k5_an_expired_checkpoint_holds_until_collection_removed_it(tmp_path):
     assert rows(table, checkpoint=made) == expect((A, "a"))
     late = at_time(table, now)
     collect_all(late)
-    checkpoints.sweep(late)
+    checkpoints.sweep(late.core)
     with pytest.raises(CheckpointNotFound):
-        checkpoints.find(table, made.id)
+        checkpoints.find(table.core, made.id)
     assert table.core.lake.protected_versions() == {}
 
 
@@ -366,13 +366,13 @@ def test_k5_an_idle_holder_writes_twice_per_lifetime(tmp_path):
     table = make(tmp_path / "t", 1, env=Env(clock=clock))
     now = [clock.time]
     clocked = at_time(table, now)
-    holder = checkpoints.Holder(clocked, clocked.checkpoint(ttl=100), 100)
+    holder = checkpoints.Holder(clocked.core, clocked.checkpoint(ttl=100), 100)
     for _ in range(1000):
         clock.time += 1
         now[0] += 1
         holder.keep()
     assert holder.refreshes == 20  # ceil(2 * 1000 / 100)
-    assert checkpoints.find(table, holder.checkpoint.id).expires > now[0]
+    assert checkpoints.find(table.core, holder.checkpoint.id).expires > now[0]
 
 
 @pytest.mark.parametrize("first", ["refresh", "expire"])
@@ -383,7 +383,7 @@ def test_g2_of_refresh_and_expiry_exactly_one_wins(tmp_path, first):
     if first == "refresh":
         table.refresh_checkpoint(made, "2h")
         assert not records.mark_deleted(made)  # what was read has changed: read again
-        assert checkpoints.find(table, made).id == made.id
+        assert checkpoints.find(table.core, made).id == made.id
     else:
         assert records.mark_deleted(made)
         with pytest.raises(CheckpointNotFound):
@@ -419,7 +419,7 @@ def test_k6_a_compactor_at_every_point_loses_and_doubles_nothing(tmp_path):
                     writer.flush()
                     table.compact()
 
-            made = checkpoints.create(table, scope="durable", pause=fold)
+            made = checkpoints.create(table.core, scope="durable", pause=fold)
             wanted = expect((A, f"a{n}"), (B, f"b{n}"))
             assert rows(table, checkpoint=made) == wanted
             assert table.scan(checkpoint=made).count() == len(wanted)
@@ -460,7 +460,7 @@ def test_k6_a_base_that_moved_while_the_shards_were_pinned_is_not_taken(tmp_path
                 writer.flush()
                 table.compact()
 
-        made = checkpoints.create(again(table), scope="durable", pause=fold)
+        made = checkpoints.create(again(table).core, scope="durable", pause=fold)
         assert rows(table, checkpoint=made) == expect((A, "later"))
         assert made.shards[0].wal_through >= later[0], "a row past T is seen"
 
@@ -517,7 +517,7 @@ def test_a_crash_after_every_write_of_a_checkpoint_leaves_nothing_immortal(tmp_p
     now = [table.core.store.now() + 1]
 
     def run(life) -> None:
-        checkpoints.create(life.table(again(table)), scope=scope, ttl="1d")
+        checkpoints.create(life.table(again(table)).core, scope=scope, ttl="1d")
 
     def check(n: int, finished: bool) -> None:
         assert rows(again(table)) == wanted, n
@@ -527,7 +527,7 @@ def test_a_crash_after_every_write_of_a_checkpoint_leaves_nothing_immortal(tmp_p
         now[0] += 90_000
         late = at_time(again(table), now)
         collect_all(late)
-        checkpoints.sweep(late)
+        checkpoints.sweep(late.core)
         assert Checkpoints(table.core.store).all(pending=True) == [], n
         assert table.core.lake.protected_versions() == {}, n
         assert finished or n < 60

@@ -40,7 +40,7 @@ def fill(table):
 
 
 def collect_all(table):
-    report = collect(target_of(table), 0, 120, keep_first_entries=False)
+    report = collect(target_of(table.core), 0, 120, keep_first_entries=False)
     assert not report.errors, report.errors
 
 
@@ -92,7 +92,7 @@ def test_c1_pins_are_there_before_anything_can_be_read(tmp_path):
             else:
                 raise MissingEntry("not finished")
 
-    table.clone(str(tmp_path / "copy"), made, pause=look)
+    clones.clone(table.core, str(tmp_path / "copy"), made, pause=look)
     known = dict(seen)
     assert known["begun"] == []
     assert known["base"] == [False]  # pinned, with a lifetime
@@ -177,9 +177,9 @@ def test_c3_ten_failed_clones_leave_no_immortal_pin(tmp_path):
                 raise Stop
 
         with pytest.raises(Stop):
-            table.clone(str(tmp_path / f"copy{n}"), made, pause=stop)
+            clones.clone(table.core, str(tmp_path / f"copy{n}"), made, pause=stop)
     assert any(c.owner for c in table.checkpoints())
-    assert clones.reclaimable_pins(table) == []  # within the grace a retry may come
+    assert clones.reclaimable_pins(table.core) == []  # within the grace a retry may come
     now = [table.core.store.now() + 90_000]
     collect_all(at_time(again(table), now))
     assert [c.id for c in table.checkpoints()] == [made.id]
@@ -199,7 +199,7 @@ def test_c3_discard_removes_pins_first_and_objects_second(tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        table.clone(target, made, pause=stop)
+        clones.clone(table.core, target, made, pause=stop)
     clones.discard(target)
     clones.discard(target)
     assert [c.id for c in table.checkpoints()] == [made.id]
@@ -453,18 +453,18 @@ def test_c14_detach_lets_go_when_nothing_is_shared_and_not_before(tmp_path):
     table = make(tmp_path / "t", 1)
     made = fill(table)
     copy = table.clone(str(tmp_path / "copy"), made)
-    assert clones.detach(copy) == []  # the base is still the parent's
+    assert clones.detach(copy.core) == []  # the base is still the parent's
     held = copy.checkpoint()
     lance.dataset(copy.uri).delete("true")
     with copy.writer() as writer:
         put(writer, [1], "own")
     copy.compact()
-    assert clones.detach(again(copy)) == []  # a checkpoint of the clone holds the old version
+    assert clones.detach(again(copy).core) == []  # a checkpoint of the clone holds the old version
     copy.delete_checkpoint(held)
     lance.dataset(copy.uri).cleanup_old_versions(
         older_than=__import__("datetime").timedelta(0), delete_unverified=True
     )
-    assert clones.detach(again(copy)) == [table.uri]
+    assert clones.detach(again(copy).core) == [table.uri]
     assert read_lineage(copy.core.store).pins == ()
     assert not [c for c in table.checkpoints() if c.owner]
     assert rows(again(copy))[1] == "own"
@@ -475,7 +475,7 @@ def test_c14_collection_detaches_a_clone_that_shares_nothing_any_more(tmp_path):
     copy = table.clone(str(tmp_path / "copy"), fill(table))
 
     def collected():
-        report = collect(target_of(again(copy)), 0, 120, keep_first_entries=False)
+        report = collect(target_of(again(copy).core), 0, 120, keep_first_entries=False)
         assert report.ok, report.errors
         return read_lineage(copy.core.store).pins
 
@@ -513,7 +513,7 @@ def test_c14_a_finished_clone_holds_the_parents_base_and_nothing_else(tmp_path):
     table.compact()
     lance.dataset(table.uri).optimize.compact_files()
     for _ in range(2):
-        report = collect(target_of(again(table)), 0, 120, keep_first_entries=False)
+        report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
         assert report.ok, report.errors
     [held] = table.checkpoints()
     assert held.base_only
@@ -550,10 +550,10 @@ def test_c14_a_clone_that_is_not_finished_holds_everything(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        clones.clone(table, str(tmp_path / "copy"), made, pause=stop)
+        clones.clone(table.core, str(tmp_path / "copy"), made, pause=stop)
     table.delete_checkpoint(made)
     for _ in range(2):
-        collect(target_of(again(table)), 0, 120, keep_first_entries=False)
+        collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
     assert [c.base_only for c in table.checkpoints()] == [False]
     assert rows(table.clone(str(tmp_path / "copy"))) == BEFORE
 
@@ -572,10 +572,10 @@ def test_c14_a_crash_between_pin_and_note_converges(tmp_path, monkeypatch):
     with monkeypatch.context() as crash:
         crash.setattr(parents, "append_lineage", die)
         with pytest.raises(KeyboardInterrupt):
-            clones.detach(copy)
+            clones.detach(copy.core)
     assert not [c for c in table.checkpoints() if c.owner]
     assert len(read_lineage(copy.core.store).pins) == 1  # a note of a pin that is gone
-    assert clones.detach(again(copy)) == [table.uri]
+    assert clones.detach(again(copy).core) == [table.uri]
     assert read_lineage(copy.core.store).pins == ()
 
 
@@ -624,4 +624,4 @@ def test_cloning_a_big_table_copies_less_than_a_hundredth(tmp_path):
     size = {n: sum(m.size for m in open_store(str(tmp_path / n)).list("")) for n in ("t", "copy")}
     assert size["copy"] < size["t"] / 100
     assert copy.scan().count() == count
-    assert checkpoints.checkpoints(table)[1].owner == copy.uri
+    assert checkpoints.checkpoints(table.core)[1].owner == copy.uri

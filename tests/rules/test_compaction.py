@@ -115,11 +115,11 @@ def test_l4_death_after_any_step_is_completed_by_the_next_run(
     table = make(tmp_path, keyed=keyed)
     model = fill(table, keyed=keyed)
     with pytest.raises(Died):
-        compact(table, pause=dies_at(step))
+        compact(table.core, pause=dies_at(step))
     # L-5: in the middle of it all every reader sees every row once.
     other = weir.open(table.uri)
     assert rows_of(other) == model
-    report = compact(other, lease=0)
+    report = compact(other.core, lease=0)
     assert rows_of(weir.open(table.uri)) == in_base(table) == model
     folds = [
         version
@@ -130,7 +130,7 @@ def test_l4_death_after_any_step_is_completed_by_the_next_run(
     was_committed = STEPS.index(step) >= STEPS.index("committed")
     assert (report.completed is not None) == was_committed
     assert all(not shard.manifest().sstables for shard in other.shards())
-    assert compact(other).job is None
+    assert compact(other.core).job is None
 
 
 @pytest.mark.parametrize("step", ["announced", "committed", "marked"])
@@ -146,7 +146,7 @@ def test_l5_an_append_only_row_is_never_read_twice(tmp_path: Path, step: str) ->
             seen.append((now, rows_of(reader)))
             pinned.append(reader.checkpoint(scope="durable", name=now))
 
-    compact(table, pause=look)
+    compact(table.core, pause=look)
     assert seen == [(step, model)]
     # What a checkpoint pinned in that moment reads the same for ever.
     put(table, {100: "late"})
@@ -162,7 +162,7 @@ def test_l5_without_the_announcement_rows_are_read_twice(
     model = fill(table, keyed=False)
     monkeypatch.setattr(type(table.core.lake), "announce_fold", lambda *_, **__: None)
     with pytest.raises(Died):
-        compact(table, pause=dies_at("committed"))
+        compact(table.core, pause=dies_at("committed"))
     assert rows_of(weir.open(table.uri)).total() == 2 * model.total()
 
 
@@ -177,14 +177,14 @@ def test_l4_a_fenced_compactor_cannot_talk_over_its_successor(tmp_path: Path) ->
         # when the first goes on to announce and to commit.
         if now == "written":
             with pytest.raises(Died):
-                compact(second, lease=0, pause=dies_at("committed"))
+                compact(second.core, lease=0, pause=dies_at("committed"))
         if now == "announced":
             checked.append(rows_of(weir.open(table.uri)))
 
     with pytest.raises(CommitConflict):
-        compact(table, pause=late)
+        compact(table.core, pause=late)
     assert checked == [model]
-    compact(second, lease=0)
+    compact(second.core, lease=0)
     assert in_base(table) == rows_of(table) == model
 
 
@@ -197,9 +197,9 @@ def test_l4_of_two_at_once_one_wins(tmp_path: Path, keyed: bool) -> None:
 
     def meanwhile(now: str) -> None:
         if now == "planned":
-            reports.append(compact(other))
+            reports.append(compact(other.core))
 
-    report = compact(table, pause=meanwhile)
+    report = compact(table.core, pause=meanwhile)
     assert reports[0].skipped
     assert reports[0].job is None
     assert report.job is not None
@@ -217,10 +217,10 @@ def test_l4_a_compactor_that_was_replaced_changes_nothing(
 
     def replaced(now: str) -> None:
         if now == step:
-            compact(other, lease=0)
+            compact(other.core, lease=0)
 
     with pytest.raises(CommitConflict):
-        compact(table, pause=replaced)
+        compact(table.core, pause=replaced)
     assert rows_of(weir.open(table.uri)) == in_base(table) == model
     assert all(not shard.manifest().sstables for shard in table.shards())
 
@@ -238,27 +238,27 @@ def test_l4_history_needed_by_an_unfinished_job_is_kept(tmp_path: Path) -> None:
     table = make(tmp_path)
     fill(table, keyed=True)
     with pytest.raises(Died):
-        compact(table, pause=dies_at("committed"))
+        compact(table.core, pause=dies_at("committed"))
     kept = keep_base_from(table.core.store)
     latest = Jobs(table.core.store).latest()
     assert latest is not None
     assert latest.job is not None
     assert kept == latest.job.planned_at
     table.gc(min_age=0, fence_retention="2m")
-    assert compact(table, lease=0).completed == latest.job.id
+    assert compact(table.core, lease=0).completed == latest.job.id
 
 
 def test_l4_history_cleaned_up_by_others_doubles_nothing(tmp_path: Path) -> None:
     table = make(tmp_path, keyed=False)
     model = fill(table, keyed=False)
     with pytest.raises(Died):
-        compact(table, pause=dies_at("committed"))
+        compact(table.core, pause=dies_at("committed"))
     lance.dataset(table.uri).update_config({"other": "tool"})
     from datetime import timedelta
 
     lance.dataset(table.uri).cleanup_old_versions(timedelta(0), delete_unverified=False)
     other = weir.open(table.uri)
-    assert compact(other, lease=0).notes
+    assert compact(other.core, lease=0).notes
     assert rows_of(weir.open(table.uri)) == in_base(other) == model
 
 
@@ -283,7 +283,7 @@ def test_l5_a_reader_in_a_loop_while_compaction_and_writes_run(tmp_path: Path) -
             put(table, {number * 10 + i: "x" for i in range(10)})
             acknowledged += 10
             if number % 2:
-                compact(table)
+                compact(table.core)
     finally:
         stop.set()
         thread.join()
@@ -321,7 +321,7 @@ def test_p5_tasks_in_slices_give_the_same_rows(
     model = rows_of(table)
     done: list[tuple[int, int]] = []
     report = compact(
-        table,
+        table.core,
         engine=Pieces(3),
         cluster=cluster,
         progress=lambda _kind, d, total: done.append((d, total)),
@@ -352,7 +352,7 @@ def test_p5_few_keys_are_found_through_the_index_of_the_base(
     put(table, {3: "again", 200: "new"}, (8,))
     put(table, {3: "thrice", 6: "more"}, (30,))
     model = rows_of(table)
-    compact(table, engine=Pieces(3))
+    compact(table.core, engine=Pieces(3))
     assert "compact.tasks.hide_indexed" in kinds
     assert "compact.tasks.hide_rows" not in kinds
     assert in_base(table) == rows_of(table) == model
@@ -506,7 +506,7 @@ def test_l6_a_live_wal_only_writer_goes_on(tmp_path: Path) -> None:
     with table.writer() as writer:
         for number in range(10):
             writer.put([{"id": number * 3 + i, "v": "x"} for i in range(3)])
-            assert compact(weir.open(table.uri)).wal_entries
+            assert compact(weir.open(table.uri).core).wal_entries
         writer.put([{"id": 0, "v": "last"}])
     assert rows_of(table)[0, "last"] == 1
     assert rows_of(table).total() == 30
@@ -529,7 +529,7 @@ def test_l6_a_writer_that_claims_meanwhile_keeps_its_log(tmp_path: Path, mode: b
             with weir.open(table.uri).shard(0).writer(config) as writer:
                 writer.put([{"id": 2, "v": "newer"}])
 
-    report = compact(table, pause=claims)
+    report = compact(table.core, pause=claims)
     assert any("claimed" in note for note in report.notes)
     assert mode or table.shard(0).manifest().replay_after == kept
     assert rows_of(table) == Counter({(1, "a"): 1, (2, "newer"): 1})
@@ -590,7 +590,7 @@ def test_l6_a_memtable_writer_folded_under_by_force_stops_and_nothing_doubles(
     real = table.core.lake.write_sstable
 
     def folded_meanwhile(*args: Any, **more: Any) -> Any:
-        compact(other, fold_wal=True)
+        compact(other.core, fold_wal=True)
         return real(*args, **more)
 
     monkeypatch.setattr(table.core.lake, "write_sstable", folded_meanwhile)
@@ -611,7 +611,7 @@ def test_l6_memtable_tables_keep_their_logs_unless_asked(tmp_path: Path) -> None
     table = make(tmp_path, buckets=1)
     writer = table.shard(0).writer()
     writer.put([{"id": 1, "v": "x"}])
-    assert compact(weir.open(table.uri)).job is None
+    assert compact(weir.open(table.uri).core).job is None
     writer.close()
     assert rows_of(table).total() == 1
 
@@ -660,9 +660,9 @@ def test_l4_a_claim_at_work_is_renewed(tmp_path: Path, monkeypatch: pytest.Monke
         assert latest is not None
         assert latest.state == "planned"
         before.append(latest.seq)
-        others.append(compact(weir.open(table.uri), lease="1h").skipped)
+        others.append(compact(weir.open(table.uri).core, lease="1h").skipped)
 
-    report = compact(table, engine=LocalRunner(1), progress=meanwhile)
+    report = compact(table.core, engine=LocalRunner(1), progress=meanwhile)
     assert report.tasks > 1
     assert len(set(before)) == report.tasks, "a record for each task that finished"
     assert all(others)

@@ -130,7 +130,7 @@ def test_p5_pieces_of_any_size_give_the_rows_of_a_dictionary(
             table.reshard(weir.Bucket(key[0], reshard_to))
             fill(table, model, [[(3, False), (4, True)]])
         runner = Pieces(slots)
-        compact(table, engine=runner)
+        compact(table.core, engine=runner)
     assert in_base(table) == {f"k{n}": value for n, value in model.items()}
     if reshard_to is None and len(new) > 1 and slice_rows < 3:
         assert any("units" in task for task in runner.tasks)

@@ -104,11 +104,11 @@ def test_k10_a_checkpoint_beside_a_reshard_is_of_before_or_after_it(tmp_path, sc
         met.append(name)
         # Dies after the routing changed, before it tells the base: whose version says nothing.
         with pytest.raises(Dead):
-            reshard(again(table), weir.Bucket("id", 3), compact=False, pause=dead_at("routed"))
+            reshard(again(table).core, weir.Bucket("id", 3), compact=False, pause=dead_at("routed"))
         with again(table).writer() as writer:
             put(writer, OLD, "new")
 
-    held = checkpoints.create(table, scope=scope, pause=step)
+    held = checkpoints.create(table.core, scope=scope, pause=step)
     assert met
     routed = {r.shard for r in table.core.record.routing}
     assert held.routing_version == table.core.record.routing_version

@@ -27,7 +27,7 @@ def parent(tmp_path):
 def collect_later(table):
     """Collection without slack, past every grace."""
     later = at_time(again(table), [table.core.store.now() + LATER])
-    report = collect(target_of(later), 0, 120, keep_first_entries=False)
+    report = collect(target_of(later.core), 0, 120, keep_first_entries=False)
     assert not report.errors, report.errors
     return report
 
@@ -62,7 +62,7 @@ def test_c15_a_clone_on_a_disk_that_is_not_mounted_keeps_its_files(parent, tmp_p
                 raise Stop
 
         with pytest.raises(Stop):
-            make(tmp_path / "other", 1).clone(str(place), pause=stop)
+            clones.clone(make(tmp_path / "other", 1).core, str(place), pause=stop)
     rewrite(parent)
     report = collect_later(parent)
     shutil.rmtree(place, ignore_errors=True)
@@ -100,12 +100,12 @@ def test_c15_a_clone_that_let_go_itself_is_believed(parent, tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        parent.clone(str(place), pause=stop)
+        clones.clone(parent.core, str(place), pause=stop)
     (pin,) = held(parent)
-    assert clones.reclaimable_pins(parent) == [], "a retry may come"
+    assert clones.reclaimable_pins(parent.core) == [], "a retry may come"
     later = at_time(again(parent), [parent.core.store.now() + LATER])
-    assert clones.give_up(later, pin.id)  # a collector says so in the clone, and dies
-    assert clones.reclaimable_pins(parent) == [pin.id]
+    assert clones.give_up(later.core, pin.id)  # a collector says so in the clone, and dies
+    assert clones.reclaimable_pins(parent.core) == [pin.id]
     collect_later(parent)
     assert held(parent) == []
 
@@ -124,7 +124,7 @@ def test_c3_a_clone_that_never_became_ready_is_let_go_by_its_lifetime(parent, tm
 
         place = tmp_path / f"copy{number}"
         with pytest.raises(Stop):
-            parent.clone(str(place), pause=stop)
+            clones.clone(parent.core, str(place), pause=stop)
         shutil.rmtree(place)
     collect_later(parent)
     collect_later(parent)

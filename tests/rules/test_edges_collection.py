@@ -27,7 +27,7 @@ def positions(table, place):
 
 def planned(table, **options):
     """The tasks of a collection as they travel to an engine."""
-    report, batches = plan(table, 0, 120, **options)
+    report, batches = plan(table.core, 0, 120, **options)
     assert report.ok, report.errors
     tasks = [{"run": "gc.delete_task.delete", **batch.to_dict()} for batch in batches]
     return json.loads(json.dumps(tasks))
@@ -106,7 +106,7 @@ def test_s8_a_store_that_was_given_away_after_the_plan_is_left_alone(tmp_path, m
     else:
         given = []
         report = collect(
-            target_of(again(table)),
+            target_of(again(table).core),
             0,
             120,
             kinds=["wal"],
@@ -185,7 +185,7 @@ def test_g3_ages_are_measured_by_the_clock_of_the_store_that_holds_the_entries(t
     wal = core.site(core.shard_ids()[0]).wal
     core.wal_stores._opened[wal.uri] = Skewed(wal, ahead)
     core.wal_stores.forget(core.shard_ids()[0])
-    report = collect(target_of(skewed), 0, "7d")
+    report = collect(target_of(skewed.core), 0, "7d")
     assert report.ok, report.errors
     assert report.kind("wal").kept["first entry of an epoch"] > 0
     assert report.kind("wal").deleted > 10
@@ -204,7 +204,7 @@ def test_g3_a_former_place_has_its_own_clock(tmp_path):
     wal = former[0].wal
     core.wal_stores._opened[wal.uri] = Skewed(wal, -8 * 86400)
     before = positions(table, str(tmp_path / "w1"))
-    report = collect(target_of(skewed), 0, "7d")
+    report = collect(target_of(skewed.core), 0, "7d")
     assert report.ok, report.errors
     after = positions(table, str(tmp_path / "w1"))
     assert after, "the first entry of each epoch stays there, too"

@@ -208,7 +208,7 @@ def test_g7c_a_row_that_nobody_acknowledged_is_never_handed_out(tmp_path, kind, 
     if spark is not None:  # the batch is planned before the collection and read after it
         end = spark.reader.latestOffset(spark.offset, ReadAllAvailable())
         ends = spark.reader.partitions(spark.offset, end)
-    report = collect(target_of(again(table)), 0, 120, keep_first_entries=False)
+    report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
     assert report.ok, report.errors
     wal = table.core.site(shard.id).wal
     wal.put_if_absent(

@@ -31,7 +31,7 @@ OLD = 30 * 86_400
 
 def sweep(table, **how):
     """A collection that takes all it may."""
-    return collect(target_of(table), 0, 120, keep_first_entries=False, **how)
+    return collect(target_of(table.core), 0, 120, keep_first_entries=False, **how)
 
 
 def files(place):
@@ -196,7 +196,7 @@ def test_g13_discarding_a_failed_clone_stays_in_its_own_folders(tmp_path):
             raise RuntimeError(step)
 
     with pytest.raises(RuntimeError):
-        clones.clone(table, str(target), pause=die)
+        clones.clone(table.core, str(target), pause=die)
     Path(target, "_weir", "staging").symlink_to(tmp_path / "outside")
     with pytest.raises(StoreDenied, match="link"):
         clones.discard(str(target))
@@ -340,7 +340,7 @@ def test_g13_a_record_names_places_as_weir_spells_them(tmp_path, monkeypatch, ki
     table = parent.clone(str(tmp_path / "t"), wal_uri=str(tmp_path / "w"))
     with table.writer() as writer:
         put(writer, [1], "c")
-    made = clones.clone(table, str(tmp_path / "child")).core.store
+    made = clones.clone(table.core, str(tmp_path / "child")).store
     (pin,) = (p for p in read_lineage(made).pins if p.uri == table.uri)
     used(tmp_path / "o")
     folder, change = record_of(kind, table, pin.checkpoint)
@@ -380,7 +380,7 @@ def test_g13_a_clone_lets_go_of_its_own_pins_only(tmp_path, how):
             raise RuntimeError(step)
 
     with contextlib.suppress(RuntimeError):
-        clones.clone(parent, str(tmp_path / "t"), deep=deep, pause=die)
+        clones.clone(parent.core, str(tmp_path / "t"), deep=deep, pause=die)
     store = open_store(str(tmp_path / "t"))
     lineage = read_lineage(store)
     hostile = dataclasses.replace(lineage, pins=(ParentPin(other.uri, kept.id),))

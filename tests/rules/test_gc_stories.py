@@ -120,7 +120,7 @@ def told(table: weir.Table, options: dict[str, str], *, keep_first: bool, **said
     """The story; what the sleeper was told about row 99."""
     with sleeper(table, options, **said) as child:
         take_over(table)
-        report = collect(target_of(table), 0, "7d", keep_first_entries=keep_first)
+        report = collect(target_of(table.core), 0, "7d", keep_first_entries=keep_first)
         assert report.ok, report.errors
         assert report.kind("wal").deleted > 3
         tell(child, "go")
@@ -199,7 +199,7 @@ def test_g7_a_put_that_travels_past_the_collection(table, store_kind, fence_ttl)
     thread = site.env.threads.start(put, name="late")
     gate.wait_reached()
     take_over(table)
-    assert collect(target_of(table), 0, "7d").ok
+    assert collect(target_of(table.core), 0, "7d").ok
     gate.release()
     thread.join()
     assert isinstance(outcome[0], FencedError)
@@ -213,11 +213,11 @@ def test_native_writers_and_readers_go_on_after_a_collection(table, store_kind) 
     import lance
 
     take_over(table)
-    collect(target_of(table), 0, "7d")
+    collect(target_of(table.core), 0, "7d")
     with lance.dataset(table.uri).mem_wal_writer(str(table.shards()[0].id)) as w:
         w.put(pa.table({"id": pa.array([50], pa.int64()), "v": pa.array([1], pa.int64())}))
     assert ids(table) == {4, 5, 6, 7, 8, 50}
-    report = collect(target_of(table), 0, "7d")
+    report = collect(target_of(table.core), 0, "7d")
     assert report.ok, report.errors
     assert report.kind("manifests").kept["native writer"] > 0, "it knows no floors"
     take_over(table)

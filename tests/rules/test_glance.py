@@ -115,7 +115,7 @@ def test_l5_a_fold_after_round_one_is_noticed():
         warm.writer.flush()
         core = core_on(site_on(warm.store), KEYLESS)
         handle = SimpleNamespace(core=core, writer_defaults=WriterConfig())
-        assert compact(handle, engine=ModelRunner()).job
+        assert compact(handle.core, engine=ModelRunner()).job
 
     assert warm.then(go_on) == [0, 1, 2, 3]
 

@@ -36,7 +36,7 @@ from weir.records.checkpoints import Checkpoints
 from weir.records.table import TableRecords
 from weir.store.api import ObjectExists, ObjectMissing
 from weir.store.memory import MemoryStore
-from weir.table.table import Table
+from weir.table import Table
 from weir.types import Epoch, Generation, Position, Version
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import pinning
@@ -152,7 +152,7 @@ class World:
         assert report.ok, report.errors
 
     def creator(self, store) -> None:
-        self.made.append(checkpoints.create(self.table(store), scope="durable"))
+        self.made.append(checkpoints.create(self.table(store).core, scope="durable"))
 
     def check(self) -> None:
         """Each checkpoint is whole, and stays so when all that may go is gone."""
@@ -162,7 +162,7 @@ class World:
             self.collector(self.raw)
         assert [self.read(made) for made in self.made] == first
         for made in self.made:
-            checkpoints.delete(self.table(self.raw), made)
+            checkpoints.delete(self.table(self.raw).core, made)
         assert not list(self.raw.list(paths.CHECKPOINTS))
 
     def read(self, made) -> set[int]:
@@ -208,16 +208,16 @@ class Held(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self.made = [checkpoints.create(self.table(self.raw), scope="durable", ttl=HOUR)]
+        self.made = [checkpoints.create(self.table(self.raw).core, scope="durable", ttl=HOUR)]
 
     def refresher(self, store) -> None:
-        self.made = [checkpoints.refresh(self.table(store), self.made[0].id, 10 * HOUR)]
+        self.made = [checkpoints.refresh(self.table(store).core, self.made[0].id, 10 * HOUR)]
         standing = Checkpoints(store).load(self.made[0].id)
         assert standing is not None
         assert standing.expires == self.made[0].expires
 
     def deleter(self, store) -> None:
-        checkpoints.delete(self.table(store), self.made[0].id)
+        checkpoints.delete(self.table(store).core, self.made[0].id)
         self.made = []
 
 
@@ -276,11 +276,11 @@ def test_k1b_pylance_rewrites_manifests_before_every_request_of_a_checkpoint(tmp
             store = Stepping(table.core.store, at, rewrite)
             stepped = Table(dataclasses.replace(table.core, store=store, wal=store))
             if do == "make":
-                standing = checkpoints.create(stepped, scope="durable")
+                standing = checkpoints.create(stepped.core, scope="durable")
             elif do == "refresh":
-                standing = checkpoints.refresh(stepped, standing, 10 * HOUR)
+                standing = checkpoints.refresh(stepped.core, standing, 10 * HOUR)
             else:
-                checkpoints.delete(stepped, standing)
+                checkpoints.delete(stepped.core, standing)
             happened = store.calls >= at
             after = wanted | ({number: "native"} if happened else {})
             assert rows(table) == after

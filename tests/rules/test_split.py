@@ -16,6 +16,7 @@ from weir.records.lineage import read_lineage
 from weir.records.resharding import read_resharding
 from weir.upkeep import reshard as resharding
 from weir.upkeep import restore as restoring
+from weir.upkeep.compact.run import compact
 
 A, B, C = range(40), range(20, 60), range(50, 90)
 
@@ -136,7 +137,7 @@ def test_c11_writes_in_flight_at_the_seal_are_replayed_or_follow(tmp_path):
         if step == "made":
             put(slow, B, "b")  # before the seal: in the old shard, and acknowledged
 
-    table.reshard(weir.Bucket("id", 2), pause=meanwhile)
+    resharding.reshard(table.core, weir.Bucket("id", 2), pause=meanwhile)
     put(slow, C, "c")  # fenced and sealed under it: it follows the new routing
     slow.close()
     assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
@@ -232,7 +233,7 @@ def test_resharding_to_what_is_there_changes_nothing_and_two_at_once_are_refused
             raise Stop
 
     with pytest.raises(Stop):
-        table.reshard(weir.Bucket("id", 4), pause=stop)
+        resharding.reshard(table.core, weir.Bucket("id", 4), pause=stop)
     with pytest.raises(InvalidInput, match="not finished"):
         again(table).reshard(weir.Bucket("id", 8))
     again(table).reshard(weir.Bucket("id", 4))
@@ -254,7 +255,7 @@ def test_c11_a_put_waits_for_a_dead_reshard_no_longer_than_asked_and_says_what_t
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            resharding.reshard(again(table), weir.Bucket("id", 4), pause=die)
+            resharding.reshard(again(table).core, weir.Bucket("id", 4), pause=die)
         with pytest.raises((SealedShard, FencedError, weir.PartialWrite)) as waited:
             writer.put([{"id": i, "v": "b"} for i in A], timeout=0)
         errors = getattr(waited.value, "failures", {0: waited.value}).values()
@@ -279,7 +280,7 @@ def test_a_crash_after_every_write_of_a_reshard_is_finished_by_the_next_run(tmp_
             writer.flush()
             put(writer, B, "b")
             writer.flush_wal()
-            resharding.reshard(life.table(again(table)), weir.Bucket("id", 2), compact=False)
+            resharding.reshard(life.table(again(table)).core, weir.Bucket("id", 2), compact=False)
 
     def check(n: int, finished: bool) -> None:
         table = again(state["table"])
@@ -368,7 +369,7 @@ def test_restore_survives_the_marks_of_a_compactor_that_slept(tmp_path):
             table.restore(made)
 
     with pytest.raises(weir.CommitConflict):
-        sleeper.compact(pause=restore)
+        compact(sleeper.core, pause=restore)
     assert rows(again(table)) == expect((A, "a"))
     again(table).compact(lease=0)
     assert rows(again(table)) == expect((A, "a"))
@@ -408,7 +409,7 @@ def test_a_crash_after_every_write_of_a_restore_is_finished_by_the_next_run(tmp_
             made = table.checkpoint(scope="durable")
             put(writer, C, "c")
         state["it"] = table, made
-        restoring.restore(life.table(again(table)), made)
+        restoring.restore(life.table(again(table)).core, made)
 
     def check(n: int, finished: bool) -> None:
         table, made = state["it"]

@@ -334,7 +334,7 @@ def test_s6_collection_without_the_wal_store_skips_the_log_and_says_so(tmp_path)
         put(writer, B, "b")
     floors = Manifests(table.core.beside(table.shards()[0].id)).floors
     shutil.move(tmp_path / "w", tmp_path / "hidden")
-    report = collect(target_of(again(table)), 0, 120, keep_first_entries=False)
+    report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
     assert any("wal" in text.lower() for text in [*report.skipped, *report.errors])
     assert floors.load().wal <= 1  # beside the data a fence was; not listed is not absent
     shutil.move(tmp_path / "hidden", tmp_path / "w")
@@ -361,16 +361,16 @@ def test_g1_entries_in_stores_the_log_was_moved_away_from_are_collected(tmp_path
     assert entries(table, w1) > 3
     assert entries(table, w2) > 1
     for _ in range(2):
-        report = collect(target_of(again(table)), 0, 120, keep_first_entries=False)
+        report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
         assert report.ok, report.errors
     pin = held.shards[0]
     assert entries(table, w1) == pin.wal_through - pin.replay_after
     assert entries(table, w2) == 0
     assert rows(again(table), checkpoint=held) == expect((A, "a"))
     table.delete_checkpoint(held)
-    dry = collect(target_of(again(table)), 0, 120, keep_first_entries=False, dry_run=True)
+    dry = collect(target_of(again(table).core), 0, 120, keep_first_entries=False, dry_run=True)
     assert entries(table, w1) == dry.kind("wal").deleted == pin.wal_through - pin.replay_after
-    collect(target_of(again(table)), 0, 120, keep_first_entries=False)
+    collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
     assert entries(table, w1) == 0
     assert rows(again(table)) == expect((A, "later"), (B, "t"))
 
@@ -380,7 +380,7 @@ def test_g7_a_writer_left_behind_in_a_former_store_is_stopped_there_after_collec
     table, held, left_behind = moved_twice(tmp_path)
     table.delete_checkpoint(held)
     before = entries(table, str(tmp_path / "w1"))
-    report = collect(target_of(again(table)), 0, "7d")
+    report = collect(target_of(again(table).core), 0, "7d")
     assert report.ok, report.errors
     assert entries(table, str(tmp_path / "w1")) < before
     with pytest.raises(weir.FencedError):
@@ -399,7 +399,7 @@ def test_s6_a_former_store_that_is_gone_or_anothers_is_left_alone(tmp_path):
         writer.flush()
         put(writer, B, "other")
         found = entries(other, str(tmp_path / "w1"))
-        report = collect(target_of(again(table)), 0, 120, keep_first_entries=False)
+        report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
         assert report.ok, report.errors
         assert entries(other, str(tmp_path / "w1")) == found
 

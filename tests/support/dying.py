@@ -7,7 +7,7 @@ from typing import Any
 import weir.shard.handover  # noqa: F401  (loaded before its neighbours are patched)
 from weir.errors import StoreDenied
 from weir.lake.pylance_lake import PylanceLake
-from weir.table.table import Table
+from weir.table import Table
 from weir.testing.faults import WRITES
 
 

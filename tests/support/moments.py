@@ -9,7 +9,7 @@ import pyarrow as pa
 import weir
 from tests.support.local_shard import QuickClock
 from weir.env import Env
-from weir.table.table import Table
+from weir.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 

@@ -21,7 +21,7 @@ def test_the_project_keeps_its_own_rules() -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("weir", "from weir.table.table import Table"),
+        ("weir", "from weir.table import Table"),
         ("weir.config", "from weir.errors import InvalidInput"),
         ("weir.store.retry", "from weir.store.api import Store"),
         ("weir.store.objects", "import obstore"),
@@ -60,7 +60,7 @@ def test_imports_down_the_layers_pass(module: str, line: str) -> None:
         ("weir.shard.flush", "import obstore.store", "imports obstore"),
         ("weir.shard.flush", "from lance.fragment import write_fragments", "imports lance"),
         ("weir.upkeep.tasks", "import pyspark", "imports pyspark"),
-        ("weir.table.table", "import typer", "imports typer"),
+        ("weir.table", "import typer", "imports typer"),
         ("weir", "import obstore", "imports obstore"),
         ("weir.store.retry", "from .api import Store", "relative"),
         ("weir.helpers", "", "in no layer"),

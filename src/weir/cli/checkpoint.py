@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.markup import escape
 
 from weir.cli import options as o
 from weir.cli import screen
+from weir.records.checkpoints import Scope
 
 Ref = Annotated[str, typer.Argument(help="Name or id of the checkpoint.", metavar="CHECKPOINT")]
 Ttl = Annotated[
@@ -57,7 +58,7 @@ def create(
     """
     table = o.open_table(uri, option, config)
     with screen.working("flushing" if scope == "all" else "pinning", quiet=json):
-        made = table.checkpoint(scope=scope, name=name, ttl=ttl)
+        made = table.checkpoint(scope=cast("Scope", scope), name=name, ttl=ttl)
     if json:
         screen.emit(about(made))
         return

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.markup import escape
@@ -16,6 +16,7 @@ from weir.cli import options as o
 from weir.cli import screen, settings
 from weir.durations import seconds
 from weir.errors import InvalidInput, WeirError
+from weir.upkeep.gc.report import Kind
 
 _PANEL = "Upkeep"
 PASSING = ("unavailable", "conflict")
@@ -99,7 +100,7 @@ def gc(
             min_age=min_age,
             fence_retention=fence_retention,
             dry_run=dry_run,
-            kinds=kind or None,
+            kinds=cast("list[Kind]", kind) or None,
             progress=screen.teller(progress),
         )
     if json:

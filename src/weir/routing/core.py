@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 import pyarrow as pa
@@ -43,6 +43,12 @@ _ROUTES_LIMIT: Final = 4096
 
 CONCURRENCY: Final = 16
 """Shards looked at or written to at once by one call."""
+
+
+class HasCore(Protocol):
+    """`weir.Table`, for those below it."""
+
+    core: Core
 
 
 @dataclass

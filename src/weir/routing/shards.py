@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+import pyarrow as pa
+
 from weir.config import WriterConfig
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
-from weir.format.sharding import Unsharded, Value
+from weir.format.sharding import Identity, Unsharded, Value
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
@@ -121,3 +123,49 @@ def schema_for_writing(core: Core) -> TableSchema:
     lake = core.lake
     # A model of a lake has columns that never change.
     return lake.schema_for_writing() if isinstance(lake, PylanceLake) else core.schema()
+
+
+def all_shards(core: Core) -> list[Shard]:
+    """Every shard, those of the routing first. The requests of `Table.shards`."""
+    routed = {route.shard: route for route in core.record.routing}
+    ids = core.shard_ids()
+    strange = [shard for shard in ids if shard not in routed]
+
+    def latest(shard: UUID) -> ShardManifest | None:
+        return core.tails.manifests(core.beside(shard)).latest()
+
+    found = dict(zip(strange, core.env.threads.map(latest, strange, workers=16), strict=True))
+    shards = []
+    for shard in ids:
+        if shard in routed:
+            shards.append(Shard(core, shard, routed[shard].value))
+        elif found[shard] is not None:
+            value = core.value_of(shard, found[shard])
+            own = core.is_routed(shard, found[shard]) and isinstance(core.record.sharding, Identity)
+            shards.append(Shard(core, shard, value, is_routed=own))
+    return shards
+
+
+def find_shard(core: Core, id_or_value: UUID | Value) -> Shard:
+    """The shard with that id, bucket or value of the identity column, made if need be."""
+    if isinstance(id_or_value, UUID):
+        for shard in all_shards(core):
+            if shard.id == id_or_value:
+                return shard
+        raise InvalidInput(f"{core.uri} has no shard {id_or_value}")
+    for route in core.record.routing:
+        same_kind = type(route.value) is type(id_or_value)
+        if same_kind and route.value == id_or_value:
+            return Shard(core, route.shard, route.value)
+    if isinstance(core.record.sharding, Unsharded) and id_or_value == 0:
+        return find_shard(core, None)
+    if isinstance(core.record.sharding, Identity) and isinstance(id_or_value, int | str):
+        column = core.schema().plain.field(core.record.sharding.column)
+        try:
+            value: Value = pa.scalar(id_or_value, column.type).as_py()
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise InvalidInput(f"column {column.name!r} is {column.type}: {error}") from error
+        return Shard(core, core.ensure_shard(value), value)
+    raise InvalidInput(
+        f"{core.uri} is sharded by {core.record.sharding} and has no shard {id_or_value!r}"
+    )

@@ -12,7 +12,7 @@ from weir.format.sharding import Sharding
 from weir.spark.console import Show, shown
 from weir.spark.places import Place
 from weir.spark.runner import SparkRunner, slots_of
-from weir.table.table import Table
+from weir.table import Table
 from weir.upkeep import reshard as resharding
 from weir.upkeep.compact import run as compaction
 from weir.upkeep.compact.plan import find_waiting
@@ -58,7 +58,7 @@ def compact(
     table = place.open()
     runner = _runner(spark, place, table, engine)
     with shown(progress, uri, _at_work(spark, runner)) as tell:
-        return compaction.compact(table, engine=runner, progress=tell, **options)
+        return compaction.compact(table.core, engine=runner, progress=tell, **options)
 
 
 def _at_work(spark: SparkSession, runner: Runner) -> SparkSession | None:
@@ -111,7 +111,7 @@ def gc(
     """
     place = Place(uri, dict(storage_options or {}))
     table = place.open()
-    report, batches = collect.plan(table, **options)
+    report, batches = collect.plan(table.core, **options)
     total = sum(len(batch.paths) for batch in batches)
     tasks = [{"run": "gc.delete_task.delete", **batch.to_dict()} for batch in batches]
     if engine == "auto":
@@ -142,6 +142,6 @@ def reshard(
 ) -> tuple[resharding.ReshardReport, compaction.CompactReport]:
     """Change how rows find their shard; the old shards are then folded on executors."""
     place = Place(uri, dict(storage_options or {}))
-    report = resharding.reshard(place.current(), sharding, compact=False, **options)
+    report = resharding.reshard(place.current().core, sharding, compact=False, **options)
     folded = compact(spark, uri, engine=engine, storage_options=storage_options, progress=progress)
     return report, folded

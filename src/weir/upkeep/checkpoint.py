@@ -19,7 +19,7 @@ from weir.records.checkpoints import (
     check_name,
     checkpoint_of_tag,
 )
-from weir.table.table import Table
+from weir.routing.core import Core
 from weir.upkeep.pinning import Pause, closed_pins, drop, durable_pins, hold, make, versions
 
 __all__ = [
@@ -39,7 +39,7 @@ DELETE_ATTEMPTS: Final = 16
 
 
 def create(
-    table: Table,
+    core: Core,
     scope: str = "all",
     name: str | None = None,
     ttl: Duration | None = None,
@@ -59,7 +59,6 @@ def create(
         raise InvalidInput(f"scope must be 'all' or 'durable', not {scope!r}")
     check_name(name)
     lifetime = None if ttl is None else seconds(ttl, name="ttl")
-    core = table.core
     if scope == "all":
         return make(
             core,
@@ -79,36 +78,36 @@ def create(
     )
 
 
-def checkpoints(table: Table) -> list[Checkpoint]:
+def checkpoints(core: Core) -> list[Checkpoint]:
     """Every checkpoint, oldest first, those that clones hold too. Needs no WAL store (S-5)."""
-    return Checkpoints(table.core.store).all()
+    return Checkpoints(core.store).all()
 
 
-def find(table: Table, ref: Ref) -> Checkpoint:
+def find(core: Core, ref: Ref) -> Checkpoint:
     """The checkpoint meant by an id or a name (the newest of it); `CheckpointNotFound`.
 
     `InvalidInput` for the pin of a finished clone, which holds nothing but files of the base.
     """
-    return Checkpoints(table.core.store).find(_ref(ref))
+    return Checkpoints(core.store).find(_ref(ref))
 
 
-def refresh(table: Table, ref: Ref, ttl: Duration | None = None) -> Checkpoint:
+def refresh(core: Core, ref: Ref, ttl: Duration | None = None) -> Checkpoint:
     """Let it live `ttl` from now, or for ever; never shorter than before (K-5).
 
     Raises `CheckpointNotFound` when it is gone.
     """
     lifetime = None if ttl is None else seconds(ttl, name="ttl")
-    store = table.core.store
+    store = core.store
     expires = None if lifetime is None else store.now() + lifetime
     return Checkpoints(store).refresh(_ref(ref), expires=expires)
 
 
-def delete(table: Table, ref: Ref) -> None:
+def delete(core: Core, ref: Ref) -> None:
     """Let go of a checkpoint, or of all of that name; one that is gone already is fine (K-5).
 
     What a clone holds here goes only by its id, and takes the clone's shared files with it.
     """
-    records = Checkpoints(table.core.store)
+    records = Checkpoints(core.store)
     target = _ref(ref)
     if isinstance(target, str):
         ids = [c.id for c in records.meant(target)]
@@ -117,13 +116,13 @@ def delete(table: Table, ref: Ref) -> None:
     for id_ in ids:
         for _ in range(DELETE_ATTEMPTS):
             found = records.load(id_)
-            if found is None or drop(table.core, found):
+            if found is None or drop(core, found):
                 break
-        versions(table.core).release_version(f"weir-{id_}")
+        versions(core).release_version(f"weir-{id_}")
 
 
 def derive(
-    table: Table,
+    core: Core,
     source: Checkpoint,
     *,
     owner: str,
@@ -136,7 +135,6 @@ def derive(
     Called again with the same id it finds what stands. `CheckpointNotFound` when the source goes
     meanwhile: nothing is left then.
     """
-    core = table.core
     records = Checkpoints(core.store)
     standing = records.load(id)
     if standing is not None and standing.confirmed:
@@ -163,12 +161,11 @@ def _require(records: Checkpoints, source: Checkpoint) -> None:
         )
 
 
-def sweep(table: Table) -> list[UUID]:
+def sweep(core: Core) -> list[UUID]:
     """Finish what crashed: records of the deleted, tags of the base nobody needs. For collection.
 
     Tags are listed before the records: a record is always there before its tag.
     """
-    core = table.core
     records = Checkpoints(core.store)
     tags = {tag: checkpoint_of_tag(tag) for tag in versions(core).protected_versions()}
     dead = set(records.dead())
@@ -186,16 +183,16 @@ class Holder:
     reader that polls a thousand times a second still writes twice per lifetime.
     """
 
-    def __init__(self, table: Table, checkpoint: Checkpoint, ttl: Duration) -> None:
-        self._table = table
+    def __init__(self, core: Core, checkpoint: Checkpoint, ttl: Duration) -> None:
+        self._core = core
         self._ttl = seconds(ttl, name="ttl")
-        self._clock = table.core.env.clock
+        self._clock = core.env.clock
         self.checkpoint = checkpoint
         # Time left is measured on this machine's own clock, from a moment before the store's (G-3).
         began = self._clock.boottime()
         left = None
         if checkpoint.expires is not None:
-            left = checkpoint.expires - table.core.store.now()
+            left = checkpoint.expires - core.store.now()
         self._until = None if left is None else began + left
         self.refreshes = 0
 
@@ -204,7 +201,7 @@ class Holder:
         now = self._clock.boottime()
         if self._until is None or self._until - now > self._ttl / 2:
             return
-        self.checkpoint = refresh(self._table, self.checkpoint, self._ttl)
+        self.checkpoint = refresh(self._core, self.checkpoint, self._ttl)
         self._until = now + self._ttl
         self.refreshes += 1
 

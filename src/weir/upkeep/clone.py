@@ -40,10 +40,10 @@ from weir.records.chain import Chain
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
 from weir.records.lineage import Lineage, ParentPin, append_lineage, read_lineage
 from weir.records.table import TableRecord, TableRecords
+from weir.routing.core import Core
+from weir.routing.opening import open as open_core
 from weir.store.api import ObjectExists, Store
 from weir.store.open import normalize, open_store
-from weir.table.making import open as open_table
-from weir.table.table import Table
 from weir.types import Position, Version
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.copying import copy_base, copy_sstables, copy_wal, lost_prefix
@@ -64,7 +64,7 @@ Options = Mapping[str, str] | None
 class _Job:
     """One clone being made."""
 
-    table: Table
+    core: Core
     source: Checkpoint
     uri: str
     store: Store
@@ -76,7 +76,7 @@ class _Job:
 
 
 def clone(
-    table: Table,
+    core: Core,
     destination: str,
     checkpoint: Ref | None = None,
     wal_uri: str | None = None,
@@ -85,7 +85,7 @@ def clone(
     deep: bool = False,
     accept_loss: bool = False,
     pause: Pause = lambda _step: None,
-) -> Table:
+) -> Core:
     """Make a table at `destination` that holds exactly the checkpoint's rows, and open it.
 
     The base is shared by reference, so a clone of any size costs a few small objects; its files
@@ -97,11 +97,11 @@ def clone(
     checkpoint are lost with a WAL store, unless `accept_loss` (recorded in the clone). Running it
     again after a failure finishes it.
     """
-    options = dict(table.core.storage_options if storage_options is None else storage_options)
+    options = dict(core.storage_options if storage_options is None else storage_options)
     uri = normalize(destination)
-    if uri == table.uri:
+    if uri == core.uri:
         raise InvalidInput(f"a clone needs a place of its own, not {uri}")
-    env = table.core.env
+    env = core.env
     store = open_store(uri, options, env=env)
     begun = read_lineage(store)
     if begun is None and TableRecords(store).find() is not None:
@@ -112,15 +112,15 @@ def clone(
     wal = None if wal_place is None else open_store(wal_place, options, env=env)
     if wal is not None and begun is None and checkpoint is None:
         # Before a checkpoint is made for the time of the clone.
-        _admit(wal, dict.fromkeys(table.core.shard_ids()))
-    source, temporary = _source(table, checkpoint, begun)
+        _admit(wal, dict.fromkeys(core.shard_ids()))
+    source, temporary = _source(core, checkpoint, begun)
     if begun is not None:
-        _require_same(begun, table, source, uri)
+        _require_same(begun, core, source, uri)
     if begun is not None and begun.state == "ready":
         _require_pins(begun, options, env)
-        return open_table(uri, storage_options=options, env=env)
+        return open_core(uri, storage_options=options, env=env)
     job = _Job(
-        table=table,
+        core=core,
         source=source,
         uri=uri,
         store=store,
@@ -134,8 +134,8 @@ def clone(
         _admit(wal, {pin.shard: _store_id(job, pin) for pin in source.shards})
     _run(job, _begin(job, deep=deep) if begun is None else _renew(job, begun))
     if temporary:
-        checkpoints.delete(table, source)
-    return open_table(uri, storage_options=options, env=env)
+        checkpoints.delete(core, source)
+    return open_core(uri, storage_options=options, env=env)
 
 
 def _admit(wal: Store, own: Mapping[UUID, str | None]) -> None:
@@ -150,24 +150,24 @@ def _admit(wal: Store, own: Mapping[UUID, str | None]) -> None:
         require_no_table(wal, shard)
 
 
-def _source(table: Table, ref: Ref | None, begun: Lineage | None) -> tuple[Checkpoint, bool]:
+def _source(core: Core, ref: Ref | None, begun: Lineage | None) -> tuple[Checkpoint, bool]:
     """Step 1. A retry without a checkpoint means the one that was begun with."""
     if ref is None and begun is None:
         ttl = GRACE_SECONDS
-        return checkpoints.create(table, scope="durable", ttl=ttl), True
+        return checkpoints.create(core, scope="durable", ttl=ttl), True
     if ref is None:
         assert begun is not None, "C-4: a retry knows what it retries"
         ref = begun.checkpoint
     assert ref is not None, "C-4: the lineage of a clone names its checkpoint"
     try:
-        return checkpoints.find(table, ref), False
+        return checkpoints.find(core, ref), False
     except CheckpointNotFound:
         if begun is None or not (isinstance(ref, str) or _id(ref) == begun.checkpoint):
             raise
         # The pin of the first attempt holds the same moment.
         for pin in begun.pins:
-            held = Checkpoints(table.core.store).load(pin.checkpoint)
-            if pin.uri == table.uri and held is not None and held.confirmed:
+            held = Checkpoints(core.store).load(pin.checkpoint)
+            if pin.uri == core.uri and held is not None and held.confirmed:
                 return replace(held, id=begun.checkpoint or held.id), False
         raise
 
@@ -176,12 +176,12 @@ def _id(ref: Any) -> UUID | None:
     return ref.id if isinstance(ref, Checkpoint) else ref
 
 
-def _require_same(begun: Lineage, table: Table, source: Checkpoint, uri: str) -> None:
+def _require_same(begun: Lineage, core: Core, source: Checkpoint, uri: str) -> None:
     """C-4: leftovers of one clone must not become part of another."""
-    if begun.parent != table.uri or begun.checkpoint != source.id:
+    if begun.parent != core.uri or begun.checkpoint != source.id:
         raise InvalidInput(
             f"{uri} was begun as a clone of {begun.parent} at checkpoint {begun.checkpoint}, not of"
-            f" {table.uri} at {source.id}; finish that one, or clone to another place"
+            f" {core.uri} at {source.id}; finish that one, or clone to another place"
         )
 
 
@@ -198,30 +198,30 @@ def _begin(job: _Job, *, deep: bool) -> Lineage:
     """Step 2: who we are going to be, and under which ids we pin the parents (C-1)."""
     lineage = Lineage(
         state="copying",
-        parent=job.table.uri,
+        parent=job.core.uri,
         checkpoint=job.source.id,
         pins=_new_pins(job, deep=deep),
         deep=deep,
     )
-    made = append_lineage(job.store, lineage, job.table.core.env.new_id())
+    made = append_lineage(job.store, lineage, job.core.env.new_id())
     job.pause("begun")
     return made
 
 
 def _new_pins(job: _Job, *, deep: bool) -> tuple[ParentPin, ...]:
-    new_id = job.table.core.env.new_id
-    parent = None if deep else read_lineage(job.table.core.store)
+    new_id = job.core.env.new_id
+    parent = None if deep else read_lineage(job.core.store)
     others = parent.pins if parent else ()
-    return tuple(ParentPin(uri, new_id()) for uri in (job.table.uri, *(p.uri for p in others)))
+    return tuple(ParentPin(uri, new_id()) for uri in (job.core.uri, *(p.uri for p in others)))
 
 
 def _run(job: _Job, lineage: Lineage) -> None:
     _pin_parents(job, lineage)
-    core = job.table.core
+    core = job.core
     moved: dict[UUID, int] = {}
     copied = 0
     base = core.lake.open_base(job.source.base_version)
-    record = record_at(job.table, job.source.routing_version)
+    record = record_at(job.core, job.source.routing_version)
     for pin in job.source.shards:
         folded = base.compacted.get(pin.shard, 0)
         routed = record.routes_to(pin.shard, pin.field_entries, base.schema.plain)
@@ -257,12 +257,12 @@ def _run(job: _Job, lineage: Lineage) -> None:
     job.pause("ready")
     log.info("clone.made from=%s to=%s bytes_copied=%d", core.uri, job.uri, copied)
     if lineage.deep:
-        detach(open_table(job.uri, storage_options=job.options, env=core.env))
+        detach(open_core(job.uri, storage_options=job.options, env=core.env))
 
 
 def _renew(job: _Job, begun: Lineage) -> Lineage:
     """A retry: pins that expired and were collected get new ids; an id is used once."""
-    env = job.table.core.env
+    env = job.core.env
     ties = []
     # None are left when collection gave the clone up (C-3).
     for tie in begun.pins or _new_pins(job, deep=begun.deep):
@@ -275,18 +275,18 @@ def _renew(job: _Job, begun: Lineage) -> Lineage:
 
 def _pin_parents(job: _Job, lineage: Lineage) -> None:
     """Step 3, for the parent and for those it shares files with, from its own pins there (C-5)."""
-    env = job.table.core.env
-    parent = read_lineage(job.table.core.store)
+    env = job.core.env
+    parent = read_lineage(job.core.store)
     theirs = {pin.uri: pin.checkpoint for pin in (parent.pins if parent else ())}
     for pin in lineage.pins:
-        if pin.uri == job.table.uri:
-            table, source = job.table, job.source
+        if pin.uri == job.core.uri:
+            core, source = job.core, job.source
         else:
-            table = open_table(pin.uri, storage_options=job.options, env=env)
-            standing = Checkpoints(table.core.store).load(pin.checkpoint)
-            source = standing or Checkpoints(table.core.store).find(theirs[pin.uri], whole=False)
+            core = open_core(pin.uri, storage_options=job.options, env=env)
+            standing = Checkpoints(core.store).load(pin.checkpoint)
+            source = standing or Checkpoints(core.store).find(theirs[pin.uri], whole=False)
         checkpoints.derive(
-            table,
+            core,
             source,
             owner=job.uri,
             id=pin.checkpoint,
@@ -298,7 +298,7 @@ def _pin_parents(job: _Job, lineage: Lineage) -> None:
 
 def _copy_shard(job: _Job, pin: ShardPin) -> tuple[Position, int]:
     """Step 4 for one shard; returns R' and the bytes copied."""
-    core = job.table.core
+    core = job.core
     site = ShardSite(job.store, job.wal, pin.shard, core.env)
     names = [table.path for table in pin.sstables]
     copied = copy_sstables(core.store, job.store, pin.shard, names, core.env)
@@ -330,7 +330,7 @@ def _copy_log(job: _Job, pin: ShardPin) -> tuple[Position, int]:
         # Before the first entry: the store of another table must not take any.
         stamp_store_id(job.wal, pin.shard, _store_id(job, pin), job.uri)
     try:
-        core = job.table.core
+        core = job.core
         core.site(pin.shard, core.tails.manifests(core.beside(pin.shard)).floors.load())
         site = core.site_at(pin.shard, pin.wal_through)
     except WalStoreMismatch as lost:
@@ -351,7 +351,7 @@ def _record_wal_store(job: _Job, site: ShardSite, pin: ShardPin) -> None:
         chain = Chain(job.store, paths.wal_store_chain(pin.shard))
         # An attempt at the same time would write the same.
         with contextlib.suppress(ObjectExists):
-            chain.append(encode(record, pin.epoch, job.table.core.env.new_id()), 0)
+            chain.append(encode(record, pin.epoch, job.core.env.new_id()), 0)
     # Whoever wrote the record may have died before it told readers of it.
     Floors(site).raise_to("store", 1)
 
@@ -359,23 +359,23 @@ def _record_wal_store(job: _Job, site: ShardSite, pin: ShardPin) -> None:
 def _write_record(job: _Job, then: TableRecord) -> None:
     if TableRecords(job.store).find() is not None:
         return
-    env = job.table.core.env
+    env = job.core.env
     TableRecords(job.store).create(
         replace(then, table_id=env.new_id(), wal_uri=job.wal_uri, created=env.clock.wall())
     )
 
 
-def record_at(table: Table, routing_version: int) -> TableRecord:
+def record_at(core: Core, routing_version: int) -> TableRecord:
     """The table's record as it was under that routing."""
-    found = TableRecords(table.core.store).at_routing(routing_version)
+    found = TableRecords(core.store).at_routing(routing_version)
     if found is None:
         raise CheckpointNotFound(
-            f"{table.uri}: the checkpoint is of routing {routing_version}, whose record is gone"
+            f"{core.uri}: the checkpoint is of routing {routing_version}, whose record is gone"
         )
     return found
 
 
 def _store_of(job: _Job, uri: str) -> Store:
-    if uri == job.table.uri:
-        return job.table.core.store
-    return open_store(uri, job.options, env=job.table.core.env)
+    if uri == job.core.uri:
+        return job.core.store
+    return open_store(uri, job.options, env=job.core.env)

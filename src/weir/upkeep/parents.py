@@ -28,10 +28,10 @@ from weir.records.lineage import (
     lineage_history,
     read_lineage,
 )
+from weir.routing.core import Core
+from weir.routing.opening import open as open_core
 from weir.store.api import Store
 from weir.store.open import normalize, open_store
-from weir.table.making import open as open_table
-from weir.table.table import Table
 from weir.upkeep import checkpoint as checkpoints
 
 Options = Mapping[str, str] | None
@@ -40,16 +40,16 @@ Options = Mapping[str, str] | None
 Word = Literal["holds", "unfinished", "let go", "unseen"]
 
 
-def reclaimable_pins(table: Table, grace: Duration = "1d") -> list[UUID]:
+def reclaimable_pins(core: Core, grace: Duration = "1d") -> list[UUID]:
     """Checkpoints that clones hold here and no longer need, or never will. For collection (C-3).
 
     A pin is let go when its clone's own records say so: that it does not hold it any more, or that
     it is unfinished, and the pin older than `grace`. A clone that cannot be seen keeps its pin; so
     does one in whose place there is another table now (C-15).
     """
-    now = table.core.store.now()
+    now = core.store.now()
     limit = seconds(grace, name="grace")
-    words = [(pin, _word(table, pin)) for pin in _held(table)]
+    words = [(pin, _word(core, pin)) for pin in _held(core)]
     return [
         pin.id
         for pin, (word, _) in words
@@ -57,13 +57,13 @@ def reclaimable_pins(table: Table, grace: Duration = "1d") -> list[UUID]:
     ]
 
 
-def unseen_clones(table: Table) -> list[str]:
+def unseen_clones(core: Core) -> list[str]:
     """URIs of clones that hold something here for good and cannot be seen from here (C-15)."""
-    lasting = [pin for pin in _held(table) if pin.expires is None]
-    return sorted({str(pin.owner) for pin in lasting if _word(table, pin)[0] == "unseen"})
+    lasting = [pin for pin in _held(core) if pin.expires is None]
+    return sorted({str(pin.owner) for pin in lasting if _word(core, pin)[0] == "unseen"})
 
 
-def release_clone(table: Table, uri: str) -> list[UUID]:
+def release_clone(core: Core, uri: str) -> list[UUID]:
     """Let go of all that the clone at `uri` holds here, and return the ids: an operator's word.
 
     For a clone that was deleted, or whose disk nobody will mount again; its shared files go with
@@ -71,32 +71,31 @@ def release_clone(table: Table, uri: str) -> list[UUID]:
     shares files: compact and collect it first, or delete it.
     """
     owner = normalize(uri)
-    held = [pin for pin in _held(table) if normalize(str(pin.owner)) == owner]
+    held = [pin for pin in _held(core) if normalize(str(pin.owner)) == owner]
     if not held:
         raise InvalidInput(
-            f"{table.uri}: a clone at {owner} holds nothing here; table.checkpoints() lists owners"
+            f"{core.uri}: a clone at {owner} holds nothing here; table.checkpoints() lists owners"
         )
     for pin in held:
-        if _word(table, pin)[0] == "holds" or not _end(table, pin):
+        if _word(core, pin)[0] == "holds" or not _end(core, pin):
             raise InvalidInput(
-                f"{owner} is there, and shares files with {table.uri}: they would be deleted under"
+                f"{owner} is there, and shares files with {core.uri}: they would be deleted under"
                 " it. Delete the clone first, or make it independent (compact, then gc)"
             )
-        checkpoints.delete(table, pin.id)
+        checkpoints.delete(core, pin.id)
     return [pin.id for pin in held]
 
 
-def _held(table: Table) -> list[Checkpoint]:
-    return [c for c in checkpoints.checkpoints(table) if c.owner is not None]
+def _held(core: Core) -> list[Checkpoint]:
+    return [c for c in checkpoints.checkpoints(core) if c.owner is not None]
 
 
-def _word(table: Table, pin: Checkpoint) -> tuple[Word, Lineage | None]:
+def _word(core: Core, pin: Checkpoint) -> tuple[Word, Lineage | None]:
     """What the clone that holds `pin` says of it, and its latest record.
 
     A clone names a pin in its records before it makes it (C-1), and pins have ids of their own:
     whoever never named it is another table, or there is none to be seen.
     """
-    core = table.core
     assert pin.owner is not None, "C-3: a user's checkpoint is never reclaimed"
     try:
         store = open_store(pin.owner, core.storage_options, env=core.env)
@@ -111,15 +110,14 @@ def _word(table: Table, pin: Checkpoint) -> tuple[Word, Lineage | None]:
     return ("unfinished" if said[-1].state == "copying" else "holds"), said[-1]
 
 
-def narrow_pins(table: Table) -> int:
+def narrow_pins(core: Core) -> int:
     """Let finished clones hold files of the base only: SSTables and log they have copies of (C-14).
 
     For collection; returns how many pins became narrower. A clone that cannot be asked keeps all.
     """
-    core = table.core
     records = Checkpoints(core.store)
     done = 0
-    for held in checkpoints.checkpoints(table):
+    for held in checkpoints.checkpoints(core):
         if held.owner is None or held.base_only:
             continue
         try:
@@ -133,22 +131,21 @@ def narrow_pins(table: Table) -> int:
     return done
 
 
-def give_up(table: Table, pin: UUID) -> bool:
+def give_up(core: Core, pin: UUID) -> bool:
     """Tell a clone that was not finished that its pin goes; False when it may be needed after all.
 
     The clone says "ready" with the number after the record it knows, and so do we: one of the two
     is refused (C-3). A clone that lost makes new pins when it is tried again.
     """
-    held = Checkpoints(table.core.store).load(pin)
+    held = Checkpoints(core.store).load(pin)
     if held is None or held.owner is None:
         return False
-    return _word(table, held)[0] != "unseen" and _end(table, held)
+    return _word(core, held)[0] != "unseen" and _end(core, held)
 
 
-def _end(table: Table, pin: Checkpoint) -> bool:
+def _end(core: Core, pin: Checkpoint) -> bool:
     """See to it that the clone at the other end of `pin` never becomes ready with it."""
-    core = table.core
-    word, lineage = _word(table, pin)
+    word, lineage = _word(core, pin)
     if word != "unfinished":
         return word != "holds"
     assert pin.owner is not None, "C-3: a user's checkpoint is never reclaimed"
@@ -161,14 +158,13 @@ def _end(table: Table, pin: Checkpoint) -> bool:
     return True
 
 
-def detach(table: Table) -> list[str]:
+def detach(core: Core) -> list[str]:
     """Let go of the tables this clone shares no file with any more; returns their URIs (C-14).
 
     A version that still names one of their files, because it is young or a checkpoint holds it,
     keeps the tie. `table.compact()` and a rewrite of the base make a clone independent, and
     `table.gc()` ends the tie (it calls this). One read for each version the base still has.
     """
-    core = table.core
     lineage = read_lineage(core.store)
     if lineage is None or not lineage.pins or lineage.state != "ready":
         return []
@@ -202,8 +198,8 @@ def discard(uri: str, storage_options: Options = None, *, env: Env = SYSTEM) -> 
 
 def _release(pin: ParentPin, owner: str, options: Mapping[str, str], env: Env) -> None:
     """Let go of what `owner` holds there, and of nothing that others do (G-13)."""
-    parent = open_table(pin.uri, storage_options=options, env=env)
-    held = Checkpoints(parent.core.store).load(pin.checkpoint)
+    parent = open_core(pin.uri, storage_options=options, env=env)
+    held = Checkpoints(parent.store).load(pin.checkpoint)
     if held is not None and held.owner != owner:
         raise CorruptEntry(
             f"the lineage of {owner} ({paths.clone_chain()}) names checkpoint {pin.checkpoint} of"

@@ -40,7 +40,6 @@ from weir.records.resharding import Resharding, append_resharding, read_reshardi
 from weir.records.table import TableRecord, TableRecords, with_routing
 from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
 from weir.routing.shards import Shard
-from weir.table.table import Table
 from weir.types import Generation
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.compact.plan import find_waiting
@@ -71,7 +70,7 @@ class ReshardReport:
 
 
 def reshard(
-    table: Table,
+    core: Core,
     sharding: Sharding,
     *,
     compact: bool = True,
@@ -86,7 +85,6 @@ def reshard(
     sharding that does not fit, or when another change was begun and not finished. Per old shard a
     claim, a flush and two manifests.
     """
-    core = table.core
     check_sharding(sharding, core.schema().plain, core.record.primary_key)
     state, record = _begin(core, sharding)
     if state is None:
@@ -96,11 +94,11 @@ def reshard(
     if old is None:
         raise CommitConflict(f"{core.uri}: the record of its old routing is gone")
     if record.routing_version == state.routing_version:
-        _fold_sealed(table, old, engine)
+        _fold_sealed(core, old, engine)
         _make_shards(core, old, sharding)
         pause("made")
         _seal_all(core, old, pause)
-        state = _checkpoint(table, state)
+        state = _checkpoint(core, state)
         pause("checkpointed")
         _change_routing(core, old, sharding)
         pause("routed")
@@ -115,7 +113,7 @@ def reshard(
         sealed=tuple(sealed),
         shards=tuple(route.shard for route in core.record.routing),
         checkpoint=state.checkpoint,
-        compaction=run_compaction(table, engine=engine) if compact else None,
+        compaction=run_compaction(core, engine=engine) if compact else None,
     )
 
 
@@ -143,14 +141,14 @@ def _begin(core: Core, sharding: Sharding) -> tuple[Resharding | None, TableReco
     return append_resharding(core.store, begun, core.env.new_id()), record
 
 
-def _fold_sealed(table: Table, old: TableRecord, engine: Literal["local"] | Runner) -> None:
+def _fold_sealed(core: Core, old: TableRecord, engine: Literal["local"] | Runner) -> None:
     """Two generations of sealed shards would have no order between them: fold the older one."""
-    if not _sealed_waiting(table.core, old):
+    if not _sealed_waiting(core, old):
         return
-    report = run_compaction(table, engine=engine)
-    if _sealed_waiting(table.core, old):
+    report = run_compaction(core, engine=engine)
+    if _sealed_waiting(core, old):
         raise CommitConflict(
-            f"{table.uri}: rows of an earlier change of routing still wait to be compacted"
+            f"{core.uri}: rows of an earlier change of routing still wait to be compacted"
             f" ({report.skipped or 'they could not all be folded'}); try again"
         )
 
@@ -223,11 +221,10 @@ def _sealed(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
     return replace(current, status=Status.SEALED), Evidence()
 
 
-def _checkpoint(table: Table, state: Resharding) -> Resharding:
+def _checkpoint(core: Core, state: Resharding) -> Resharding:
     if state.checkpoint is not None:
         return state
-    made = checkpoints.create(table, scope="all", name="before-reshard", ttl=WAY_BACK_TTL)
-    core = table.core
+    made = checkpoints.create(core, scope="all", name="before-reshard", ttl=WAY_BACK_TTL)
     return append_resharding(core.store, replace(state, checkpoint=made.id), core.env.new_id())
 
 

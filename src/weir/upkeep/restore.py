@@ -36,7 +36,6 @@ from weir.merge.tails import live_entries
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
 from weir.records.lineage import Lineage, append_lineage, read_lineage
 from weir.routing.core import Core
-from weir.table.table import Table
 from weir.types import Epoch, Generation, Position
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.exclusive import without_compaction
@@ -61,7 +60,7 @@ class RestoreReport:
     """For each shard the positions `(after, through]` whose entries no longer count."""
 
 
-def restore(table: Table, checkpoint: Ref, *, pause: Pause = lambda _step: None) -> RestoreReport:
+def restore(core: Core, checkpoint: Ref, *, pause: Pause = lambda _step: None) -> RestoreReport:
     """Make the table what it was at the checkpoint; every writer is fenced.
 
     Raises `CheckpointNotFound`; `InvalidInput` when the table was resharded since (clone the
@@ -69,8 +68,7 @@ def restore(table: Table, checkpoint: Ref, *, pause: Pause = lambda _step: None)
     process's own writers first: they are fenced like all others. Cost: a claim and a manifest for
     each shard, a commit of the base.
     """
-    core = table.core
-    target = checkpoints.find(table, checkpoint)
+    target = checkpoints.find(core, checkpoint)
     if target.routing_version != core.refresh().routing_version:
         raise InvalidInput(
             f"{core.uri} was resharded after checkpoint {target.id}; clone the checkpoint to get"
@@ -79,7 +77,7 @@ def restore(table: Table, checkpoint: Ref, *, pause: Pause = lambda _step: None)
     # It must outlive this call (K-5: only upward).
     records = Checkpoints(core.store)
     target = records.refresh(target, expires=core.store.now() + HOLD_SECONDS)
-    lineage, undo = _begin(table, target)
+    lineage, undo = _begin(core, target)
     pause("begun")
     with without_compaction(core) as hold:
         pause("held")
@@ -117,15 +115,14 @@ def restore(table: Table, checkpoint: Ref, *, pause: Pause = lambda _step: None)
     return RestoreReport(target.id, version, undo, discarded)
 
 
-def _begin(table: Table, target: Checkpoint) -> tuple[Lineage, Checkpoint]:
+def _begin(core: Core, target: Checkpoint) -> tuple[Lineage, Checkpoint]:
     """Steps 1 and 2; after a crash the first attempt's way back is the one that counts."""
-    core = table.core
     lineage = read_lineage(core.store) or Lineage(state="ready")
     if lineage.state == "restoring" and "undo" in lineage.restored:
         known = Checkpoints(core.store).load(UUID(lineage.restored["undo"]))
         if known is not None and lineage.restored.get("checkpoint") == str(target.id):
             return lineage, known
-    undo = checkpoints.create(table, scope="durable", name="before-restore", ttl=UNDO_TTL)
+    undo = checkpoints.create(core, scope="durable", name="before-restore", ttl=UNDO_TTL)
     note = {"checkpoint": str(target.id), "undo": str(undo.id)}
     begun = replace(lineage, state="restoring", restored=note)
     return append_lineage(core.store, begun, core.env.new_id()), undo

@@ -25,8 +25,7 @@ from weir.format.manifest import ShardManifest, Status
 from weir.lake.base.fold import ROWS_PER_FILE, Changes, Claim, together
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.site import ShardSite
-from weir.routing.core import Core
-from weir.table.table import Table
+from weir.routing.core import Core, HasCore
 from weir.types import Position
 from weir.upkeep.compact.cut import make_tasks
 from weir.upkeep.compact.finish import Finisher
@@ -79,7 +78,7 @@ class CompactReport:
 
 
 def compact(
-    table: Table,
+    core: Core,
     *,
     engine: Literal["local"] | Runner = "local",
     fold_wal: bool | None = None,
@@ -102,8 +101,8 @@ def compact(
     """
     runner = LocalRunner() if isinstance(engine, str) else engine
     if fold_wal is None:
-        fold_wal = not table.writer_defaults.enable_memtable
-    run = _Run(table.core, runner, fold_wal, progress, pause)
+        fold_wal = not core.record.writer_defaults.enable_memtable
+    run = _Run(core, runner, fold_wal, progress, pause)
     began = run.core.env.clock.boottime()
     report = run.fold(cluster=cluster, lease=seconds(lease, name="lease"))
     if report.base_version is not None:
@@ -299,10 +298,10 @@ class CompactionPolicy:
     entries: int = 2_500
     """Log entries of one shard that wait, where logs are folded. Each costs a reader a request."""
 
-    def due(self, table: Table) -> str | None:
+    def due(self, table: HasCore) -> str | None:
         """The reason to compact now, or None. Two requests a shard, and a few more for the age."""
         core = table.core
-        fold_wal = not table.writer_defaults.enable_memtable
+        fold_wal = not core.record.writer_defaults.enable_memtable
         _, waiting = find_waiting(core, fold_wal=fold_wal)
         if not waiting:
             return None

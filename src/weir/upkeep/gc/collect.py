@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
 from weir.durations import Duration, seconds
@@ -46,9 +45,6 @@ from weir.upkeep.parents import (
     unseen_clones,
 )
 
-if TYPE_CHECKING:
-    from weir.table.table import Table
-
 __all__ = [
     "KINDS",
     "Batch",
@@ -64,12 +60,6 @@ __all__ = [
 log = logging.getLogger("weir.gc")
 
 _SHARD_KINDS = frozenset({"wal", "manifests", "sstables"})
-
-
-class CollectableTable(Protocol):
-    """What collection needs of `weir.Table`."""
-
-    core: Core
 
 
 @dataclass(frozen=True)
@@ -103,7 +93,7 @@ class Target:
 
 
 def gc(
-    table: CollectableTable,
+    core: Core,
     min_age: Duration = "15m",
     fence_retention: Duration = "7d",
     *,
@@ -112,7 +102,6 @@ def gc(
     progress: Progress | None = None,
     veto: Veto | None = None,
     workers: int = WORKERS,
-    **unsafe: Any,
 ) -> GcReport:
     """Delete what nothing refers to any more.
 
@@ -125,7 +114,7 @@ def gc(
     thousand objects deleted.
     """
     return collect(
-        target_of(table),
+        target_of(core),
         min_age,
         fence_retention,
         dry_run=dry_run,
@@ -133,12 +122,11 @@ def gc(
         progress=progress,
         veto=veto,
         workers=workers,
-        **unsafe,
     )
 
 
 def plan(
-    table: CollectableTable,
+    core: Core,
     min_age: Duration = "15m",
     fence_retention: Duration = "7d",
     *,
@@ -152,14 +140,13 @@ def plan(
     """
     tasks: list[Batch] = []
     report = collect(
-        target_of(table), min_age, fence_retention, kinds=kinds, veto=veto, planned=tasks
+        target_of(core), min_age, fence_retention, kinds=kinds, veto=veto, planned=tasks
     )
     return report, tasks
 
 
-def target_of(table: CollectableTable) -> Target:
+def target_of(core: Core) -> Target:
     """The parts of a table that collection works on."""
-    core = table.core
     sites: list[ShardSite] = []
     notes: list[str] = []
     former: dict[UUID, list[ShardSite]] = {}
@@ -181,11 +168,11 @@ def target_of(table: CollectableTable) -> Target:
         sites=sites,
         lake=core.lake,
         fence_ttl=core.record.writer_defaults.fence_ttl_s,
-        reclaimable=lambda: reclaimable_pins(cast("Table", table)),
-        give_up=lambda pin: give_up(cast("Table", table), pin),
-        unseen=lambda: unseen_clones(cast("Table", table)),
-        narrow=lambda: narrow_pins(cast("Table", table)),
-        detach=lambda: detach(cast("Table", table)),
+        reclaimable=lambda: reclaimable_pins(core),
+        give_up=lambda pin: give_up(core, pin),
+        unseen=lambda: unseen_clones(core),
+        narrow=lambda: narrow_pins(core),
+        detach=lambda: detach(core),
         notes=notes,
         former=former,
         base_keep_from=lambda: keep_base_from(core.store),

@@ -39,7 +39,6 @@ from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
 from weir.store.api import Store
 from weir.store.open import lance_options, normalize, open_store
 from weir.store.probe import require_put_if_absent
-from weir.table.table import Table
 
 Options = Mapping[str, str] | None
 
@@ -54,7 +53,7 @@ def create(
     writer_defaults: WriterConfig | None = None,
     storage_options: Options = None,
     env: Env = SYSTEM,
-) -> Table:
+) -> Core:
     """Make an empty table at `uri` and open it.
 
     Raises `InvalidInput` for what cannot be (nothing is written), also when something is there
@@ -81,7 +80,7 @@ def create(
 
 def open(
     uri: str, *, storage_options: Options = None, wal_uri: str | None = None, env: Env = SYSTEM
-) -> Table:
+) -> Core:
     """Open the table at `uri`. Claims nothing. Five requests.
 
     `wal_uri` is where this handle reaches the log: the recorded store under another name (another
@@ -96,7 +95,7 @@ def open(
     beside = asked == normalize(uri)
     place = _Place(uri, None if beside else asked or record.wal_uri, storage_options, env, store)
     place.asked_wal = asked
-    return place.table(record)
+    return place.core(record)
 
 
 def enable(
@@ -108,7 +107,7 @@ def enable(
     writer_defaults: WriterConfig | None = None,
     storage_options: Options = None,
     env: Env = SYSTEM,
-) -> Table:
+) -> Core:
     """Adopt the Lance dataset at `uri` in place and open it as a table.
 
     A key or sharding the dataset already declares (pylance's MemWAL) is kept, and shards that
@@ -193,19 +192,17 @@ class _Place:
             return found
         return PylanceLake(self.uri, self.lance, self.store, env=self.env)
 
-    def table(self, record: TableRecord) -> Table:
-        return Table(
-            Core(
-                uri=self.uri,
-                storage_options=self.options,
-                store=self.store,
-                wal=self.wal,
-                lake=self.lake(),
-                env=self.env,
-                record=record,
-                tails=Tails(self.env),
-                wal_uri=self.asked_wal,
-            )
+    def core(self, record: TableRecord) -> Core:
+        return Core(
+            uri=self.uri,
+            storage_options=self.options,
+            store=self.store,
+            wal=self.wal,
+            lake=self.lake(),
+            env=self.env,
+            record=record,
+            tails=Tails(self.env),
+            wal_uri=self.asked_wal,
         )
 
 
@@ -217,7 +214,7 @@ def _finish(
     probed: dict[str, Any],
     *,
     spec: int,
-) -> Table:
+) -> Core:
     routes = routes_of(sharding, values_of(sharding), 1, spec)
     create_shards(place.store, place.wal, place.env, sharding, routes)
     record = TableRecord(
@@ -241,7 +238,7 @@ def _finish(
         if (standing.primary_key, standing.sharding) != (key, sharding):
             raise
         record = standing  # two who made the same table at once: both have it
-    return place.table(record)
+    return place.core(record)
 
 
 def create_shards(

@@ -1,0 +1,383 @@
+"""`Table`: what users hold. Each verb lives in a module of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.config import WriterConfig
+from weir.durations import Duration
+from weir.format.sharding import Sharding, Value
+from weir.read.changes import Bookmark, Changes
+from weir.read.scan import Scan, get_rows
+from weir.read.search import search
+from weir.read.snapshot import Freshness, Pinned, Snapshot, take_snapshot
+from weir.read.stats import TableStats, collect_stats
+from weir.records.checkpoints import Checkpoint, Ref, Scope, require_whole
+from weir.routing.core import Core
+from weir.routing.opening import Options
+from weir.routing.shards import Shard, all_shards, find_shard
+from weir.routing.writer import TableWriter
+from weir.types import Filter, Keys, Vector
+from weir.upkeep import checkpoint as checkpoints
+from weir.upkeep.clone import clone
+from weir.upkeep.compact.run import LEASE, CompactReport, compact
+from weir.upkeep.gc.collect import gc
+from weir.upkeep.gc.report import GcReport, Kind, Veto
+from weir.upkeep.gc.report import Progress as GcProgress
+from weir.upkeep.gc.tasks import WORKERS
+from weir.upkeep.parents import release_clone
+from weir.upkeep.reshard import ReshardReport, reshard
+from weir.upkeep.restore import RestoreReport, restore
+from weir.upkeep.tasks import Progress, Runner
+
+
+class Table:
+    """A table on object storage. Made by `weir.create`, `weir.open` or `weir.enable`.
+
+    Safe to share between threads. Holds no lock and claims nothing; only writers do.
+    """
+
+    def __init__(self, core: Core) -> None:
+        """Use `weir.open`."""
+        self.core = core
+
+    def __repr__(self) -> str:
+        return (
+            f"Table({self.uri!r}, primary_key={list(self.primary_key)}, sharding={self.sharding})"
+        )
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def uri(self) -> str:
+        """Where the table is."""
+        return self.core.uri
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, as of the latest base version. One listing."""
+        return self.core.schema().plain
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Names of the key columns, in key order; empty for an append-only table."""
+        return self.core.record.primary_key
+
+    @property
+    def sharding(self) -> Sharding:
+        """How rows find their shard."""
+        return self.core.record.sharding
+
+    @property
+    def wal_uri(self) -> str | None:
+        """The second store that holds the log, or None when it is beside the data."""
+        return self.core.record.wal_uri
+
+    @property
+    def writer_defaults(self) -> WriterConfig:
+        """What every writer starts from."""
+        return self.core.record.writer_defaults
+
+    def shards(self) -> list[Shard]:
+        """Every shard, those of the routing first.
+
+        One listing, and two requests for each shard the record does not list (identity sharding,
+        shards of other programs).
+        """
+        return all_shards(self.core)
+
+    def shard(self, id_or_value: UUID | Value) -> Shard:
+        """The shard with that id, bucket or value of the identity column, made if need be.
+
+        Raises `InvalidInput` naming what there is when there is no such shard.
+        """
+        return find_shard(self.core, id_or_value)
+
+    def stats(self) -> TableStats:
+        """Per shard: epoch, WAL tip, lag, generations, sizes, pins.
+
+        About ten requests a shard, and up to 32 more for the sizes of unflushed entries.
+        """
+        return collect_stats(self.core)
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def writer(self, config: WriterConfig | None = None) -> TableWriter:
+        """A writer that routes rows to shards and opens (claims) each shard at its first row."""
+        return TableWriter(self.core, config)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        freshness: Freshness = "durable",
+        checkpoint: Pinned | str | None = None,
+        *,
+        batch_size: int | None = None,
+    ) -> Scan:
+        """A read of the newest row of each key; nothing is read until the scan is asked for rows.
+
+        `filter` is SQL text as in Lance, or a pyarrow expression; it sees newest rows only (L-3).
+        `freshness`: "base", "flushed" (+ SSTables) or "durable" (+ every acknowledged row).
+        `checkpoint`: the table as a checkpoint pinned it. See `take_snapshot` for the requests.
+        """
+        return Scan(
+            self.core,
+            columns=columns,
+            filter=filter,
+            limit=limit,
+            freshness=freshness,
+            pinned=self._pinned(checkpoint),
+            batch_size=batch_size,
+        )
+
+    def get(
+        self,
+        keys: Keys,
+        columns: Sequence[str] | None = None,
+        freshness: Freshness = "durable",
+        checkpoint: Pinned | str | None = None,
+    ) -> pa.Table:
+        """The newest rows of `keys`, in the order of `keys`, each once; a missing one is left out.
+
+        `keys`: values, tuples in key order, dicts, or Arrow. Only shards, SSTables and index pages
+        that can hold one of them are read.
+        """
+        return get_rows(
+            self.core,
+            keys,
+            columns=columns,
+            freshness=freshness,
+            pinned=self._pinned(checkpoint),
+        )
+
+    def changes(
+        self,
+        since: Bookmark | str | None = None,
+        follow: bool = False,  # noqa: FBT001, FBT002  the contract's spelling
+        *,
+        poll: float = 0.1,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Changes:
+        """The log of all shards as an iterator of `Change`, from `since` (a `Bookmark`) on.
+
+        None starts at the oldest entry that still exists. With `follow` it waits for more until
+        `stop()` is true. Raises `SnapshotExpired` when entries after the bookmark were collected.
+        """
+        return Changes(self.core, since, follow=follow, poll=poll, stop=stop)
+
+    def snapshot(self, freshness: Freshness = "durable") -> Snapshot:
+        """A consistent cut, as planners of other engines need it."""
+        return take_snapshot(self.core, freshness)
+
+    def search(
+        self,
+        column: str,
+        query: str | Vector,
+        k: int = 10,
+        filter: Filter | None = None,
+        columns: Sequence[str] | None = None,
+        freshness: Freshness = "durable",
+        checkpoint: Pinned | str | None = None,
+        *,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        exact: bool = False,
+    ) -> pa.Table:
+        """The `k` rows nearest to a vector, or best for words of text, nearest first.
+
+        The columns asked for (all when None), and `_distance` (l2 squared, 1 - cosine, or 1 - dot)
+        or `_score` (BM25 by the statistics of all levels together). A row with any of the words is
+        found. `nprobes`, `refine_factor` and `exact` say how thoroughly an approximate index is
+        searched; what is fresher is exact. Requests: those of a scan's snapshot, then the index
+        pages and rows that are needed.
+        """
+        return search(
+            self.core,
+            column,
+            query,
+            k=k,
+            filter=filter,
+            columns=columns,
+            freshness=freshness,
+            pinned=self._pinned(checkpoint),
+            metric=metric,
+            nprobes=nprobes,
+            refine_factor=refine_factor,
+            exact=exact,
+        )
+
+    # -- upkeep ----------------------------------------------------------------------------------
+
+    def checkpoint(
+        self, scope: Scope = "all", name: str | None = None, ttl: Duration | None = None
+    ) -> Checkpoint:
+        """Pin the table as it is now.
+
+        Scope "all": everything accepted before the call, flushed; no log is needed to read it. A
+        shard with unflushed rows that another process writes is claimed, which fences that writer.
+        Scope "durable": every acknowledged row, nothing flushed, nobody disturbed; the log up to
+        there is pinned too. `ttl` None: until deleted. `name` is a label, several may share one.
+        Per shard about five requests and what a flush costs; a dozen more for the base and the
+        record. The cut is per shard.
+        """
+        return checkpoints.create(self.core, scope=scope, name=name, ttl=ttl)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints that stand. One listing, one read for each."""
+        return checkpoints.checkpoints(self.core)
+
+    def delete_checkpoint(self, checkpoint: Ref) -> None:
+        """Let go of a checkpoint; one that is gone already is fine."""
+        checkpoints.delete(self.core, checkpoint)
+
+    def refresh_checkpoint(self, checkpoint: Ref, ttl: Duration | None = None) -> Checkpoint:
+        """Let a checkpoint live `ttl` from now on, never shorter than before.
+
+        Raises `CheckpointNotFound` when it is gone.
+        """
+        return checkpoints.refresh(self.core, checkpoint, ttl=ttl)
+
+    def clone(
+        self,
+        destination: str,
+        checkpoint: Ref | None = None,
+        wal_uri: str | None = None,
+        *,
+        storage_options: Options = None,
+        deep: bool = False,
+        accept_loss: bool = False,
+    ) -> Table:
+        """Make a table at `destination` that holds exactly the checkpoint's rows, and open it.
+
+        The base is shared by reference and pinned here; with `deep` it is copied and nothing is
+        shared. Uncompacted SSTables and the pinned part of the log are copied. Without `checkpoint`
+        one of scope "durable" is made for the time of the clone. Raises `InvalidInput` when
+        something else is there or a retry means another clone; `MissingEntry` when rows of the
+        checkpoint are lost with a WAL store, unless `accept_loss` (recorded in the clone). Running
+        it again after a failure finishes it.
+        """
+        return Table(
+            clone(
+                self.core,
+                destination,
+                checkpoint=checkpoint,
+                wal_uri=wal_uri,
+                storage_options=storage_options,
+                deep=deep,
+                accept_loss=accept_loss,
+            )
+        )
+
+    def release_clone(self, uri: str) -> list[UUID]:
+        """Let go of what a clone that was deleted still holds here; the ids of its pins (C-15).
+
+        Raises `InvalidInput` when it holds nothing here, or is there and shares files.
+        """
+        return release_clone(self.core, uri)
+
+    def compact(
+        self,
+        *,
+        engine: Literal["local"] | Runner = "local",
+        fold_wal: bool | None = None,
+        cluster: bool = False,
+        indexes: bool = True,
+        rewrite: bool | None = None,
+        lease: Duration = LEASE,
+        progress: Progress | None = None,
+    ) -> CompactReport:
+        """Fold SSTables, and the logs of WAL-only writers, into the base table, in one commit.
+
+        `fold_wal`: also fold log entries that are in no SSTable. None: only of sealed shards, and
+        of all when the table's `writer_defaults` say WAL-only; True while a MemTable writer is open
+        ends that writer at its next flush (its rows are safe). `cluster` sorts new files by key.
+        `indexes` brings the base's indexes up to the new rows. `rewrite` also rewrites small files;
+        None: when there are many. Safe to run beside anything: a run that finds another at work, by
+        a claim younger than `lease`, does nothing (`report.skipped`); one that lost its claim
+        raises `CommitConflict`.
+        """
+        return compact(
+            self.core,
+            engine=engine,
+            fold_wal=fold_wal,
+            cluster=cluster,
+            indexes=indexes,
+            rewrite=rewrite,
+            lease=lease,
+            progress=progress,
+        )
+
+    def gc(
+        self,
+        min_age: Duration = "15m",
+        fence_retention: Duration = "7d",
+        dry_run: bool = False,  # noqa: FBT001, FBT002  the contract's spelling
+        *,
+        kinds: Collection[Kind] | None = None,
+        progress: GcProgress | None = None,
+        veto: Veto | None = None,
+        workers: int = WORKERS,
+    ) -> GcReport:
+        """Delete what nothing refers to any more.
+
+        `min_age` is slack for readers without a checkpoint, not a safety margin. `fence_retention`
+        is how long the first entry of every epoch stays in the log, which stops a native writer
+        that slept through a takeover; `InvalidInput` unless it is at least `min_age` and twice the
+        table's `fence_ttl`. `kinds` chooses what is collected. `veto(kind, path)` keeps single
+        objects. With `dry_run` nothing is written. A failing task is in `report.errors` and does
+        not stop the others. One listing of the table, some ten small requests a shard, and one bulk
+        request for a thousand objects deleted.
+        """
+        return gc(
+            self.core,
+            min_age=min_age,
+            fence_retention=fence_retention,
+            dry_run=dry_run,
+            kinds=kinds,
+            progress=progress,
+            veto=veto,
+            workers=workers,
+        )
+
+    def restore(self, checkpoint: Ref) -> RestoreReport:
+        """Make the table what it was at the checkpoint; every writer is fenced.
+
+        Raises `CheckpointNotFound`; `InvalidInput` when the table was resharded since (clone the
+        checkpoint instead); `MissingEntry` when log rows of a durable checkpoint are gone. Close
+        this process's own writers first: they are fenced like all others. Cost: a claim and a
+        manifest for each shard, a commit of the base.
+        """
+        return restore(self.core, checkpoint)
+
+    def reshard(
+        self,
+        sharding: Sharding,
+        *,
+        compact: bool = True,
+        engine: Literal["local"] | Runner = "local",
+    ) -> ReshardReport:
+        """Spread new rows by `sharding` from now on; rows already there stay where they are.
+
+        Safe under load: writers of `table.writer()` wait some moments and go on, other writers of
+        the old shards get `FencedError` or `SealedShard`. With `compact` the old shards' rows are
+        folded into the base afterwards, by `engine` as `compact` takes it. Raises `InvalidInput`
+        for a sharding that does not fit, or when another change was begun and not finished. Per old
+        shard a claim, a flush and two manifests.
+        """
+        return reshard(self.core, sharding, compact=compact, engine=engine)
+
+    def _pinned(self, checkpoint: Pinned | str | None) -> Pinned | None:
+        if isinstance(checkpoint, str | UUID):
+            return checkpoints.find(self.core, checkpoint)
+        if isinstance(checkpoint, Checkpoint):
+            require_whole(checkpoint)
+        return checkpoint

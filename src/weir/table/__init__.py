@@ -1,1 +1,0 @@
-"""Tables: routing, snapshots, merged reads, the change feed."""
