@@ -48,16 +48,17 @@ class SimStore:
 
     # -- writes ----------------------------------------------------------------------------------
 
-    def put_if_absent(self, path: str, data: Bytes) -> None:
+    def put_if_absent(self, path: str, data: Bytes) -> float:
         """See `Store`."""
         body = bytes(data)
 
-        def apply() -> None:
+        def apply() -> float:
             if path in self.shelf.blobs:
                 raise ObjectExists(path)
             self.shelf.put(self.actor, "put_if_absent", path, body)
+            return self.shelf.blobs[path].meta.last_modified
 
-        self._write("put_if_absent", check(path), apply)
+        return self._write("put_if_absent", check(path), apply)
 
     def put(self, path: str, data: Bytes) -> None:
         """See `Store`."""

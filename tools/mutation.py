@@ -1073,6 +1073,38 @@ MUTANTS = (
         tests("tests/rules/test_edges_wal_store.py", "-k", "claims_once"),
         "F-1",
     ),
+    Mutant(
+        "a boot clock that stands still vouches for a proof",
+        "src/weir/log/ownership.py",
+        "        return self.stored is not None and 0 <= now.stored - self.stored < lifetime\n",
+        "        return True\n",
+        tests("tests/rules/test_edges_ownership.py", "-k", "f18"),
+        "F-18",
+    ),
+    Mutant(
+        "a put that was repeated is as young as any",
+        "src/weir/store/retry.py",
+        "SOMETIME if stored is None else stored",
+        "stored",
+        tests("tests/rules/test_edges_ownership.py", "-k", "f18"),
+        "F-18",
+    ),
+    Mutant(
+        "any fence_ttl is allowed",
+        "src/weir/log/ownership.py",
+        "    if chosen > site.fence_ttl:\n",
+        "    if False:\n",
+        tests("tests/rules/test_edges_ownership.py", "-k", "g7b"),
+        "G-7b",
+    ),
+    Mutant(
+        "a site knows nothing of its table's fence_ttl",
+        "src/weir/log/wal_store.py",
+        "            self._fence_ttl(),\n",
+        "",
+        tests("tests/rules/test_edges_ownership.py", "-k", "g7b"),
+        "G-7b",
+    ),
 )
 
 

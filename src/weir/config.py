@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Final
 
 from weir.durations import Duration, seconds
 from weir.errors import InvalidInput
 
 MiB = 1 << 20
+FENCE_TTL: Final = 60.0
+"""`fence_ttl` of a table that was made without one, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,10 @@ class WriterConfig:
     async_index_interval: Duration = 1.0
     """Longest time a row waits to be indexed when `sync_indexed_write=False`. WAL-only: ignored."""
 
-    fence_ttl: Duration = 60.0
+    fence_ttl: Duration | None = None
     """How old the proof of ownership may be when a put is acknowledged (G-7b). 0 proves it after
-    every put, at two small reads each. Same in both modes."""
+    every put, at two small reads each. None: as old as the table's own setting allows, which is 60
+    s unless it was made with another; a larger value is refused. Same in both modes."""
 
     backpressure_log_interval: Duration = 30.0
     """At most one log line about waiting puts in this time. Same in both modes."""
@@ -91,7 +94,9 @@ class WriterConfig:
     both modes."""
 
     def __post_init__(self) -> None:
-        for name in ("max_wal_flush_interval", "async_index_interval", "fence_ttl"):
+        if self.fence_ttl is not None:
+            object.__setattr__(self, "fence_ttl", seconds(self.fence_ttl, name="fence_ttl"))
+        for name in ("max_wal_flush_interval", "async_index_interval"):
             object.__setattr__(self, name, seconds(getattr(self, name), name=name))
         for name in ("backpressure_log_interval", "stats_log_interval"):
             object.__setattr__(self, name, seconds(getattr(self, name), name=name))
@@ -127,8 +132,8 @@ class WriterConfig:
 
     @property
     def fence_ttl_s(self) -> float:
-        """`fence_ttl` in seconds."""
-        return seconds(self.fence_ttl)
+        """`fence_ttl` in seconds, of a table whose settings these are."""
+        return FENCE_TTL if self.fence_ttl is None else seconds(self.fence_ttl)
 
     def to_lance(self) -> dict[str, Any]:
         """The settings Lance's MemWAL index can store, under its names."""
@@ -147,6 +152,7 @@ class WriterConfig:
     def to_record(self) -> dict[str, Any]:
         """As JSON-ready values, for the table's record."""
         record = {f.name: getattr(self, f.name) for f in fields(self)}
+        record["fence_ttl"] = self.fence_ttl_s
         record["index_configs"] = [
             {g.name: getattr(c, g.name) for g in fields(c)} for c in self.index_configs
         ]

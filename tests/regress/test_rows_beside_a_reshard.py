@@ -80,10 +80,10 @@ def test_o_a_table_writer_does_not_put_them_again(tmp_path, monkeypatch):
     shard = next(iter(writer.shard_writers().values()))
     real = shard._appender.ownership.require
 
-    def seal_first():
+    def seal_first(stored):
         monkeypatch.setattr(shard._appender.ownership, "require", real)
         again(table).reshard(weir.Bucket("id", 2), compact=False)
-        real()
+        real(stored)
 
     monkeypatch.setattr(shard._appender.ownership, "require", seal_first)
     with pytest.raises(UnknownOutcome, match="may be in the table"):

@@ -104,7 +104,7 @@ class World:
 
     def site(self, store) -> ShardSite:
         env = Env(HandClock(), InlineThreads(), random.Random(next(self.numbers)))
-        return ShardSite(store, store, SHARD, env)
+        return ShardSite(store, store, SHARD, env, fence_ttl=self.fence_ttl)
 
     def writer(self, appends: int, flushes: int):
         def run(store) -> None:
@@ -112,9 +112,7 @@ class World:
             manifests = Manifests(site)
             claim = claim_shard(site, manifests)
             rows = set(self.replayed(site, manifests, claim))
-            appender = WalAppender(
-                site, self.schema, claim, manifests=manifests, fence_ttl=self.fence_ttl
-            )
+            appender = WalAppender(site, self.schema, claim, manifests=manifests)
             for _ in range(appends):
                 row = next(self.numbers)
                 appender.append(Intake(self.schema).rows([{"id": row, "x": 0.0, "s": ""}]))

@@ -176,14 +176,14 @@ def test_g7a_without_first_entries_a_native_writer_is_told_a_lie(table, store_ki
 def test_g7_a_put_that_travels_past_the_collection(table, store_kind, fence_ttl) -> None:
     shard = table.shards()[0]
     faults = FaultStore(shard.site.store)
-    site = ShardSite(faults, faults, shard.id, shard.site.env)
+    site = ShardSite(faults, faults, shard.id, shard.site.env, fence_ttl=fence_ttl)
 
     class Place:
         pass
 
     place = Place()
     place.site, place.table_schema = site, shard.table_schema
-    a = WalAppender.open(place, fence_ttl=fence_ttl)
+    a = WalAppender.open(place)
     gate = faults.on("put_if_absent", paths.wal_path(shard.id, Position(2))).pause()
     batch = pa.RecordBatch.from_pylist(
         [{"id": 99, "v": 99, "_tombstone": False}], schema=shard.table_schema.wal

@@ -57,7 +57,7 @@ class World:
         site = self.site(self.raw)
         manifests = Manifests(site)
         claim = claim_shard(site, manifests)
-        appender = WalAppender(site, KEYED, claim, manifests=manifests, fence_ttl=0.0)
+        appender = WalAppender(site, KEYED, claim, manifests=manifests)
         first = Intake(KEYED).rows([{"k": 1, "v": 1}])
         appender.append(first)
         self.flush(manifests, claim.epoch, appender.next_position - 1, first)
@@ -65,7 +65,7 @@ class World:
 
     def site(self, store) -> ShardSite:
         env = Env(HandClock(), InlineThreads(), random.Random(next(self.numbers)))
-        return ShardSite(store, store, SHARD, env)
+        return ShardSite(store, store, SHARD, env, fence_ttl=0.0)
 
     def table(self, store) -> Table:
         return Table(core_on(self.site(store), KEYED))

@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import pyarrow as pa
@@ -72,8 +72,10 @@ class Bench:
     def rows(self, *ids: int) -> list[pa.RecordBatch]:
         return self.intake.rows([{"id": i, "x": float(i), "s": str(i)} for i in ids])
 
-    def open(self, **settings: float) -> WalAppender:
-        return WalAppender.open(self, **settings)
+    def open(self, *, fence_ttl: float | None = None) -> WalAppender:
+        if fence_ttl is not None:  # of the table: infinity takes the second lock of G-7 off
+            self.site = replace(self.site, fence_ttl=fence_ttl)
+        return WalAppender.open(self)
 
     def manifests(self) -> Manifests:
         return Manifests(self.site)

@@ -23,6 +23,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from weir.durations import Duration
 from weir.errors import (
     CommitConflict,
     FencedError,
@@ -40,12 +41,10 @@ from weir.log.manifests import Manifests
 from weir.log.ownership import Ownership
 from weir.log.site import HasSite, ShardSite
 from weir.log.wal_store import check_identity, check_presence
-from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, is_local
+from weir.store.api import LostAnswer, Meta, ObjectExists, ObjectMissing, is_local
 from weir.types import Epoch, Generation, Position
 
 log = logging.getLogger("weir.log")
-
-DEFAULT_FENCE_TTL = 60.0
 
 Token = tuple[str, int]
 """An exactly-once token: application and its batch number (P-2)."""
@@ -83,14 +82,11 @@ class WalAppender:
         claim: Claim,
         *,
         manifests: Manifests,
-        fence_ttl: float = DEFAULT_FENCE_TTL,
     ) -> None:
         self.site = site
         self.manifests = manifests
         self.claim = claim
-        self.ownership = Ownership(
-            manifests, claim.epoch, proof_began=claim.proof_began, fence_ttl=fence_ttl
-        )
+        self.ownership = Ownership(manifests, claim)
         self.bytes_written = 0
         self._encoder = EntryEncoder(schema, max_bytes=site.env.limits.entry_bytes)
         self._intake = Intake(schema)
@@ -112,15 +108,16 @@ class WalAppender:
         """The shut mark we owe: what was decided is carried out even if the store fails once."""
 
     @classmethod
-    def open(cls, shard: OpenShard, *, fence_ttl: float = DEFAULT_FENCE_TTL) -> WalAppender:
+    def open(cls, shard: OpenShard, *, fence_ttl: Duration | None = None) -> WalAppender:
         """Claim the shard and fence every older writer; a write. See `claim_shard` for what it
         raises.
 
         Rows that older writers left in the log stay there; this appender does not read them.
+        `fence_ttl` may be less than the table's own, never more.
         """
         manifests = Manifests(shard.site)
-        claim = claim_shard(shard.site, manifests)
-        return cls(shard.site, shard.table_schema, claim, manifests=manifests, fence_ttl=fence_ttl)
+        claim = claim_shard(shard.site, manifests, fence_ttl=fence_ttl)
+        return cls(shard.site, shard.table_schema, claim, manifests=manifests)
 
     @property
     def epoch(self) -> Epoch:
@@ -243,10 +240,13 @@ class WalAppender:
         """Return when the entry is at its position and counts."""
         sent_before, entry.sent, self._unsettled = entry.sent, True, entry
         try:
-            self.site.wal.put_if_absent(paths.wal_path(self.site.shard, position), entry.data)
+            path = paths.wal_path(self.site.shard, position)
+            stored = self.site.wal.put_if_absent(path, entry.data)
         except ObjectExists:
-            if not self._is_ours(position, entry):
+            ours = self._find_ours(position, entry)
+            if ours is None:
                 raise self._collided(position, entry) from None
+            stored = ours.last_modified
         except LostAnswer as lost:
             raise self._finish_unknown(position, entry, lost) from lost
         except WeirError:
@@ -255,7 +255,7 @@ class WalAppender:
         try:
             if self._is_mounted:
                 check_presence(self.site)
-            self.ownership.require()
+            self.ownership.require(stored)
         except FencedError as fenced:
             # The entry is there. Before the new owner's fence it counts, in a collected place it
             # does not (G-7b), and nobody can tell which without the new owner's log.
@@ -307,16 +307,16 @@ class WalAppender:
         with self._marks:
             self._opened_at = position
 
-    def _is_ours(self, position: Position, entry: Entry) -> bool:
-        """True when a proxy repeated our request and the answer is about the repetition, or when
-        the request was interrupted and had been applied."""
+    def _find_ours(self, position: Position, entry: Entry) -> Meta | None:
+        """Our entry, when a proxy repeated our request and the answer is about the repetition, or
+        when the request was interrupted and had been applied."""
         try:
-            data = self.site.wal.get(paths.wal_path(self.site.shard, position)).data
+            found = self.site.wal.get(paths.wal_path(self.site.shard, position))
         except ObjectMissing:
             raise self._collected(position, entry) from None
         except WeirError as error:
             raise self._finish_unknown(position, entry, error) from error
-        return data == bytes(entry.data)
+        return found.meta if found.data == bytes(entry.data) else None
 
     def _collected(self, position: Position, entry: Entry) -> WeirError:
         """What was there is gone: ours or not, nobody can tell any more (F-11)."""

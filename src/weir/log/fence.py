@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from weir.durations import Duration
 from weir.errors import (
     CommitConflict,
     CorruptEntry,
@@ -32,6 +33,7 @@ from weir.format.wal_entry import encode_fence
 from weir.format.wal_header import HEADER_BYTES, read_header
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
+from weir.log.ownership import LONG_AGO, Moment, proof_lifetime
 from weir.log.site import ShardSite
 from weir.log.tip import find_tip
 from weir.log.wal_store import WalMoved, settle
@@ -51,8 +53,10 @@ class Claim:
 
     manifest: ShardManifest
     fence: Position
-    proof_began: float
-    """Boottime at which the manifest read that proved our epoch began (G-7b)."""
+    proof: Moment = LONG_AGO
+    """When the manifest read that proved our epoch began (G-7b)."""
+    fence_ttl: float = 0.0
+    """Seconds for which that proof is trusted."""
 
     @property
     def epoch(self) -> Epoch:
@@ -64,14 +68,17 @@ def claim_shard(
     site: ShardSite,
     manifests: Manifests | None = None,
     *,
+    fence_ttl: Duration | None = None,
     pause: Callable[[str], None] = lambda _step: None,
 ) -> Claim:
     """Become the only writer of the shard; every older writer is fenced when this returns.
 
     Raises `SealedShard`, `FencedError` (a still newer writer came while we opened),
-    `UnknownOutcome` (the store never answered). About eight requests; `pause` is called with the
-    name of each step taken, for tests.
+    `UnknownOutcome` (the store never answered), and `InvalidInput` for a `fence_ttl` above the
+    table's, with nothing claimed. About eight requests; `pause` is called with the name of each
+    step taken, for tests.
     """
+    lifetime = proof_lifetime(site, fence_ttl)
     manifests = manifests or Manifests(site)
     for _ in range(CLAIM_ATTEMPTS):
         current, floors = manifests.latest_with_floors()
@@ -84,7 +91,8 @@ def claim_shard(
             log.info("claim.again shard=%s reason=%s", site.shard, conflict)
             continue
         pause("claimed")
-        return _fence(site, manifests, claimed, position, floors, pause)
+        claim = _fence(site, manifests, claimed, position, floors, pause)
+        return replace(claim, fence_ttl=lifetime)
     raise CommitConflict(
         f"{site}: lost {CLAIM_ATTEMPTS} races for the epoch; several processes are opening the "
         "same shard "
@@ -147,7 +155,7 @@ def _fence(
     for _ in range(FENCE_ATTEMPTS):
         entry = encode_fence(epoch, entry_id=str(site.env.new_id()))
         try:
-            site.wal.put_if_absent(paths.wal_path(site.shard, position), entry)
+            stored = site.wal.put_if_absent(paths.wal_path(site.shard, position), entry)
             break
         except ObjectExists:
             manifests.require_owner(manifests.require(), epoch)
@@ -161,7 +169,7 @@ def _fence(
     else:
         raise CommitConflict(f"{site}: no free position found after {FENCE_ATTEMPTS} tries")
     pause("fenced")
-    began = site.env.clock.boottime()
+    began = Moment.now(site.env.clock, stored)
     current, floors = manifests.latest_with_floors()
     _validate(site, manifests, current or claimed, floors, epoch, position)
     if site.wal is not site.store:
@@ -169,7 +177,7 @@ def _fence(
         # must not look like one without a gap (S-2, S-7).
         manifests.floors.raise_to("shut", position)
     log.info("shard.claimed shard=%s epoch=%d fence=%d", site.shard, epoch, position)
-    return Claim(manifest=current or claimed, fence=position, proof_began=began)
+    return Claim(manifest=current or claimed, fence=position, proof=began)
 
 
 def _validate(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
+from weir.config import FENCE_TTL
 from weir.env import Env
 from weir.store.api import Store
 
@@ -23,6 +24,9 @@ class ShardSite:
     """The id `wal` is recorded under; None: the log is beside the data (S-1)."""
     wal_after: int = 0
     """Entries at or below this position are in the store the log was in before (S-3)."""
+
+    fence_ttl: float = FENCE_TTL
+    """Seconds for which the table lets a writer trust a proof of ownership (G-7b)."""
 
     def __str__(self) -> str:
         return f"shard {self.shard} of {self.store.uri}"

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from weir.config import FENCE_TTL
 from weir.env import Env
 from weir.errors import (
     CommitConflict,
@@ -137,12 +138,20 @@ class WalStores:
     """The WAL stores of one table, each opened once. Safe to share between threads."""
 
     def __init__(
-        self, table: Callable[[], Store], env: Env, open_wal: Callable[[str], Store]
+        self,
+        table: Callable[[], Store],
+        env: Env,
+        open_wal: Callable[[str], Store],
+        fence_ttl: Callable[[], float] = lambda: FENCE_TTL,
     ) -> None:
-        """`table` gives the table's own store; `open_wal` opens one by URI, with its options."""
+        """`table` gives the table's own store; `open_wal` opens one by URI, with its options.
+
+        `fence_ttl` gives the table's own setting, the bound of every writer's (G-7b).
+        """
         self._table = table
         self._env = env
         self._open_wal = open_wal
+        self._fence_ttl = fence_ttl
         self._lock = env.threads.lock()
         self._opened: dict[str, Store] = {}
         self._places: dict[UUID, tuple[WalRecord, Store | None]] = {}
@@ -168,7 +177,7 @@ class WalStores:
     def beside(self, shard: UUID) -> ShardSite:
         """The shard with nothing but the table's own store: for all that never reads the log
         (S-5)."""
-        return ShardSite(self.store, self.store, shard, self._env)
+        return self._site(shard, WalRecord(), None)
 
     def site(self, shard: UUID, floors: FloorValues | None = None) -> ShardSite:
         """The shard with the store of its log, its identity checked when it is first met.
@@ -211,7 +220,13 @@ class WalStores:
 
     def _site(self, shard: UUID, record: WalRecord, wal: Store | None) -> ShardSite:
         return ShardSite(
-            self.store, wal or self.store, shard, self._env, record.store_id, record.after
+            self.store,
+            wal or self.store,
+            shard,
+            self._env,
+            record.store_id,
+            record.after,
+            self._fence_ttl(),
         )
 
     def stretch(self, shard: UUID, position: int) -> Stretch:

@@ -79,7 +79,12 @@ class Core:
                 return self.wal
             return open_store(uri, self.storage_options, env=self.env)
 
-        self.wal_stores = WalStores(lambda: self.store, self.env, open_wal)
+        self.wal_stores = WalStores(
+            lambda: self.store,
+            self.env,
+            open_wal,
+            lambda: self.record.writer_defaults.fence_ttl_s,
+        )
         self.wal_stores.alias = None if self.wal_uri == self.uri else self.wal_uri
 
     _known_schema: TableSchema | None = field(default=None, repr=False)

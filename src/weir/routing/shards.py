@@ -8,7 +8,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.errors import InvalidInput, NotAWeirTable
+from weir.errors import NotAWeirTable
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.format.sharding import Identity, Unsharded, Value
@@ -69,13 +69,6 @@ class Shard:
         `schema_for_writing` gave before, for who goes on with the columns it knows.
         """
         core = self._core
-        allowed = core.record.writer_defaults.fence_ttl_s
-        if config is not None and config.fence_ttl_s > allowed:
-            # Collection keeps fences for as long as the table's own value demands (G-7b).
-            raise InvalidInput(
-                f"fence_ttl={config.fence_ttl_s:g} s is more than the {allowed:g} s this table was "
-                "made with; use a smaller one"
-            )
         opened = open_writer(
             core.wal_stores,
             self.id,
@@ -103,7 +96,7 @@ class Shard:
             schema=schema_for_writing(self._core),
             lake=self._core.lake,
             belongs=self._belongs(),
-            fence_ttl=config.fence_ttl_s,
+            fence_ttl=config.fence_ttl,
         )
 
     def _belongs(self) -> Belongs | None:

@@ -334,7 +334,7 @@ class MemTables:
     ) -> None:
         """One manifest commit: the SSTable if any, and the R it allows; `tried`: its versions."""
         tried = [] if tried is None else tried
-        began = self._env.clock.boottime()
+        began = self._appender.ownership.moment()
 
         def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
             if entry is not None and is_published(self._appender.manifests, entry, current, tried):

@@ -21,12 +21,13 @@ from typing import Final
 
 import pyarrow as pa
 
+from weir.durations import Duration
 from weir.errors import CommitConflict
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import TableSchema
 from weir.lake.api import Lake
-from weir.log.appender import DEFAULT_FENCE_TTL, WalAppender
+from weir.log.appender import WalAppender
 from weir.log.fence import claim_shard
 from weir.log.intake import Intake, Owns
 from weir.log.manifests import Manifests
@@ -73,7 +74,7 @@ class Load:
         schema: TableSchema,
         lake: Lake,
         belongs: Owns | None = None,
-        fence_ttl: float = DEFAULT_FENCE_TTL,
+        fence_ttl: Duration | None = None,
     ) -> Load:
         """Claim the shard with a log that holds no live entry; `flush` sees to it and says where.
 
@@ -82,11 +83,9 @@ class Load:
         for _ in range(ATTEMPTS):
             site = flush()
             manifests = Manifests(site)
-            claim = claim_shard(site, manifests)
+            claim = claim_shard(site, manifests, fence_ttl=fence_ttl)
             if next(replay_entries(site, manifests, claim), None) is None:
-                appender = WalAppender(
-                    site, schema, claim, manifests=manifests, fence_ttl=fence_ttl
-                )
+                appender = WalAppender(site, schema, claim, manifests=manifests)
                 return Load(appender, schema=schema, lake=lake, belongs=belongs)
             log.info("load.again shard=%s", site.shard)
         raise CommitConflict(

@@ -108,10 +108,8 @@ class ShardWriter:
         # Before the claim: settings that do not fit the table leave no trace (M-2).
         indexes = WriterIndexes.plan(lake, schema, config, env=site.env, name=str(site.shard))
         manifests = Manifests(site)
-        claim = claim_shard(site, manifests)
-        appender = WalAppender(
-            site, schema, claim, manifests=manifests, fence_ttl=config.fence_ttl_s
-        )
+        claim = claim_shard(site, manifests, fence_ttl=config.fence_ttl)
+        appender = WalAppender(site, schema, claim, manifests=manifests)
         writer = cls(appender, schema=schema, lake=lake, config=config, belongs=belongs)
         began = site.env.clock.boottime()
         if config.enable_memtable:

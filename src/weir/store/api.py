@@ -14,11 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from weir.errors import StoreError
 
 Bytes = bytes | bytearray | memoryview
+
+
+SOMETIME: Final = float("nan")
+"""A time that is neither before nor after any other."""
 
 
 class ObjectExists(Exception):
@@ -71,8 +75,12 @@ class Store(Protocol):
     def supports_cas(self) -> bool:
         """True when `put_if_match` works here; local files do not offer it."""
 
-    def put_if_absent(self, path: str, data: Bytes) -> None:
-        """Create the object, whole or not at all, or raise `ObjectExists`. One request."""
+    def put_if_absent(self, path: str, data: Bytes) -> float | None:
+        """Create the object, whole or not at all, or raise `ObjectExists`. One request.
+
+        Returns when it was created, by the store's clock; None where the answer does not tell, and
+        `SOMETIME` where it does not and the put had to be repeated (F-18).
+        """
 
     def put(self, path: str, data: Bytes) -> None:
         """Create or replace the object. For hints only: what matters is never overwritten."""

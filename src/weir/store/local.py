@@ -64,19 +64,20 @@ class LocalStore:
         """The folder's absolute path."""
         return self._root
 
-    def put_if_absent(self, path: str, data: Bytes) -> None:
+    def put_if_absent(self, path: str, data: Bytes) -> float:
         """Write a file without a name, or a temporary one, then link it there: the atomic step."""
         target = self._base + check(path)
-        if not (self._has_unnamed and self._link_unnamed(target, path, data)):
-            self._link_temporary(target, path, data)
+        linked = self._link_unnamed(target, path, data) if self._has_unnamed else None
+        linked = linked or self._link_temporary(target, path, data)
         if self._fsync:
             self._sync_folders(target, path)
+        return linked
 
-    def _link_unnamed(self, target: str, path: str, data: Bytes) -> bool:
-        """True when `target` is there; False when this file system has no files without a name."""
+    def _link_unnamed(self, target: str, path: str, data: Bytes) -> float | None:
+        """When `target` was linked; None when this file system has no files without a name."""
         file = self._open_unnamed(target)
         if file is None:
-            return False
+            return None
         try:
             self._folders.require_in(file, path.rpartition("/")[0])
             _write(file, data)
@@ -84,6 +85,7 @@ class LocalStore:
                 os.fsync(file)
             # With a directory descriptor Python follows the link in /proc to the file itself.
             os.link(f"/proc/self/fd/{file}", target, src_dir_fd=file, follow_symlinks=True)
+            return os.fstat(file).st_ctime  # of the link; the mtime is from before
         except FileExistsError:
             raise self._exists(target, path) from None
         except OSError as error:
@@ -91,10 +93,9 @@ class LocalStore:
                 raise self._failed(error, path) from error
             # No /proc, say, or a folder removed as empty meanwhile: a temporary name does it.
             self._has_unnamed = error.errno == errno.ENOENT and os.path.exists("/proc/self/fd")
-            return False
+            return None
         finally:
             os.close(file)
-        return True
 
     def _open_unnamed(self, target: str) -> int | None:
         folder = target.rpartition("/")[0]
@@ -115,10 +116,11 @@ class LocalStore:
             self._sync_folders(target, path)
         return ObjectExists(path)
 
-    def _link_temporary(self, target: str, path: str, data: Bytes) -> None:
+    def _link_temporary(self, target: str, path: str, data: Bytes) -> float:
         temporary = self._write_temporary(target, data)
         try:
             os.link(temporary, target)
+            return os.stat(temporary).st_ctime
         except FileExistsError:
             raise self._exists(target, path) from None
         except OSError as error:
@@ -328,11 +330,9 @@ class LocalStore:
 
 
 def _write(file: int, data: Bytes) -> None:
-    written = os.write(file, data)
-    if written < len(data):  # signals and full disks: short writes are rare, but allowed
-        rest = memoryview(data)
-        while written < len(rest):
-            written += os.write(file, rest[written:])
+    rest = memoryview(data)
+    while rest:  # signals and full disks: short writes are rare, but allowed
+        rest = rest[os.write(file, rest) :]
 
 
 def _read(file: int, size: int) -> bytes:

@@ -46,12 +46,12 @@ class MemoryStore:
         """`memory://name/prefix`."""
         return f"memory://{self._name}/{self._lead}".rstrip("/")
 
-    def put_if_absent(self, path: str, data: Bytes) -> None:
+    def put_if_absent(self, path: str, data: Bytes) -> float:
         """Create under the lock."""
         with self._shelf.lock:
             if self._lead + path in self._shelf.blobs:
                 raise ObjectExists(path)
-            self._set(path, data)
+            return self._set(path, data).last_modified
 
     def put(self, path: str, data: Bytes) -> None:
         """Create or replace."""
@@ -64,7 +64,7 @@ class MemoryStore:
             blob = self._shelf.blobs.get(self._lead + check(path))
             if blob is None or blob.meta.etag != etag:
                 raise ObjectChanged(path)
-            return self._set(path, data)
+            return self._set(path, data).etag
 
     def get(self, path: str) -> Blob:
         """The stored bytes themselves; they are immutable."""
@@ -130,11 +130,11 @@ class MemoryStore:
         """The clock that stamps the objects: this process's."""
         return self._env.clock.wall()
 
-    def _set(self, path: str, data: Bytes) -> str:
+    def _set(self, path: str, data: Bytes) -> Meta:
         etag = str(next(self._shelf.versions))
         meta = Meta(check(path), len(data), self._env.clock.wall(), etag)
         self._shelf.blobs[self._lead + path] = Blob(bytes(data), meta)
-        return etag
+        return meta
 
 
 def _empty() -> Folder:

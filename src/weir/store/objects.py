@@ -90,7 +90,7 @@ class ObjStore:
         return self._uri
 
     def put_if_absent(self, path: str, data: Bytes) -> None:
-        """One PUT with `If-None-Match: *`."""
+        """One PUT with `If-None-Match: *`. obstore keeps the date of the response to itself."""
         check(path)
         self._run(
             path,

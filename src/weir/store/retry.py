@@ -17,6 +17,7 @@ from typing import TypeVar
 from weir.env import Env
 from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
 from weir.store.api import (
+    SOMETIME,
     Blob,
     Bytes,
     Folder,
@@ -82,7 +83,7 @@ class RetryingStore:
         """The inner store's."""
         return self.inner.supports_cas
 
-    def put_if_absent(self, path: str, data: Bytes) -> None:
+    def put_if_absent(self, path: str, data: Bytes) -> float | None:
         """Create, settling lost answers; `LostAnswer` when it stays unknown after the retries.
 
         A collision at the first attempt is passed on at once: nothing of ours can be there.
@@ -90,11 +91,11 @@ class RetryingStore:
         # The first attempt stands alone so that the common case costs one call and no closure.
         self.requests["put_if_absent"] += 1
         try:
-            self.inner.put_if_absent(path, data)
+            return self.inner.put_if_absent(path, data)
         except _FINAL:
             raise
         except StoreError as error:
-            self._settle(path, data, error)
+            return self._settle(path, data, error)
 
     def put(self, path: str, data: Bytes) -> None:
         """Repeated: the last write wins, and it is ours either way."""
@@ -200,13 +201,16 @@ class RetryingStore:
                 last = error
         raise last
 
-    def _settle(self, path: str, data: Bytes, last: StoreError) -> None:
-        """Repeat a put-if-absent whose first attempt failed, until its outcome is known."""
+    def _settle(self, path: str, data: Bytes, last: StoreError) -> float | None:
+        """Repeat a put-if-absent whose first attempt failed, until its outcome is known.
+
+        Much time may have passed meanwhile, which whoever asks is told (F-18).
+        """
         lost = last if isinstance(last, LostAnswer) else None
         for attempt in self._pauses():
             self.requests["put_if_absent"] += 1
             try:
-                self.inner.put_if_absent(path, data)
+                stored = self.inner.put_if_absent(path, data)
             except ObjectExists:
                 try:
                     found = self._find(path)
@@ -223,7 +227,7 @@ class RetryingStore:
                 if found.data != bytes(data):
                     raise
                 _log.info("store.put.settled path=%s attempts=%d", path, attempt)
-                return
+                return found.meta.last_modified
             except Exception as error:
                 if isinstance(error, StoreError) and not isinstance(error, _FINAL):
                     last = error
@@ -235,7 +239,7 @@ class RetryingStore:
                 raise
             else:
                 _log.info("store.put.settled path=%s attempts=%d", path, attempt)
-                return
+                return SOMETIME if stored is None else stored
         raise lost or last
 
     def _find(self, path: str) -> Blob | None:

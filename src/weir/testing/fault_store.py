@@ -175,9 +175,9 @@ class FaultStore:
         wanted = Fault(op, path, "delay")
         return [event for event in self.log if wanted.matches(event.op, [event.path])]
 
-    def put_if_absent(self, path: str, data: Bytes) -> None:
+    def put_if_absent(self, path: str, data: Bytes) -> float | None:
         """See `Store`."""
-        self._call("put_if_absent", [path], lambda: self.inner.put_if_absent(path, data))
+        return self._call("put_if_absent", [path], lambda: self.inner.put_if_absent(path, data))
 
     def put(self, path: str, data: Bytes) -> None:
         """See `Store`."""

@@ -173,7 +173,7 @@ def _write_closed(
     core: Core, site: ShardSite, manifest: ShardManifest, through: int
 ) -> tuple[list[SsTable], Position]:
     """The closed generations as SSTables nobody names yet, and the last position they cover."""
-    claim = Claim(manifest, Position(through), 0.0)
+    claim = Claim(manifest, Position(through))
     covered = Position(manifest.replay_after)
     made: list[SsTable] = []
     waiting: tuple[Generation, list[WalEntry]] | None = None

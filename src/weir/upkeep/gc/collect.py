@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
+from weir.config import FENCE_TTL
 from weir.durations import Duration, seconds
 from weir.env import Env
 from weir.errors import (
@@ -70,7 +71,7 @@ class Target:
     env: Env
     sites: Sequence[ShardSite]
     lake: Lake | None = None
-    fence_ttl: float = 60.0
+    fence_ttl: float = FENCE_TTL
     """The longest any writer of the table trusts a proof of ownership."""
     reclaimable: Callable[[], Collection[UUID]] = tuple
     """Checkpoints whose holder is gone for good (C-3)."""
