@@ -169,3 +169,14 @@ def test_g7b_a_record_made_without_a_wish_says_what_held(tmp_path):
     record = WriterConfig().to_record()
     assert record["fence_ttl"] == 60.0, "releases before this one read a number"
     assert WriterConfig.from_record(record).fence_ttl_s == 60.0
+
+
+def test_g7b_a_replacing_load_works_on_a_table_with_a_short_fence_ttl(tmp_path):
+    bulk = pytest.importorskip("weir.spark.bulk")
+    defaults = WriterConfig(fence_ttl=1)
+    uri = str(tmp_path / "t")
+    table = weir.create(uri, SHAPE, primary_key=["id"], writer_defaults=defaults)
+    with table.writer(WriterConfig(durable_write=False)) as writer:
+        writer.put([{"id": 1, "v": "a"}])
+    shard = table.shards()[0]
+    assert bulk.close_logs(weir.open(uri)) == {shard.id: 1}

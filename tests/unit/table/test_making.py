@@ -1,5 +1,7 @@
 """create, open, enable: what is accepted, what is refused, and that refusal writes nothing."""
 
+from dataclasses import replace
+
 import lance
 import pyarrow as pa
 import pytest
@@ -84,7 +86,7 @@ def test_open_finds_what_create_recorded(uri, tmp_path):
     assert table.primary_key == ("tenant", "id")
     assert table.sharding == weir.Bucket("id", 4)
     assert table.wal_uri == str(tmp_path / "wal")
-    assert table.writer_defaults == config
+    assert table.writer_defaults == replace(config, fence_ttl=60.0), "what held is written down"
     assert table.schema.names == SCHEMA.names
     assert [s.id for s in table.shards()] == [s.id for s in made.shards()]
     with table.writer() as writer:
