@@ -61,8 +61,8 @@ class Clock(Protocol):
         """Seconds on a clock that never goes back and also runs while the machine sleeps (G-7b)."""
 
     def wall(self) -> float:
-        """Seconds since 1970 by this machine; for people and logs, never for a safety decision
-        (G-3)."""
+        """Seconds since 1970 by this machine; for people and logs, never compared with another
+        clock (G-3). That it jumped is a reason to doubt a proof, never one to trust it (F-18)."""
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
@@ -102,9 +102,7 @@ class SystemClock:
         not."""
         if hasattr(time, "CLOCK_BOOTTIME"):
             return time.clock_gettime(time.CLOCK_BOOTTIME)
-        return (
-            time.monotonic()
-        )  # macOS: mach_continuous_time is not exposed; see docs/guarantees.md
+        return time.monotonic()  # macOS: Python does not offer mach_continuous_time
 
     def wall(self) -> float:
         """Seconds since 1970."""
