@@ -52,8 +52,8 @@ MUTANTS = (
     Mutant(
         "no fence in the log",
         "src/weir/log/fence.py",
-        "            site.wal.put_if_absent(paths.wal_path(site.shard, position), entry)\n",
-        "            position = Position(position - 1)\n",
+        "            stored = site.wal.put_if_absent(paths.wal_path(site.shard, position), entry)",
+        "            position, stored = Position(position - 1), None",
         soak(),
         "F-1",
     ),
@@ -93,9 +93,8 @@ MUTANTS = (
     Mutant(
         "exists is taken for ours",
         "src/weir/log/appender.py",
-        "            if not self._is_ours(position, entry):\n"
-        "                raise self._collided(position, entry) from None\n",
-        "            pass\n",
+        "        return found.meta if found.data == bytes(entry.data) else None\n",
+        "        return found.meta\n",
         soak(),
         "F-11",
     ),

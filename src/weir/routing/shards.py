@@ -8,7 +8,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.errors import NotAWeirTable
+from weir.errors import InvalidInput, NotAWeirTable
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.format.sharding import Identity, Unsharded, Value
