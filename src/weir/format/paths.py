@@ -278,6 +278,10 @@ def job_tokens_dir(shard: UUID) -> str:
 
 def token_dir(shard: UUID, app: str) -> str:
     """Markers of one application's exactly-once tokens (P-2); hashed: the name is the user's."""
-    digest = hashlib.sha256(app.encode("utf-8", "surrogatepass")).hexdigest()
     folder = job_tokens_dir(shard) if app.startswith(JOB_APP) else tokens_dir(shard)
-    return f"{folder}/{digest[:32]}"
+    return f"{folder}/{token_folder(app)}"
+
+
+def token_folder(app: str) -> str:
+    """The name of an application's folder."""
+    return hashlib.sha256(app.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -55,6 +55,8 @@ class TableRecord:
     writer_defaults: WriterConfig
     probe: Mapping[str, Any]
     created: float
+    former: tuple[tuple[int, Sharding], ...] = field(default=(), kw_only=True)
+    """Routings before this one: their shards know which batches they took in (P-6)."""
     extra: Mapping[str, Any]
     """Keys a later release added; kept when this one writes the next record."""
 
@@ -86,6 +88,7 @@ class TableRecord:
                 "writer_defaults": self.writer_defaults.to_record(),
                 "probe": dict(self.probe),
                 "created": self.created,
+                **({"former": _dump_former(self.former)} if self.former else {}),
             }
         )
 
@@ -103,8 +106,13 @@ _KNOWN = frozenset(
         "writer_defaults",
         "probe",
         "created",
+        "former",
     }
 )
+
+
+def _dump_former(former: Sequence[tuple[int, Sharding]]) -> list[Any]:
+    return [[version, to_record(sharding)] for version, sharding in former]
 
 
 def decode_record(data: bytes, path: str) -> TableRecord:
@@ -128,6 +136,7 @@ def decode_record(data: bytes, path: str) -> TableRecord:
             writer_defaults=WriterConfig.from_record(raw["writer_defaults"]),
             probe=dict(raw["probe"]),
             created=float(raw["created"]),
+            former=tuple((int(n), from_record(how, path)) for n, how in raw.get("former", ())),
             extra={k: v for k, v in raw.items() if k not in _KNOWN},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -202,5 +211,9 @@ def with_routing(
 ) -> TableRecord:
     """The record after resharding: new routes, the next routing version."""
     return replace(
-        record, sharding=sharding, routing=routing, routing_version=record.routing_version + 1
+        record,
+        sharding=sharding,
+        routing=routing,
+        routing_version=record.routing_version + 1,
+        former=(*record.former, (record.routing_version, record.sharding)),
     )

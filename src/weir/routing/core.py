@@ -67,6 +67,8 @@ class Core:
     """Where this handle wants the log; None: where it is, or where the record puts new shards."""
     live: dict[UUID, ShardWriter] = field(default_factory=dict, repr=False)
     """The latest writer this handle opened of each shard; a checkpoint flushes through them."""
+    sealed_tokens: dict[tuple[UUID, str], int] = field(default_factory=dict, repr=False)
+    """The highest batch number of an application in a shard of a former routing (P-6)."""
     wal_stores: WalStores = field(init=False, repr=False)
     fresh: FreshIndexes = field(init=False, repr=False)
     """What searches keep of rows in memory."""

@@ -17,6 +17,7 @@ from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.routing.core import Core
+from weir.routing.former import untaken
 from weir.shard.handover import open_writer
 from weir.shard.load import Load
 from weir.shard.writer import Belongs, ShardWriter
@@ -78,6 +79,8 @@ class Shard:
             config=config or core.record.writer_defaults,
             belongs=self._belongs(),
         )
+        if self.is_routed:
+            opened.once.untaken = untaken(core)
         core.live[self.id] = opened
         return opened
 

@@ -46,6 +46,7 @@ from weir.log.wal_store import (
 )
 from weir.records.chain import Chain
 from weir.shard.replay import Overtaken
+from weir.shard.tokens import Tokens
 from weir.shard.writer import Belongs, ShardWriter
 from weir.store.api import ObjectExists
 from weir.types import Epoch
@@ -124,7 +125,9 @@ def _site(
     flushing = replace(config, enable_memtable=True, index_configs=())
     with ShardWriter.open(site, schema=schema, lake=lake, config=flushing) as old:
         pause("claimed")
-        old.flush()
+        flushed = old.flush()
+        # P-6: while the log can still be read where it is.
+        Tokens(site).recover(None, epoch=old.epoch, through=flushed.replay_after)
         pause("flushed")
         manifests = Manifests(site)
         return _switch(stores, manifests, target, old.epoch, pause)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
+from weir.errors import StoreError
 from weir.format.wal_entry import check_token
 from weir.log.appender import Token, WalAppender
 from weir.shard.ack import Ack
 from weir.shard.tokens import Tokens, tokens_in_log
+from weir.types import Position
 
 Enqueue = Callable[[list[pa.RecordBatch], float | None, Sequence[Token]], Ack]
+Untaken = Callable[[str, int, list[pa.RecordBatch]], list[pa.RecordBatch]]
+"""Of the rows of a batch those that no shard of a former routing took in under its token."""
 
 
 class Once:
@@ -20,9 +25,15 @@ class Once:
     def __init__(self, appender: WalAppender, enqueue: Enqueue) -> None:
         self._appender = appender
         self._enqueue = enqueue
+        self.untaken: Untaken | None = None
+        """Set by who knows of former routings; None: there were none."""
         self._tokens = Tokens(appender.site)
         self._lock = appender.site.env.threads.lock()
         self._newest: dict[str, Ack] = {}
+        self._notes: dict[str, str] = {}
+        """By application, where it is noted that this writer's entries hold its tokens."""
+        self._unrecorded: set[str] = set()
+        """Applications whose newest token may be in the log only."""
         self._seen: dict[str, int] | None = None
         """Tokens met in the log since R; None until it was read for them."""
 
@@ -40,26 +51,54 @@ class Once:
             # neither in nor out before its entry is settled.
             before = self._newest.get(app)
             if before is not None:
-                before.wait(timeout)
+                self._settle(app, before, timeout)
             if version <= self.last_version(app):
                 return False
+            if self.untaken is not None:
+                left = self.untaken(app, version, batches)
+                if batches and not left:
+                    return False
+                batches = left
+            if app not in self._notes:
+                # P-6: before the entry. If we die before its token is recorded, and a native writer
+                # flushes it, whoever comes next reads the log from here.
+                after = Position(self._appender.next_position - 1)
+                self._notes[app] = self._tokens.begin(app, after, self._appender.epoch)
             ack = self._enqueue(batches, timeout, ((app, version),))
             self._newest[app] = ack
-            ack.wait(timeout)
-            if ack.rows:
-                # Recorded beside the log as well: a native writer may flush the entry without
-                # knowing of it.
-                self._tokens.record(app, version)
+            self._unrecorded.add(app)
+            self._settle(app, ack, timeout)
             return True
+
+    def _settle(self, app: str, ack: Ack, timeout: float | None) -> None:
+        """Wait for the entry, and record its token beside the log."""
+        ack.wait(timeout)
+        if app not in self._unrecorded:
+            return
+        if ack.rows:
+            self._tokens.record(app, max(number for name, number in ack.tokens if name == app))
+        self._unrecorded.discard(app)
+
+    def close(self) -> None:
+        """Take the notes back; called when the writer has ended well, and everything is durable."""
+        with self._lock:
+            known = [path for app, path in self._notes.items() if app not in self._unrecorded]
+            self._notes.clear()
+        # One that stays costs whoever comes next a look at the log, no more.
+        with contextlib.suppress(StoreError):
+            self._tokens.end(known)
 
     def last_version(self, app: str) -> int:
         """The highest batch number of `app` that is in, -1 before the first."""
+        claim = self._appender.claim
         if self._seen is None:
             # Replay would have met them: tokens whose writer died before it recorded them.
-            claim = self._appender.claim
             self._seen = tokens_in_log(
                 self._appender.site, claim.manifest.replay_after, claim.fence
             )
+        if app not in self._newest:
+            # Entries of a writer that died, flushed by one that knows no tokens (P-6).
+            self._tokens.recover(app, epoch=self._appender.epoch, through=claim.fence)
         newest = self._newest.get(app)
         ours = max((v for a, v in newest.tokens if a == app), default=-1) if newest else -1
         recorded = self._tokens.load(app)

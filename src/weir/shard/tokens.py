@@ -1,4 +1,4 @@
-"""Exactly-once tokens of a shard: per application the highest batch number that is in (P-2).
+"""Exactly-once tokens of a shard: per application the highest batch number that is in (P-2, P-6).
 
 A token rides in the log entry that holds its rows, so it is atomic with them. A batch too large for
 one entry is published by a manifest (`weir.shard.load`): its token is announced here, together with
@@ -6,11 +6,18 @@ the SSTables, before that manifest, and counts once a manifest has named them. B
 carries a token stops being read, it is recorded here for good: a create-only marker, the highest
 number counts. Neither collection nor compaction nor a native writer touches these, but for those of
 jobs that gave no application's name: such a token only has to outlive the job.
+
+A native writer flushes entries without knowing of tokens. So a writer notes here, before its first
+token of an application, from which position on its entries may hold some, and takes the note back
+when it closes with all of them recorded. The note of a writer that died tells whoever comes next
+what part of the log to read for tokens, above R or below.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from weir.errors import CorruptEntry
@@ -25,33 +32,73 @@ from weir.store.api import ObjectExists, ObjectMissing
 from weir.types import Epoch, Position
 
 _READS: Final = 16
+_CHUNK: Final = 256
 # Stored. Never change a value; add one.
 _ANNOUNCED: Final = "load-"
+_OPEN: Final = "open-"
 
 
-def tokens_in_log(site: ShardSite, after: int, last: int) -> dict[str, int]:
+def tokens_in_log(
+    site: ShardSite, after: int, last: int, *, epoch: Epoch | None = None
+) -> dict[str, int]:
     """Per application the highest batch number in the entries `(after, last]`.
 
-    A ranged read an entry, 16 at a time, and a whole one where there is a token. A collected entry
-    has none: whoever collected it recorded them.
+    With `epoch`, entries of later ones are of no interest. A ranged read an entry, 16 at a time,
+    and a whole one where there is a token. A collected entry has none: whoever collected it
+    recorded them.
     """
 
-    def look(position: int) -> tuple[tuple[str, int], ...]:
+    def look(position: int) -> tuple[int, tuple[tuple[str, int], ...]]:
         path = paths.wal_path(site.shard, Position(position))
         try:
             header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
             if header is not None and not header.may_hold_tokens:
-                return ()
-            data = site.wal.get(path).data
+                return header.epoch, ()
+            entry = decode_entry(site.wal.get(path).data, position=Position(position), path=path)
         except ObjectMissing:
-            return ()
-        return decode_entry(data, position=Position(position), path=path).tokens
+            return 0, ()
+        return entry.epoch, entry.tokens
 
     highest: dict[str, int] = {}
-    for tokens in site.env.threads.map(look, list(range(after + 1, last + 1)), workers=_READS):
-        for app, number in tokens:
-            highest[app] = max(number, highest.get(app, number))
+    for first in range(after + 1, last + 1, _CHUNK):
+        wanted = list(range(first, min(first + _CHUNK, last + 1)))
+        found = site.env.threads.map(look, wanted, workers=_READS)
+        for _, tokens in found:
+            for app, number in tokens:
+                highest[app] = max(number, highest.get(app, number))
+        if epoch is not None and max(seen for seen, _ in found) > epoch:
+            break
     return highest
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """Entries of `epoch` after `after` may hold tokens that are recorded nowhere else."""
+
+    path: str
+    epoch: Epoch
+    after: Position
+
+
+@dataclass(slots=True)
+class _Folder:
+    """What is known of one application, as listed."""
+
+    numbers: list[int] = field(default_factory=list)
+    announced: list[str] = field(default_factory=list)
+    notes: list[_Note] = field(default_factory=list)
+
+    def add(self, path: str) -> None:
+        name = path.rpartition("/")[2]
+        number = paths.parse_marker_name(name)
+        if number is not None:
+            self.numbers.append(number)
+        elif name.startswith(_ANNOUNCED):
+            self.announced.append(path)
+        elif name.startswith(_OPEN):
+            epoch, _, after = name.removeprefix(_OPEN).partition("-")
+            if epoch.isdigit() and after.isdigit():
+                self.notes.append(_Note(path, Epoch(int(epoch)), Position(int(after))))
 
 
 class Tokens:
@@ -65,14 +112,73 @@ class Tokens:
 
         More only while a batch of several SSTables is on its way, or its writer died.
         """
-        numbers, announced = self._list(app)
-        if announced:
+        found = self._list(app)
+        if found.announced:
             manifest = Manifests(self._site).latest()
             if manifest is not None:
-                self._settle(announced, manifest)
+                self._settle(found.announced, manifest)
             # Again: somebody else may have settled it, and pruned the manifest, meanwhile.
-            numbers, _ = self._list(app)
-        return max(numbers, default=None)
+            found = self._list(app)
+        return max(found.numbers, default=None)
+
+    def begin(self, app: str, after: Position, epoch: Epoch) -> str:
+        """Note that entries of `epoch` after `after` may hold tokens of `app`; where it is noted.
+
+        Before the first of them is written (P-6). One put.
+        """
+        path = f"{paths.token_dir(self._site.shard, app)}/{_OPEN}{epoch:020d}-{after:020d}"
+        with contextlib.suppress(ObjectExists):
+            self._site.store.put_if_absent(path, app.encode())
+        return path
+
+    def end(self, notes: Sequence[str]) -> None:
+        """Take notes back: all tokens they told of are recorded."""
+        if notes:
+            self._site.store.delete(list(notes))
+
+    def recover(self, app: str | None, *, epoch: Epoch, through: Position) -> None:
+        """Record what writers before `epoch` left in the log, up to `through`, the fence of that
+        claim; of all applications without `app`. One listing, and the log as far as it is noted.
+        """
+        folders = self._folders() if app is None else {"": self._list(app)}
+        for folder in folders.values():
+            notes = [note for note in folder.notes if note.epoch < epoch]
+            if not notes:
+                continue
+            after, last = min(n.after for n in notes), max(n.epoch for n in notes)
+            for name, number in tokens_in_log(self._site, after, through, epoch=last).items():
+                self.record(name, number)
+            self.end([note.path for note in notes])
+
+    def at(self, manifest: ShardManifest) -> dict[str, int]:
+        """By folder, the highest number of each application that is in by `manifest`.
+
+        Exactly those of rows up to R, and perhaps of entries that were durable when this was asked.
+        One listing, and the log where a writer died before it recorded its own.
+        """
+        known: dict[str, int] = {}
+        shard = self._site.shard
+        for name, folder in self._folders().items():
+            numbers = [*folder.numbers, *self._named(folder.announced, manifest)]
+            if numbers:
+                known[name] = max(numbers)
+            notes = [note for note in folder.notes if note.epoch < manifest.writer_epoch]
+            if not notes:
+                continue  # their own writer, which owns the shard, records before R passes
+            after, last = min(n.after for n in notes), max(n.epoch for n in notes)
+            found = tokens_in_log(self._site, after, manifest.replay_after, epoch=last)
+            for app, number in found.items():
+                key = paths.token_folder(app)
+                if paths.token_dir(shard, app) == f"{paths.tokens_dir(shard)}/{key}":
+                    known[key] = max(number, known.get(key, number))
+        return known
+
+    def carry(self, known: dict[str, int]) -> None:
+        """Record what `at` gave of another table's shard. A put each; idempotent."""
+        for folder, number in known.items():
+            path = paths.marker_path(f"{paths.tokens_dir(self._site.shard)}/{folder}", number)
+            with contextlib.suppress(ObjectExists):
+                self._site.store.put_if_absent(path, b"")
 
     def record(self, app: str, number: int) -> None:
         """Record `number` for `app`; keeps only the highest two markers. Idempotent."""
@@ -81,7 +187,7 @@ class Tokens:
             self._site.store.put_if_absent(paths.marker_path(folder, number), app.encode())
         except ObjectExists:
             return
-        below = sorted(self._list(app)[0])[:-2]
+        below = sorted(self._list(app).numbers)[:-2]
         if below:
             self._site.store.delete([paths.marker_path(folder, n) for n in below])
 
@@ -97,37 +203,51 @@ class Tokens:
         """Record what `manifest` proves to be in: called before SSTables leave it. Two lists."""
         shard = self._site.shard
         for folder in (paths.tokens_dir(shard), paths.job_tokens_dir(shard)):
-            found = [meta.path for meta in self._site.store.list(folder)]
-            self._settle([path for path in found if _is_announced(path)], manifest)
+            found = _Folder()
+            for meta in self._site.store.list(folder):
+                found.add(meta.path)
+            self._settle(found.announced, manifest)
 
-    def _list(self, app: str) -> tuple[list[int], list[str]]:
-        numbers, announced = [], []
+    def _list(self, app: str) -> _Folder:
+        found = _Folder()
         for meta in self._site.store.list(paths.token_dir(self._site.shard, app)):
-            number = paths.parse_marker_name(meta.path.rpartition("/")[2])
-            if number is not None:
-                numbers.append(number)
-            elif _is_announced(meta.path):
-                announced.append(meta.path)
-        return numbers, announced
+            found.add(meta.path)
+        return found
+
+    def _folders(self) -> dict[str, _Folder]:
+        """Of every application but single jobs."""
+        found: dict[str, _Folder] = {}
+        for meta in self._site.store.list(paths.tokens_dir(self._site.shard)):
+            name = meta.path.rpartition("/")[0].rpartition("/")[2]
+            found.setdefault(name, _Folder()).add(meta.path)
+        return found
 
     def _settle(self, announced: Sequence[str], manifest: ShardManifest) -> None:
         """Turn announcements into markers, and drop those that nobody can make true any more."""
-        named = {table.path for table in manifest.sstables}
         for path in announced:
-            try:
-                raw = codec.loads(self._site.store.get(path).data, path)
-            except ObjectMissing:
+            said = self._read(path, manifest)
+            if said is None:
                 continue
-            try:
-                app, number, epoch = str(raw["app"]), int(raw["number"]), int(raw["epoch"])
-                is_in = not named.isdisjoint(raw["sstables"])
-            except (KeyError, TypeError, ValueError) as error:
-                raise CorruptEntry(f"{path} announces no token: {error!r}") from error
+            app, number, epoch, is_in = said
             if is_in:
                 self.record(app, number)
             if is_in or manifest.writer_epoch > epoch:
                 self._site.store.delete([path])
 
+    def _named(self, announced: Sequence[str], manifest: ShardManifest) -> list[int]:
+        """Numbers announced whose SSTables `manifest` names."""
+        said = [self._read(path, manifest) for path in announced]
+        return [one[1] for one in said if one is not None and one[3]]
 
-def _is_announced(path: str) -> bool:
-    return path.rpartition("/")[2].startswith(_ANNOUNCED)
+    def _read(self, path: str, manifest: ShardManifest) -> tuple[str, int, int, bool] | None:
+        """Application, number and epoch of an announcement, and whether it is true by now."""
+        try:
+            raw = codec.loads(self._site.store.get(path).data, path)
+        except ObjectMissing:
+            return None
+        named = {table.path for table in manifest.sstables}
+        try:
+            is_in = not named.isdisjoint(raw["sstables"])
+            return str(raw["app"]), int(raw["number"]), int(raw["epoch"]), is_in
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptEntry(f"{path} announces no token: {error!r}") from error

@@ -83,7 +83,7 @@ class ShardWriter:
         )
         self._memtables: MemTables | None = None
         self._tags: GenerationTags | None = None
-        self._once = Once(appender, self._enqueue)
+        self.once = Once(appender, self._enqueue)
         self._told_at = appender.site.env.clock.boottime()
 
     @classmethod
@@ -149,11 +149,11 @@ class ShardWriter:
         Returns False when it was. Rows and token become durable together, in one conditional write.
         """
         batches = self.intake.rows(data)
-        return self._once.put(batches, app=app, version=version, timeout=timeout)
+        return self.once.put(batches, app=app, version=version, timeout=timeout)
 
     def last_version(self, app: str) -> int:
         """The highest batch number of `app` that is in this shard, -1 before the first."""
-        return self._once.last_version(app)
+        return self.once.last_version(app)
 
     async def aput(self, data: Any) -> Ack:
         """`put` for asyncio: returns when durable, without blocking the loop."""
@@ -200,6 +200,7 @@ class ShardWriter:
             if self._memtables is not None:
                 self._memtables.flush_all(lambda: None)
             self._appender.shut()
+            self.once.close()
         finally:
             self._group.stop()
             if self._memtables is not None:
@@ -376,7 +377,7 @@ class ShardWriter:
         memtables.attach(self._group)
         self._memtables = memtables
         entries = replay_entries(appender.site, appender.manifests, appender.claim, progress)
-        self._once.replayed(memtables.rebuild(entries, self.intake.stored))
+        self.once.replayed(memtables.rebuild(entries, self.intake.stored))
 
     def _readable(self, call: str) -> MemTables:
         memtables = self._require_memtables(call)

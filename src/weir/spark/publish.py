@@ -20,6 +20,7 @@ from weir.config import WriterConfig
 from weir.errors import FencedError, UnknownOutcome
 from weir.format.sharding import Value
 from weir.routing.core import Core
+from weir.routing.former import untaken
 from weir.routing.shards import Shard
 from weir.shard.load import Load
 from weir.shard.tokens import Tokens
@@ -75,7 +76,9 @@ class ShardSink:
         """Write what is left, and make all of it visible with its token."""
         try:
             if self._load is not None:
-                self._load.add(self._take())
+                rows = self._untaken(self._take())
+                if rows.num_rows:
+                    self._load.add(rows)
                 self._load.publish(app=self._token.app, version=self._token.version)
                 self.applied = True
             elif self._batches and not self._skips:
@@ -95,12 +98,22 @@ class ShardSink:
         self._batches, self._bytes = [], 0
         return rows
 
+    def _untaken(self, rows: pa.Table) -> pa.Table:
+        """Without what shards of a former routing took in; `put_once` sees to it by itself."""
+        left = untaken(self._core)
+        if left is None:
+            return rows
+        batches = left(self._token.app, self._token.version, rows.to_batches())
+        return pa.Table.from_batches(batches, rows.schema)
+
     def _spill(self) -> None:
         """Too much for one entry: what is held becomes a chunk of a load, unless the batch is in.
 
         Who is fenced in the middle fails, and the whole batch is tried again with its rows.
         """
-        rows = self._take()
+        rows = self._untaken(self._take())
+        if not rows.num_rows:
+            return
         if self._load is None and not self._skips:
             token = self._token
             shard = Shard(self._core, self._core.ensure_shard(self._value), self._value)

@@ -32,7 +32,6 @@ from weir.routing.core import Core
 from weir.spark.layout import Layout
 from weir.spark.places import Place, flag, number
 from weir.spark.publish import ENTRY_BYTES, ShardSink, Token
-from weir.spark.resharded import not_yet_in
 from weir.spark.staging import Stage, Staged, read_staged, remove_staged
 from weir.spark.types import check_written, from_spark
 
@@ -96,9 +95,7 @@ class Sink:
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
         table = self.place.current()
         schema = table.schema
-        left = not_yet_in(table.core, token)
-        shaped = (from_spark(batch, schema, self.marker) for batch in batches if batch.num_rows)
-        rows = (part for batch in shaped for part in left(batch))
+        rows = (from_spark(batch, schema, self.marker) for batch in batches if batch.num_rows)
         if self.layout is not None:
             if token is None:
                 raise InvalidInput("a stream outside of a query has no batch id; leave out layout")
@@ -162,16 +159,14 @@ class Sink:
     def _publish_rerouted(self, core: Core, files: Sequence[Staged], token: Token) -> None:
         """The table was resharded since the rows were staged: sort them anew."""
         sinks: dict[Value, ShardSink] = {}
-        left = not_yet_in(core, token)
         limit = min(self.entry_bytes, REROUTED_BYTES)
         try:
             for file in files:
                 for batch in read_staged(core, file):
-                    for rows in left(batch):
-                        for value, part in core.router.split(rows):
-                            if value not in sinks:
-                                sinks[value] = ShardSink(core, value, token, entry_bytes=limit)
-                            sinks[value].add(part)
+                    for value, part in core.router.split(batch):
+                        if value not in sinks:
+                            sinks[value] = ShardSink(core, value, token, entry_bytes=limit)
+                        sinks[value].add(part)
             for sink in sinks.values():
                 sink.finish()
         finally:

@@ -40,6 +40,7 @@ from weir.records.resharding import Resharding, append_resharding, read_reshardi
 from weir.records.table import TableRecord, TableRecords, with_routing
 from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
 from weir.routing.shards import Shard
+from weir.shard.tokens import Tokens
 from weir.types import Generation
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.compact.plan import find_waiting
@@ -208,7 +209,9 @@ def seal(core: Core, shard: UUID) -> None:
             return
         try:
             with Shard(core, shard, None, is_routed=False).writer(config) as writer:
-                writer.flush()
+                flushed = writer.flush()
+                # P-6: heirs ask what a sealed shard has recorded, and read no log.
+                Tokens(writer.site).recover(None, epoch=writer.epoch, through=flushed.replay_after)
                 manifests.update(_sealed, epoch=writer.epoch)
             return
         except (FencedError, SealedShard) as lost:

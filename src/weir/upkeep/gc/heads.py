@@ -62,9 +62,9 @@ def record_tokens(site: ShardSite, positions: list[int]) -> None:
     where tokens are in use pay: one ranged read an entry, and a whole one where there is a token.
     In a place that was collected already only a zombie's entry can be, and its rows are not in.
     """
-    folder = paths.token_dir(site.shard, "").rpartition("/")[0]
-    names, _ = site.store.list_folder(folder)
-    if not names:
+    folders = (paths.tokens_dir(site.shard), paths.job_tokens_dir(site.shard))
+    # Before its first token a writer notes it there, so that none is missed (P-6).
+    if not any(site.store.list_folder(folder)[0] for folder in folders):
         return
     found: list[tuple[int, str, int]] = []
     for start in range(0, len(positions), _CHUNK):

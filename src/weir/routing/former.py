@@ -1,0 +1,81 @@
+"""A batch that was taken in, in whole or in part, before the table was resharded (P-2, P-6).
+
+Tokens are kept by shard, and resharding makes new shards without any. So the rows of a batch are
+looked up where the former routings put them: what such a shard had taken in is passed over. Those
+shards are sealed: what they know never changes, and a handle asks for it once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.format import paths
+from weir.format.sharding import Router, Sharding, Unsharded, shard_id
+from weir.records.table import TableRecord, TableRecords
+from weir.routing.core import Core
+from weir.shard.once import Untaken
+from weir.shard.tokens import Tokens
+
+_KNOWN_MAX: Final = 10_000
+
+
+def former_routings(core: Core, record: TableRecord) -> tuple[tuple[int, Sharding], ...]:
+    """Every routing before that of `record` and its sharding, oldest first.
+
+    The record names them; of one that an older release wrote, the records before it are asked.
+    """
+    known = dict(record.former)
+    for version in range(1, record.routing_version):
+        if version not in known:
+            older = TableRecords(core.store).at_routing(version)
+            if older is not None:
+                known[version] = older.sharding
+    return tuple(sorted(known.items()))
+
+
+def untaken(core: Core) -> Untaken | None:
+    """Gives the rows of a batch that no shard of a former routing took in; None: all are."""
+    if core.record.routing_version == 1:
+        return None
+    record = core.record
+    former: list[tuple[int, Sharding]] = []  # asked for when the first batch comes
+
+    def rows(app: str, version: int, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        if app.startswith(paths.JOB_APP):
+            return batches  # of one job, which knows one routing
+        if not former:
+            former.extend(former_routings(core, record))
+        for number, sharding in former:
+            batches = [
+                part
+                for batch in batches
+                for part in _left(core, sharding, number, app, version, batch)
+            ]
+        return batches
+
+    return rows
+
+
+def _left(
+    core: Core, sharding: Sharding, number: int, app: str, version: int, batch: pa.RecordBatch
+) -> list[pa.RecordBatch]:
+    if not isinstance(sharding, Unsharded) and sharding.column not in batch.schema.names:
+        return [batch]  # the column is gone, and with it the way to tell
+    return [
+        part
+        for value, part in Router(sharding).split(batch)
+        if _highest(core, shard_id(sharding, value, number), app) < version
+    ]
+
+
+def _highest(core: Core, shard: UUID, app: str) -> int:
+    known = core.sealed_tokens
+    if (shard, app) not in known:
+        if len(known) >= _KNOWN_MAX:
+            known.clear()
+        recorded = Tokens(core.beside(shard)).load(app)
+        known[shard, app] = -1 if recorded is None else recorded
+    return known[shard, app]
