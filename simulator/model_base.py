@@ -125,12 +125,10 @@ class ModelBase(LanceBase):
 
     @property
     def compacted(self) -> Mapping[UUID, int]:
-        """The marks, and what an announced fold brought that is in this version."""
+        """The marks, and what a fold noted that is not marked yet."""
         found = dict(self.marked)
-        for told in self.header["announced"].values():
-            if told["witness"] in self.header["files"]:
-                for shard, number in told["generations"].items():
-                    found[UUID(shard)] = max(number, found.get(UUID(shard), 0))
+        for shard, number in sorted(self.header["noted"].items()):
+            found[UUID(shard)] = max(number, found.get(UUID(shard), 0))
         return found
 
     @property
@@ -139,10 +137,6 @@ class ModelBase(LanceBase):
         marks = {shard: Generation(n) for shard, n in self.marked.items()}
         specs = tuple(ShardingSpec(n, (_UNSHARDED,)) for n in self.header.get("specs", ()))
         return MemWalDetails(1, specs, (), False, marks, {}, {})
-
-    def names_file(self, path: str) -> bool:
-        """True when a fold added that file."""
-        return path in self.header["files"]
 
     def scan(
         self,

@@ -5,8 +5,8 @@ pylance's own threads and randomness escape the baton, so the mass runs use this
 keeps to the
 same contract (tests/contract holds both to it): an SSTable is complete or not there, a base version
 is a
-put-if-absent of the next number, a fold planned before a fence cannot be committed after it, an
-announced fold counts
+put-if-absent of the next number, a fold planned before a fence cannot be committed after it, a
+fold counts
 from its commit on.
 """
 
@@ -82,7 +82,7 @@ class ModelLake:
 
     def create_base(self) -> int:
         """An empty base."""
-        header = {"version": 0, "marked": {}, "files": [], "announced": {}, "properties": {}}
+        header = {"version": 0, "marked": {}, "noted": {}, "properties": {}}
         empty = ModelBase(header, self._schema.plain.empty_table(), self._schema)
         return self._commit(empty, {"kind": "create"})
 
@@ -211,22 +211,6 @@ class ModelLake:
         """A version that changes nothing; folds planned before it are dead."""
         return self._rebased(lambda base: self._commit(base, {FENCE: token, "kind": "fence"}))
 
-    def announce_fold(
-        self, job: str, generations: Mapping[UUID, int], fragment: str, *, planned_at: int
-    ) -> None:
-        """Tell which generations the job brings, and take back what was told before its plan."""
-        settled = set(self.open_base(planned_at).header["announced"])
-        told = {
-            "generations": {str(shard): n for shard, n in generations.items()},
-            "witness": json.loads(fragment)["files"][0]["path"],
-        }
-
-        def commit(base: ModelBase) -> int:
-            kept = {k: v for k, v in base.header["announced"].items() if k not in settled}
-            return self._commit(base, {"kind": "config"}, announced={**kept, job: told})
-
-        self._rebased(commit)
-
     def commit_fold(
         self,
         changes: Changes,
@@ -235,8 +219,10 @@ class ModelLake:
         planned_at: int,
         fold_id: str,
         properties: Mapping[str, str],
+        folded: Mapping[UUID, int] | None = None,
+        hide: Any = None,
     ) -> int:
-        """One commit with the rows and the properties, once; over a fence or another fold never."""
+        """One commit with rows, properties and note, once; over a fence or another fold never."""
         for version, told in self.commit_properties(after_version=claim.fenced_at):
             if version > planned_at:
                 continue
@@ -253,8 +239,8 @@ class ModelLake:
             if done is not None:
                 return done
             try:
-                named = [*target.header["files"], *files]
-                return self._commit(target, told, rows=rows, files=named, borrowed=None)
+                noted = {str(s): g for s, g in {**target.compacted, **(folded or {})}.items()}
+                return self._commit(target, told, rows=rows, noted=noted, borrowed=None)
             except ObjectExists:
                 target = self.open_base(target.version + 1)
                 if target.properties["kind"] not in {"mark", "config"}:

@@ -342,12 +342,12 @@ MUTANTS = (
         "L-1",
     ),
     Mutant(
-        "a fold that is not announced",
+        "a fold that says nothing of itself",
         "src/weir/upkeep/compact/run.py",
-        "        if not keyed and changes.added:\n",
-        "        if False:\n",
+        "            folded=job.marks,\n",
+        "            folded={},\n",
         soak(6000, "compaction"),
-        "L-5",
+        "L-7",
     ),
     Mutant(
         "a dead compactor's commit is forgotten",
@@ -1128,12 +1128,44 @@ MUTANTS = (
         tests("tests/rules/test_edges_ownership.py", "-k", "g7b"),
         "G-7b",
     ),
+    Mutant(
+        "a fold known by nothing that others leave alone",
+        "src/weir/lake/fold_commit.py",
+        "    told = folded_into(base.dataset)\n",
+        "    return {}\n    told = folded_into(base.dataset)\n",
+        tests("tests/rules/test_edges_base.py", "-k", "l7"),
+        "L-7",
+    ),
+    Mutant(
+        "what others brought to the base is not looked at",
+        "src/weir/lake/fold_commit.py",
+        "    return together([kept, hide(latest.version, others)]) if others else kept\n",
+        "    return kept\n",
+        tests("tests/rules/test_edges_base.py", "-k", "l8"),
+        "L-8",
+    ),
+    Mutant(
+        "a replacing load that is no job",
+        "src/weir/upkeep/loads.py",
+        "    hold.plan(job)\n",
+        "    hold.require()\n",
+        tests("tests/rules/test_edges_loads.py", "-k", "completed"),
+        "L-7",
+    ),
+    Mutant(
+        "older rows stay above a load",
+        "src/weir/upkeep/loads.py",
+        "        if all(folded.get(shard, 0) >= number for shard, number in marks.items()):\n",
+        "        if True:\n",
+        tests("tests/rules/test_edges_loads.py", "-k", "l9"),
+        "L-9",
+    ),
 )
 
 
 def copy_tree(target: Path) -> None:
     """What tests need, without version control and environments."""
-    for name in ("src", "tests", "tools", "docs"):
+    for name in ("src", "tests", "simulator", "tools", "docs"):
         if (ROOT / name).exists():
             ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
             shutil.copytree(ROOT / name, target / name, ignore=ignore)

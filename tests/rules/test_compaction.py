@@ -13,8 +13,9 @@ import pytest
 
 import weir
 from weir.errors import CommitConflict
+from weir.lake import fold_commit
 from weir.lake.base import fold
-from weir.lake.base.fold import FOLD
+from weir.lake.fold_commit import FOLD
 from weir.upkeep.compact import cut as compact_cut
 from weir.upkeep.compact import jobs as compact_jobs
 from weir.upkeep.compact import tasks as compact_tasks
@@ -133,7 +134,7 @@ def test_l4_death_after_any_step_is_completed_by_the_next_run(
     assert compact(other.core).job is None
 
 
-@pytest.mark.parametrize("step", ["announced", "committed", "marked"])
+@pytest.mark.parametrize("step", ["written", "committed", "marked"])
 def test_l5_an_append_only_row_is_never_read_twice(tmp_path: Path, step: str) -> None:
     table = make(tmp_path, keyed=False)
     model = fill(table, keyed=False)
@@ -154,13 +155,13 @@ def test_l5_an_append_only_row_is_never_read_twice(tmp_path: Path, step: str) ->
     assert rows_of(table, checkpoint=pinned[0]) == model
 
 
-def test_l5_without_the_announcement_rows_are_read_twice(
+def test_l7_without_the_note_rows_are_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: it is the announcement that keeps the readers right."""
+    """The control: it is the fold's note that keeps the readers right."""
     table = make(tmp_path, keyed=False)
     model = fill(table, keyed=False)
-    monkeypatch.setattr(type(table.core.lake), "announce_fold", lambda *_, **__: None)
+    monkeypatch.setattr(fold_commit, "with_note", lambda schema, _folded: schema)
     with pytest.raises(Died):
         compact(table.core, pause=dies_at("committed"))
     assert rows_of(weir.open(table.uri)).total() == 2 * model.total()
@@ -170,20 +171,17 @@ def test_l4_a_fenced_compactor_cannot_talk_over_its_successor(tmp_path: Path) ->
     table = make(tmp_path, keyed=False)
     model = fill(table, keyed=False)
     second = weir.open(table.uri)
-    checked: list[Rows] = []
 
     def late(now: str) -> None:
         # The first has written its files; the second takes over, commits, and is not yet marked
-        # when the first goes on to announce and to commit.
+        # when the first goes on to commit.
         if now == "written":
             with pytest.raises(Died):
                 compact(second.core, lease=0, pause=dies_at("committed"))
-        if now == "announced":
-            checked.append(rows_of(weir.open(table.uri)))
 
     with pytest.raises(CommitConflict):
         compact(table.core, pause=late)
-    assert checked == [model]
+    assert rows_of(weir.open(table.uri)) == model
     compact(second.core, lease=0)
     assert in_base(table) == rows_of(table) == model
 

@@ -12,6 +12,7 @@ from weir.env import SYSTEM
 from weir.errors import CommitConflict
 from weir.format.base_manifest import ShardingField, ShardingSpec
 from weir.format.schema import TOMBSTONE
+from weir.lake import fold_commit
 from weir.lake.base import adopt, fold
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.memory import MemoryStore
@@ -147,7 +148,7 @@ def test_a_fold_is_committed_once_whoever_asks_again(keyless):
     ]
     assert made[0] == made[1]
     assert pairs(keyless.lake.open_base().scan()) == [(1, 1)]
-    assert keyless.lake.find_commit(fold.FOLD, "a", after_version=planned) == made[0]
+    assert keyless.lake.find_commit(fold_commit.FOLD, "a", after_version=planned) == made[0]
 
 
 def test_l4_a_fold_planned_before_a_fence_is_dead(keyed):
@@ -173,16 +174,18 @@ def test_marks_rise_and_never_fall(keyed):
     assert keyed.lake.open_base().compacted == {SHARD: 3}
 
 
-def test_l5_an_announced_fold_counts_from_its_commit_on(keyless):
+def test_l7_a_fold_counts_from_its_commit_on(keyless):
     mine = claim(keyless, "me")
     planned = keyless.lake.open_base().version
     changes = keyless.changes([(1, 1)])
-    keyless.lake.announce_fold("a", {SHARD: 2}, changes.added[0], planned_at=planned)
     assert keyless.lake.open_base().compacted.get(SHARD, 0) == 0
-    keyless.lake.commit_fold(changes, claim=mine, planned_at=planned, fold_id="a", properties={})
+    keyless.lake.commit_fold(
+        changes, claim=mine, planned_at=planned, fold_id="a", properties={}, folded={SHARD: 2}
+    )
     assert keyless.lake.open_base().compacted == {SHARD: 2}
+    assert keyless.lake.open_base().marked.get(SHARD, 0) == 0
     keyless.lake.mark_compacted({SHARD: 2})
-    assert keyless.lake.open_base().compacted == {SHARD: 2}
+    assert keyless.lake.open_base().compacted == keyless.lake.open_base().marked == {SHARD: 2}
 
 
 def test_old_versions_stay_readable_and_protected_ones_survive_clean_up(keyed):

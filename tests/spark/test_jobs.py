@@ -84,18 +84,22 @@ def test_bulk_load_makes_fills_and_replaces_a_table(spark: SparkSession, tmp_pat
     table = weir.open(uri)
     assert report.rows == 1000
     assert in_weir(table) == once(rows)
-    # Into a table that is alive: base rows are replaced, fresher rows stay on top.
-    put(table, {5: "fresh"})
-    more = dict.fromkeys(range(500, 1500), "second") | {5: "second"}
+    # Into a table that is alive (L-9): what is loaded later wins over what waits, deletes too.
+    put(table, {5: "fresh", 6: "fresh"})
+    with table.writer() as writer:
+        writer.delete([7, 8])
+    more = dict.fromkeys(range(500, 1500), "second") | {5: "second", 7: "second"}
     weir.spark.bulk_load(frame(spark, more), uri)
-    assert in_weir(table) == once(rows | more | {5: "fresh"})
+    now = {key: v for key, v in (rows | {6: "fresh"} | more).items() if key != 8}
+    assert in_weir(table) == once(now)
+    table.compact()
+    assert in_weir(table) == once(now)
     with pytest.raises(Exception, match="twice"):
         weir.spark.bulk_load(
             frame(spark, more).union(frame(spark, {7: "x", 8: "y"})).union(frame(spark, {7: "z"})),
             uri,
         )
-    assert in_weir(table) == once(rows | more | {5: "fresh"})
-    table.compact()
+    assert in_weir(table) == once(now)
     weir.spark.bulk_load(frame(spark, {1: "only"}), uri, replace=True)
     assert in_weir(table) == once({1: "only"})
     put(table, {2: "after"})

@@ -76,7 +76,15 @@ class Mortal:
         return call
 
 
-LAKE_WRITES = ("protect_version", "release_version", "restore", "fence_base", "replace_mem_wal")
+LAKE_WRITES = (
+    "protect_version",
+    "release_version",
+    "restore",
+    "fence_base",
+    "replace_mem_wal",
+    "commit_fold",
+    "mark_compacted",
+)
 
 
 class MortalLake:

@@ -16,8 +16,9 @@ from weir.format import paths
 from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
+from weir.lake import fold_commit
 from weir.lake.api import SsTableInfo
-from weir.lake.base import adopt, announce, fence, fold, history, versions
+from weir.lake.base import adopt, fence, fold, history, versions
 from weir.lake.base.blocks import RowBlocks
 from weir.lake.base.resident_keys import ResidentKeys
 from weir.lake.base.view import LanceBase
@@ -228,12 +229,6 @@ class PylanceLake:
         """Commit a fence: no fold planned before it can be committed any more; its version."""
         return fence.fence_base(self.datasets, token)
 
-    def announce_fold(
-        self, job: str, generations: Mapping[UUID, int], fragment: str, *, planned_at: int
-    ) -> None:
-        """Before the fold of an append-only table: what it brings, and a fragment it adds."""
-        announce.announce_fold(self.datasets, job, generations, fragment, planned_at=planned_at)
-
     def commit_fold(
         self,
         changes: fold.Changes,
@@ -242,15 +237,23 @@ class PylanceLake:
         planned_at: int,
         fold_id: str,
         properties: Mapping[str, str],
+        folded: Mapping[UUID, int] | None = None,
+        hide: fold_commit.Hide | None = None,
     ) -> int:
-        """Make `changes` part of the base, once; the version. `CommitConflict`: plan anew."""
-        return fold.commit_fold(
+        """Make `changes` part of the base, once; the version. `CommitConflict`: plan anew.
+
+        `folded`: the generations whose rows are in the base with them. `hide`: see `fold_commit`.
+        """
+        return fold_commit.commit_fold(
             self.datasets,
+            self.open_base,
             changes,
             claim=claim,
             planned_at=planned_at,
             fold_id=fold_id,
             properties=properties,
+            folded=folded or {},
+            hide=hide,
         )
 
     def fold_local(
@@ -277,13 +280,14 @@ class PylanceLake:
             planned_at=planned.version,
             fold_id=fold_id,
             properties=properties,
+            folded=marks,
         )
         self.mark_compacted(marks)
         return version
 
     def mark_compacted(self, marks: Mapping[UUID, int]) -> int | None:
         """Tell native readers which generations are in the base; None when they know already."""
-        return fold.mark_compacted(self.datasets, self.open_base, marks)
+        return fold_commit.mark_compacted(self.datasets, self.open_base, marks)
 
     def find_commit(self, key: str, value: str, *, after_version: int) -> int | None:
         """The newest version above `after_version` whose commit has that property, or None."""
@@ -291,4 +295,5 @@ class PylanceLake:
 
     def commit_properties(self, *, after_version: int) -> Iterator[tuple[int, Mapping[str, str]]]:
         """(version, properties) of each commit above `after_version`, newest first."""
-        return history.commits(self.datasets, after=after_version)
+        found = history.commits(self.datasets, after=after_version)
+        return ((commit.version, commit.properties) for commit in found)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.format.schema import COLUMN_MARK, FIELD_ID, TOMBSTONE, TableSchema, table_schema
+from weir.lake.folded import NOTE
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField  # declared in stubs only
@@ -41,7 +42,9 @@ def base_schema(dataset: lance.LanceDataset) -> TableSchema:
 
 
 def _with_id(field: pa.Field, lance_field: LanceField) -> pa.Field:
-    metadata = {**(field.metadata or {}), FIELD_ID: str(lance_field.id()).encode()}
+    # A fold's note is of a version, not of the table: the schema stays the same through folds.
+    kept = {k: v for k, v in (field.metadata or {}).items() if k != NOTE.encode()}
+    metadata = {**kept, FIELD_ID: str(lance_field.id()).encode()}
     return pa.field(
         field.name, _typed(field.type, lance_field.children()), field.nullable, metadata
     )

@@ -1,7 +1,8 @@
 """Bulk load: a DataFrame straight into the base table, distributed, in one commit.
 
-The rows do not pass the log: writers' rows are newer and stay on top, and a change feed does not
-see the load. Keys must be unique in the DataFrame; base rows with the same keys are replaced.
+The rows do not pass the log: a change feed does not see the load. Keys must be unique in the
+DataFrame; rows with the same keys that were written before the call are replaced, wherever they
+are, and what writers write while it runs is newer and stays on top (L-9).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import weir
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.lake.base import fold
 from weir.lake.base.view import LanceBase
+from weir.lake.fold_commit import hide_nothing
 from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
 from weir.spark.console import Show, shown
@@ -30,6 +32,7 @@ from weir.spark.staging import STAGING
 from weir.spark.types import arrow_schema, check_written, from_spark
 from weir.upkeep.compact.cut import fragment_shares
 from weir.upkeep.exclusive import Hold, without_compaction
+from weir.upkeep.loads import close_logs, commit_replacing, fold_older
 from weir.upkeep.tasks import Progress
 
 ROWS = "weir.bulk"
@@ -60,10 +63,12 @@ def bulk_load(
     """Write `df` into the base of the table at `uri`, made with that key when there is none.
 
     All or nothing, in one commit. `replace` puts the rows in the place of everything the table
-    held when the commit was planned; rows written by others meanwhile stay. Raises `InvalidInput`
-    when a key occurs twice in `df`, `CommitConflict` when a compaction took over in the middle
-    (this process was not heard of for 15 minutes): run it again. `tasks`: into how many files at
-    least.
+    held when the commit was planned; rows written by others meanwhile stay. On a table with a key,
+    and with `replace`, writers of shards whose log holds rows are fenced: those rows are older and
+    are put below the load first. Raises `InvalidInput` when a key occurs twice in `df`,
+    `CommitConflict` when a compaction is at work or took over in the middle (this process was not
+    heard of for 15 minutes), or another program changed the base: run it again. `tasks`: into how
+    many files at least.
     """
     place = Place(uri, dict(storage_options or {}))
     table = _table(place, df, primary_key, sharding)
@@ -72,11 +77,11 @@ def bulk_load(
     lake = cast("PylanceLake", core.lake)
     job = uuid.uuid4().hex
     spark = df.sparkSession
-    marks: dict[uuid.UUID, int] = {}
+    if table.primary_key and not replace:
+        fold_older(core, SparkRunner(spark, place, group="weir-bulk"))
     with shown(progress, uri, spark) as show, without_compaction(core) as hold:
         tell = hold.telling(show)
-        if replace:
-            marks = close_logs(table)
+        ended = close_logs(core) if replace else ()
         base = lake.open_base()
         old = [] if replace else [fragment for fragment, _ in base.fragments()]
         count = tasks or max(slots_of(spark), 1)
@@ -94,7 +99,9 @@ def bulk_load(
             parts += _hide(spark, place, core, base, keys, rows, tell)
         changes = fold.together(parts)
         if replace:
-            version = commit_replacing(lake, hold, base, changes.added, marks, job, rows)
+            version = commit_replacing(
+                core, hold, base, changes.added, ended, job_id=job, properties={ROWS: str(rows)}
+            )
         else:
             version = _commit(lake, hold, base, changes, job, rows)
     core.store.delete(keys)
@@ -124,29 +131,6 @@ def _table(place: Place, df: DataFrame, primary_key: Any, sharding: Any) -> weir
     return table
 
 
-def commit_replacing(
-    lake: PylanceLake,
-    hold: Hold,
-    base: LanceBase,
-    added: Sequence[str],
-    marks: Mapping[uuid.UUID, int],
-    job: str,
-    rows: int,
-) -> int:
-    """One base commit: the fragments `added` instead of everything `base` and `marks` hold.
-
-    With nothing added there is nothing to announce `marks` by: a crash right after the commit
-    leaves the rows of those generations, and the same call again removes them.
-    """
-    if marks and added:
-        lake.announce_fold(job, marks, added[0], planned_at=base.version)
-    gone = tuple(fragment for fragment, _ in base.fragments())
-    version = _commit(lake, hold, base, fold.Changes((), gone, tuple(added)), job, rows)
-    if marks:
-        lake.mark_compacted(marks)
-    return version
-
-
 def _commit(
     lake: PylanceLake, hold: Hold, base: LanceBase, changes: fold.Changes, job: str, rows: int
 ) -> int:
@@ -157,21 +141,8 @@ def _commit(
         planned_at=base.version,
         fold_id=job,
         properties={ROWS: str(rows)},
+        hide=None if base.schema.primary_key else hide_nothing,
     )
-
-
-def close_logs(table: weir.Table) -> dict[uuid.UUID, int]:
-    """Everything written so far into SSTables; the generations that a replacing load ends."""
-    marks = {}
-    for shard in table.shards():
-        manifest = shard.manifest()
-        if not manifest.status:
-            with shard.writer(weir.WriterConfig()):
-                pass
-            manifest = shard.manifest()
-        if manifest.sstables:
-            marks[shard.id] = max(int(entry.generation) for entry in manifest.sstables)
-    return marks
 
 
 def _spread(df: DataFrame, key: Sequence[str], count: int) -> DataFrame:

@@ -23,9 +23,10 @@ from weir.log.intake import Intake
 from weir.merge.levels import MemLevel, shaped
 from weir.merge.merge import winners
 from weir.routing.core import Core
-from weir.spark.bulk import close_logs, commit_replacing
+from weir.spark.bulk import ROWS
 from weir.spark.staging import Staged, read_staged
 from weir.upkeep.exclusive import without_compaction
+from weir.upkeep.loads import close_logs, commit_replacing
 
 WORKERS: Final = 2
 """Shards written at once; each holds one staged file and the keys of its shard."""
@@ -40,7 +41,7 @@ def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) ->
     core = table.core
     lake = cast("PylanceLake", core.lake)
     with without_compaction(core) as hold:
-        marks = close_logs(table)
+        ended = close_logs(core)
         base = lake.open_base()
 
         schema = base.schema
@@ -61,7 +62,9 @@ def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) ->
         done = core.env.threads.map(one, list(staged.values()), workers=WORKERS)
         added = fold.together(changes for changes, _ in done).added
         count = sum(rows for _, rows in done)
-        return commit_replacing(lake, hold, base, added, marks, job, count)
+        return commit_replacing(
+            core, hold, base, added, ended, job_id=job, properties={ROWS: str(count)}
+        )
 
 
 @dataclass(frozen=True)

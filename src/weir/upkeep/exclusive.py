@@ -1,4 +1,4 @@
-"""Keeps compactors away while the base is changed in another way (restore, reshard).
+"""Keeps compactors away while the base is changed in another way (restore, reshard, loads).
 
 The same claim compactors take: a record in their chain, then a fence in the base. A compactor that
 was at work cannot commit any more; one that comes later finds the claim. A job that died after its
@@ -16,7 +16,7 @@ from weir.lake.base.fence import FENCE
 from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
 from weir.upkeep.compact.finish import Finisher
-from weir.upkeep.compact.jobs import JobRecord, Jobs, Renewal
+from weir.upkeep.compact.jobs import Job, JobRecord, Jobs, Renewal
 from weir.upkeep.compact.run import CompactReport
 from weir.upkeep.tasks import Progress
 
@@ -38,6 +38,21 @@ class Hold:
     def telling(self, progress: Progress | None) -> Progress:
         """`progress`, with the claim renewed on the way, for work that outlasts the lease."""
         return self._renewal.telling(progress)
+
+    def plan(self, job: Job) -> None:
+        """Note a job that is about to be committed: whoever comes next completes it (L-4).
+
+        `CommitConflict` when a compactor took the claim over meanwhile.
+        """
+        self._renewal.step("planned", job)
+
+    def finish(self, job: Job) -> None:
+        """What follows the commit of a job that was planned."""
+        Finisher(self._core, CompactReport()).finish(job)
+
+    def end(self) -> None:
+        """Give the claim back."""
+        self._renewal.step("done", None)
 
     def require(self) -> None:
         """Raise `CommitConflict` when a compactor took the claim over meanwhile."""
@@ -83,4 +98,4 @@ def without_compaction(core: Core) -> Iterator[Hold]:
     hold = Hold(core, record)
     yield hold
     # Not in a `finally`: what was left half done is found by whoever takes the claim over.
-    jobs.step(hold.record, "done", None)
+    hold.end()

@@ -1,11 +1,12 @@
 """Fencing compactors of one base table by Lance's own conflict rules (L-4).
 
 Lance rebases a late commit on whatever came before it, so that a stalled compactor could fold rows
-a second time. What it never rebases is an `Update` over a `Merge`. A fence is therefore a `Merge`
-that changes nothing: the same fragments, the same schema. Every fold is an `Update`, also one that
-only adds rows; planned on a version before a fence, it cannot be committed after it. Holds for an
-empty table, for tables without a key, and between any two processes, with the put-if-absent of the
-manifest as the only referee. Appends of other tools pass (`preserves_nullability`).
+a second time. What it never rebases is a `Merge` over another, nor an `Update` over a `Merge` (as
+releases up to 0.1.0 fold). A fence is therefore a `Merge` that changes nothing: the same fragments,
+the same schema; a fold is one too (`fold_commit`), and looks for foreign fences in every version up
+to the one it is committed on. Holds for an empty table, for tables without a key, and between any
+two processes, with the put-if-absent of the manifest as the only referee. Appends of other tools
+pass (`preserves_nullability`).
 
 (`LanceDataset.commit(commit_lock=...)` looks like the tool for this but is not: by its public
 source Lance, under a lock, looks for the manifest and then puts it without a condition, so a holder
@@ -20,7 +21,7 @@ import lance
 from lance import LanceOperation
 
 from weir.errors import CommitConflict, InvalidInput
-from weir.lake.base.history import commits
+from weir.lake.base.history import Commit
 from weir.lake.datasets import Datasets
 from weir.lake.lance_errors import lance_errors
 
@@ -64,19 +65,14 @@ def fence_base(datasets: Datasets, token: str) -> int:
     ) from last
 
 
-def check_fence(datasets: Datasets, token: str, *, fenced_at: int, planned_at: int) -> None:
-    """Raise `CommitConflict` when somebody else fenced the table between our fence and our plan.
+def check_fence(datasets: Datasets, token: str, commit: Commit) -> None:
+    """Raise `CommitConflict` when that commit is somebody else's fence.
 
-    A plan made after a foreign fence would pass Lance's check although the claim is lost.
+    Whoever commits on top of one would pass Lance's check although the claim is lost.
     """
-    if planned_at < fenced_at:
-        raise InvalidInput(
-            f"{datasets.uri}: planned on version {planned_at}, before the own fence {fenced_at}"
+    owner = commit.properties.get(FENCE)
+    if owner is not None and owner != token:
+        raise CommitConflict(
+            f"{datasets.uri}: another compactor fenced the table at version {commit.version};"
+            " this one stops and leaves its files to garbage collection"
         )
-    for version, properties in commits(datasets, after=fenced_at, until=planned_at):
-        owner = properties.get(FENCE)
-        if owner is not None and owner != token:
-            raise CommitConflict(
-                f"{datasets.uri}: another compactor fenced the table at version {version};"
-                " this one stops and leaves its files to garbage collection"
-            )

@@ -1,42 +1,29 @@
 """Folding rows into the base table: whole in one process, or in pieces on many.
 
-Keeps
-  L-4  one base commit holds the deletes, the new rows and the properties that tell of them; the
-       mark in the MemWAL index follows and may be repeated. A stalled compactor is fenced (`fence`)
-A fold may be planned, lose, and be thrown away at any moment before its commit: all it leaves are
-files that no version names.
+A fold may be planned, lose, and be thrown away at any moment before its commit (`fold_commit`): all
+it leaves are files that no version names.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
-from uuid import UUID
 
-import lance
 import numpy as np
 import pyarrow as pa
 from lance import LanceOperation
 from lance.fragment import FragmentMetadata, write_fragments
-from lance.mem_wal import CompactedSsTable
 
 from weir.env import Env
-from weir.errors import CommitConflict, InvalidInput, StoreError
+from weir.errors import InvalidInput
 from weir.format.keys import pk_values
 from weir.keys.keyset import KeySet
 from weir.keys.numbers import is_whole
-from weir.lake.base.fence import check_fence, fence_base
-from weir.lake.base.history import find_commit
 from weir.lake.base.view import LanceBase
-from weir.lake.datasets import Datasets
 from weir.lake.lance_errors import lance_errors
 from weir.lake.whole_buffers import unsliced
-
-# Stored. Never change a value; add one.
-FOLD: Final = "weir.fold"
-"""Property of a fold's commit; its value is the fold's id, unique to one plan."""
 
 INDEX_PAYS_ROWS_PER_KEY: Final = 20_000
 """From so many base rows per key on, asking the key's index beats reading the key column.
@@ -50,7 +37,6 @@ FIND_BATCH_ROWS: Final = 131_072
 FIND_WORKERS: Final = 2
 ROWS_PER_FILE: Final = 1_048_576
 BYTES_PER_FILE: Final = 8 * 1024**3
-_COMMIT_ATTEMPTS_MAX: Final = 20
 _ROW_BITS: Final = np.uint64(0xFFFFFFFF)
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
@@ -122,7 +108,7 @@ def _delete_joined(base: LanceBase, keys: pa.Table, *, use_index: bool) -> Chang
         )
     operation = cast("LanceOperation.Update", transaction.operation)
     return Changes(
-        updated=tuple(_to_text(fragment) for fragment in operation.updated_fragments),
+        updated=tuple(to_text(fragment) for fragment in operation.updated_fragments),
         removed=tuple(int(i) for i in operation.removed_fragment_ids),
     )
 
@@ -195,7 +181,7 @@ def hide_rows(base: LanceBase, fragment_id: int, offsets: Offsets) -> Changes:
         left = base.fragment(fragment_id).delete_rows(offsets.tolist())
     if left is None:
         return Changes(removed=(fragment_id,))
-    return Changes(updated=(_to_text(left),))
+    return Changes(updated=(to_text(left),))
 
 
 def key_set(base: LanceBase, keys: pa.Table) -> KeySet:
@@ -230,7 +216,7 @@ def write_rows(
             max_bytes_per_file=bytes_per_file,
         )
     return Changes(
-        added=tuple(_to_text(fragment) for fragment in fragments if fragment.physical_rows)
+        added=tuple(to_text(fragment) for fragment in fragments if fragment.physical_rows)
     )
 
 
@@ -271,107 +257,6 @@ def together(parts: Iterable[Changes]) -> Changes:
     )
 
 
-def commit_fold(
-    datasets: Datasets,
-    changes: Changes,
-    *,
-    claim: Claim,
-    planned_at: int,
-    fold_id: str,
-    properties: Mapping[str, str],
-) -> int:
-    """Make `changes`, planned on version `planned_at`, part of the base; return their version.
-
-    All or nothing, and once: called again with the same `fold_id` it finds the earlier commit.
-    Raises `CommitConflict` when another compactor fenced the table since, or a fragment that this
-    fold touches was changed (by `compact_files`, say): plan anew if the claim still holds. Appends
-    and index builds of others are gone around.
-    """
-    check_fence(datasets, claim.token, fenced_at=claim.fenced_at, planned_at=planned_at)
-    planned = datasets.at(planned_at)
-    transaction = lance.Transaction(
-        read_version=planned_at,
-        operation=LanceOperation.Update(
-            removed_fragment_ids=list(changes.removed),
-            updated_fragments=[FragmentMetadata.from_json(text) for text in changes.updated],
-            new_fragments=[FragmentMetadata.from_json(text) for text in changes.added],
-            update_mode="rewrite_rows",
-            # As Lance's merge does: no index may claim to cover the new fragments.
-            fields_for_preserving_frag_bitmap=list(range(planned.max_field_id + 1)),
-        ),
-        transaction_properties={**properties, FOLD: fold_id},
-    )
-    what = f"committing fold {fold_id} of {datasets.uri} planned on version {planned_at}"
-    for _ in range(_COMMIT_ATTEMPTS_MAX):
-        # An earlier attempt may have been applied although its answer was lost.
-        done = find_commit(datasets, FOLD, fold_id, after=planned_at)
-        if done is not None:
-            return done
-        try:
-            # No retries inside: Lance would rebase over our own commit when its answer was lost.
-            with lance_errors(what):
-                made = lance.LanceDataset.commit(planned, transaction, max_retries=0)
-        except CommitConflict as conflict:
-            if "preempted" in str(conflict) or "incompatible" in str(conflict).lower():
-                raise
-            continue  # somebody else got the version number; that put of ours is dead
-        except StoreError as error:
-            return _settle(datasets, claim, fold_id, planned_at, error)
-        return int(made.version)
-    raise CommitConflict(f"{what}: {_COMMIT_ATTEMPTS_MAX} commits of others got in before it")
-
-
-def _settle(
-    datasets: Datasets, claim: Claim, fold_id: str, planned_at: int, error: StoreError
-) -> int:
-    """The version the fold is in, after a commit without an answer; else `error`.
-
-    The put may still be under way. A fence takes the version it aims at, or finds it taken: after
-    it the fold is in the history or never will be.
-    """
-    fenced_at = fence_base(datasets, claim.token)
-    done = find_commit(datasets, FOLD, fold_id, after=planned_at, until=fenced_at)
-    if done is None:
-        raise error
-    return done
-
-
-def mark_compacted(
-    datasets: Datasets, open_latest: Callable[[], LanceBase], marks: Mapping[UUID, int]
-) -> int | None:
-    """Record in the MemWAL index that these generations are in the base, for native readers.
-
-    Marks that are there already are left out; None when nothing is left to do. One commit. A mark
-    never goes back, so two compactors may both try.
-    """
-    for _ in range(_COMMIT_ATTEMPTS_MAX):
-        base = open_latest()
-        due = {shard: g for shard, g in marks.items() if g > base.marked.get(shard, 0)}
-        if not due:
-            return None
-        try:
-            _mark(datasets, base, due)
-        except CommitConflict:
-            continue
-        return datasets.latest().version
-    raise CommitConflict(f"{datasets.uri}: others keep committing while generations are marked")
-
-
-def _mark(datasets: Datasets, base: LanceBase, marks: Mapping[UUID, int]) -> None:
-    if base.mem_wal is None:
-        raise InvalidInput(f"{datasets.uri} has no MemWAL index; nothing can be marked compacted")
-    # A handle of its own: a merge moves the one it is called on.
-    dataset = datasets.open(datasets.uri, base.version)
-    # An empty merge, the one operation of pylance that carries marks; it joins on any column.
-    column = base.schema.primary_key[:1] or tuple(base.schema.arrow.names[:1])
-    with lance_errors(f"marking generations of {datasets.uri} as compacted"):
-        builder = dataset.merge_insert(list(column)).when_matched_update_all()
-        builder.mark_sstables_as_compacted(
-            [CompactedSsTable(str(shard), generation) for shard, generation in marks.items()]
-        )
-        builder.execute(dataset.schema.empty_table())
-
-
 def _as_stored(rows: Any, schema: pa.Schema) -> Any:
     """Rows under the base's own fields: Lance compares nullability and metadata too."""
     if rows.schema.names != schema.names and set(rows.schema.names) >= set(schema.names):
@@ -380,5 +265,6 @@ def _as_stored(rows: Any, schema: pa.Schema) -> Any:
     return type(rows).from_arrays(unsliced(rows).columns, schema=target)
 
 
-def _to_text(fragment: FragmentMetadata) -> str:
+def to_text(fragment: FragmentMetadata) -> str:
+    """A fragment as it travels in `Changes`; equal for the same files and deletion vector."""
     return json.dumps(fragment.to_json())

@@ -7,16 +7,27 @@ as the version they made; `cleanup` ends them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import lance
 
 from weir.errors import SnapshotExpired
 from weir.lake.datasets import Datasets
 from weir.lake.lance_errors import lance_errors
 
 
-def commits(
-    datasets: Datasets, *, after: int, until: int | None = None
-) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """(version, properties) of each commit above `after`, newest first. One read a version.
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What made one version."""
+
+    version: int
+    properties: Mapping[str, str]
+    is_restore: bool
+    """It put an older version in the place of the one before."""
+
+
+def commits(datasets: Datasets, *, after: int, until: int | None = None) -> Iterator[Commit]:
+    """The commit of each version above `after`, newest first. One read a version.
 
     Raises `SnapshotExpired` when one of them was cleaned up: what it said can no longer be known.
     """
@@ -26,20 +37,30 @@ def commits(
         try:
             with lance_errors(f"reading the commit of {datasets.uri} version {version}"):
                 transaction = dataset.read_transaction(version)
+        except TypeError as error:
+            if "RewrittenIndex" not in str(error):
+                raise
+            # pylance 14 cannot show the commit of a compaction of files that moved an index. It was
+            # read, and is none of weir's.
+            yield Commit(version, {}, is_restore=False)
+            continue
         except Exception as error:
             raise SnapshotExpired(
                 f"{datasets.uri}: the commit of version {version} cannot be read (cleaned up?),"
                 f" so what happened since version {after} is unknown; plan anew"
             ) from error
-        properties = None if transaction is None else transaction.transaction_properties
-        yield version, properties or {}
+        if transaction is None:
+            yield Commit(version, {}, is_restore=False)
+            continue
+        is_restore = isinstance(transaction.operation, lance.LanceOperation.Restore)
+        yield Commit(version, transaction.transaction_properties or {}, is_restore)
 
 
 def find_commit(
     datasets: Datasets, key: str, value: str, *, after: int, until: int | None = None
 ) -> int | None:
     """The newest version above `after` whose commit has that property, or None."""
-    for version, properties in commits(datasets, after=after, until=until):
-        if properties.get(key) == value:
-            return version
+    for commit in commits(datasets, after=after, until=until):
+        if commit.properties.get(key) == value:
+            return commit.version
     return None

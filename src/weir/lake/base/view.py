@@ -14,9 +14,9 @@ from weir.errors import MissingEntry
 from weir.format.base_manifest import BaseManifest, MemWalDetails
 from weir.format.schema import TableSchema
 from weir.keys.index import rows_of_keys
-from weir.lake.base.announce import announced_folds
 from weir.lake.base.resident_keys import ResidentKeys, identity
 from weir.lake.filters import filter_batches, filter_columns, is_for_lance
+from weir.lake.folded import folded_into
 from weir.lake.lance_errors import lance_errors
 from weir.lake.literals import key_filter
 from weir.lake.live_rows import has_dense_deletes, scan_past_deletes
@@ -60,27 +60,18 @@ class LanceBase:
     def compacted(self) -> Mapping[UUID, int]:
         """Per shard the highest generation folded into this version (L-2).
 
-        The marks of the MemWAL index, and what a fold between its commit and its mark announced
-        (L-4): its rows are here, so its generations count.
+        The marks of the MemWAL index, and what a fold between its commit and its mark noted (L-7):
+        its rows are here, so its generations count.
         """
         compacted = dict(self.marked)
-        for announced in announced_folds(self.dataset):
-            for shard, generation in announced.beyond(self).items():
-                compacted[shard] = max(generation, compacted.get(shard, 0))
+        for shard, generation in folded_into(self.dataset).items():
+            compacted[shard] = max(generation, compacted.get(shard, 0))
         return compacted
 
     @property
     def marked(self) -> Mapping[UUID, int]:
         """Per shard the highest generation marked in the MemWAL index, for native readers."""
         return {} if self.mem_wal is None else self.mem_wal.compacted
-
-    def names_file(self, path: str) -> bool:
-        """True when one of this version's fragments has a data file of that name."""
-        return any(
-            file.path == path
-            for fragment in self.dataset.get_fragments()
-            for file in fragment.metadata.files
-        )
 
     @cached_property
     def mem_wal(self) -> MemWalDetails | None:

@@ -76,6 +76,15 @@ def make_tasks(
     ]
 
 
+def hide_tasks(job: Job, base: LanceBase, fragments: Sequence[int], slots: int) -> list[Task]:
+    """Look for the job's keys in those fragments of a later version than the one planned on."""
+    snapshot = replace(job.snapshot, base_version=base.version).to_json()
+    return [
+        {"run": "compact.tasks.hide_rows", "snapshot": snapshot, "cluster": False, **share}
+        for share in fragment_shares(base, _ALL_ROWS, slots, only=frozenset(fragments))
+    ]
+
+
 def _one_piece(base: LanceBase) -> int:
     """How many keys one task in process may hold."""
     dtype = pk_type(base.schema.key_schema, base.schema.primary_key)
@@ -180,9 +189,11 @@ def _unit_weight(unit: Unit, one: Waiting) -> tuple[int, int]:
     return int(one.tail.rows * share), int(one.tail.nbytes * share)
 
 
-def fragment_shares(base: LanceBase, rows: int, slots: int) -> list[dict[str, Any]]:
+def fragment_shares(
+    base: LanceBase, rows: int, slots: int, *, only: frozenset[int] | None = None
+) -> list[dict[str, Any]]:
     """The base's fragments in shares of about equal rows, for tasks that look for `rows` keys."""
-    fragments = base.fragments()
+    fragments = [(f, count) for f, count in base.fragments() if only is None or f in only]
     total = sum(count for _, count in fragments)
     aim = max(1, min(FRAGMENT_ROWS, total // max(1, slots)))
     shares: list[list[int]] = []

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from weir.errors import CommitConflict, FencedError, SnapshotExpired
 from weir.format.manifest import ShardManifest
-from weir.lake.base.fold import FOLD
+from weir.lake.fold_commit import FOLD
 from weir.lake.index import released_generation
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.manifests import Manifests
@@ -62,8 +62,7 @@ class Finisher:
                 raise SnapshotExpired(f"its commit {version} is at or below the base floor")
         except SnapshotExpired as gone:
             self.report.notes.append(f"job {job.id}: {gone}")
-            # Then only an announcement tells, which is in the version itself; with a key the rows
-            # are folded again.
+            # Then the base itself tells, which has a note of every fold that is in it (L-7).
             base = self._lake.open_base()
             self._lake.mark_compacted(base.compacted)
             version = None

@@ -197,6 +197,13 @@ class Renewal:
             except StoreError as error:
                 log.warning("compact.renew.failed reason=%s", error)
 
+    def step(self, state: State, job: Job | None) -> JobRecord:
+        """The next step of the claim; `CommitConflict` when somebody else took over."""
+        with self._lock:
+            self.record = self._jobs.step(self.record, state, job)
+            self._told_at = self._env.clock.boottime()
+            return self.record
+
     def telling(self, progress: Progress | None) -> Progress:
         """`progress`, with the claim renewed on the way."""
 

@@ -4,7 +4,7 @@ Keeps
   L-4  claim, fence, plan, tasks, one base commit with the progress of all shards in its properties,
        marks for native readers, pruned manifests, done: who dies between two is completed by the
        next run, and of two at once one wins
-  L-5  readers see every row once at each of these moments (`weir.lake.base.announce`)
+  L-5  readers see every row once at each of these moments (`weir.lake.folded`)
   L-6  logs are folded only of sealed shards, of tables whose writers are WAL-only, or when asked
 docs/internals/compaction.md tells it in order.
 """
@@ -23,11 +23,12 @@ from weir.errors import CommitConflict, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.lake.base.fold import ROWS_PER_FILE, Changes, Claim, together
+from weir.lake.fold_commit import hide_nothing
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.site import ShardSite
 from weir.routing.core import Core, HasCore
 from weir.types import Position
-from weir.upkeep.compact.cut import make_tasks
+from weir.upkeep.compact.cut import hide_tasks, make_tasks
 from weir.upkeep.compact.finish import Finisher
 from weir.upkeep.compact.jobs import PROGRESS, Job, JobRecord, Jobs, Renewal
 from weir.upkeep.compact.logs import publish_closed
@@ -176,10 +177,11 @@ class _Run:
         )
         renewal = Renewal(jobs, record, self.core.env)
         try:
-            results = self.runner.run(self.core, tasks, renewal.telling(self.progress))
+            tell = renewal.telling(self.progress)
+            results = self.runner.run(self.core, tasks, tell)
             self.pause("written")
             changes = together(Changes.from_json(result["changes"]) for result in results)
-            version = self._commit(job, claim, changes, keyed=bool(base.schema.primary_key))
+            version = self._commit(job, claim, changes, tell)
         except (MissingEntry, SnapshotExpired) as gone:
             latest = jobs.latest()
             if latest is None or latest.seq != renewal.record.seq:
@@ -211,16 +213,23 @@ class _Run:
     def _is_young(self, record: JobRecord, lease: float) -> bool:
         return lease > 0 and self.core.store.now() - record.written < lease
 
-    def _commit(self, job: Job, claim: Claim, changes: Changes, *, keyed: bool) -> int:
-        if not keyed and changes.added:
-            self.lake.announce_fold(job.id, job.marks, changes.added[0], planned_at=job.planned_at)
-            self.pause("announced")
+    def _commit(self, job: Job, claim: Claim, changes: Changes, tell: Progress) -> int:
+        def hide(version: int, fragments: Sequence[int]) -> Changes:
+            # L-8: others changed the base since the plan. The rows to write are the same; those
+            # they replace are looked for where something is new.
+            base = self.lake.open_base(version)
+            tasks = hide_tasks(job, base, fragments, self.runner.slots)
+            results = self.runner.run(self.core, tasks, tell)
+            return together(Changes.from_json(result["changes"]) for result in results)
+
         version = self.lake.commit_fold(
             changes,
             claim=claim,
             planned_at=job.planned_at,
             fold_id=job.id,
             properties={PROGRESS: job.progress()},
+            folded=job.marks,
+            hide=hide if self.core.record.primary_key else hide_nothing,
         )
         return self._counts(version)
 

@@ -1,6 +1,7 @@
 """Folding: the right rows, one commit, once."""
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import lance
@@ -13,7 +14,9 @@ from tests.unit.lake.conftest import SCHEMA, MakeLake, content, table
 from weir.env import SYSTEM
 from weir.errors import CommitConflict, InvalidInput, StoreError
 from weir.keys.keyset import KeySet
+from weir.lake import fold_commit
 from weir.lake.base import adopt, fold
+from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.open import open_store
 
@@ -63,9 +66,9 @@ def test_deletes_and_upserts_are_one_commit(
     assert lake.open_base(version - 1).count() == 6
     assert lake.open_base(version - 1).lookup(pa.table({"id": [1]})).num_rows == 1
     said = dict(lake.commit_properties(after_version=version - 1))[version]
-    assert said == {"weir.progress": "{}", fold.FOLD: "the fold"}
-    assert lake.find_commit(fold.FOLD, "the fold", after_version=1) == version
-    assert lake.find_commit(fold.FOLD, "the fold", after_version=version) is None
+    assert said == {"weir.progress": "{}", fold_commit.FOLD: "the fold"}
+    assert lake.find_commit(fold_commit.FOLD, "the fold", after_version=1) == version
+    assert lake.find_commit(fold_commit.FOLD, "the fold", after_version=version) is None
     for key, value in expected:
         assert base.lookup(pa.table({"id": [key]})).to_pylist() == [{"id": key, "v": value}]
 
@@ -195,7 +198,7 @@ class _Flaky:
         self.lost: tuple[Any, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        is_fold = isinstance(args[1].operation, lance.LanceOperation.Update)
+        is_fold = fold_commit.FOLD in (args[1].transaction_properties or {})
         if self._failed or not is_fold:
             return self._real(*args, **kwargs)
         self._failed = True
@@ -238,16 +241,33 @@ def test_commits_of_others_between_plan_and_commit(make_lake: MakeLake) -> None:
     stored = pa.Table.from_arrays(table({50: "x"}).columns, schema=base.dataset.schema)
     lance.write_dataset(stored, lake.uri, mode="append")
     lance.dataset(lake.uri).create_scalar_index("id", "BTREE")
-    lake.commit_fold(changes, claim=mine, planned_at=base.version, fold_id="f", properties={})
+    asked: list[list[int]] = []
+
+    def hide(version: int, fragments: Sequence[int]) -> fold.Changes:
+        asked.append(list(fragments))
+        newer = lake.open_base(version)
+        keys = fold.key_set(newer, table({2: None}))
+        return fold.together(fold.delete_keys_in_fragment(newer, f, keys) for f in fragments)
+
+    def commit(planned: LanceBase, changes: fold.Changes, fold_id: str, **how: Any) -> None:
+        lake.commit_fold(
+            changes, claim=mine, planned_at=planned.version, fold_id=fold_id, properties={}, **how
+        )
+
+    commit(base, changes, "f", hide=hide)
     assert (1, "A") in content(lake)
     assert (50, "x") in content(lake)
+    assert asked == [[2]], "only the fragment that came since is looked at"
 
     base = lake.open_base()
     changes = fold.fold_rows(base, table({2: "B"}), NONE, SYSTEM)
     lake.compact_files()
-    with pytest.raises(CommitConflict, match="plan anew"):
-        lake.commit_fold(changes, claim=mine, planned_at=base.version, fold_id="g", properties={})
+    with pytest.raises(CommitConflict, match="another program changed rows"):
+        commit(base, changes, "g")
     assert (2, "b") in content(lake)
+    commit(base, changes, "g", hide=hide)
+    assert (2, "B") in content(lake)
+    assert (2, "b") not in content(lake)
 
 
 def test_marks_rise_and_may_be_repeated(make_lake: MakeLake) -> None:

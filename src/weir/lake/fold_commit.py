@@ -1,0 +1,267 @@
+"""The one commit that makes a fold part of the base, and the mark that follows it.
+
+Keeps
+  L-4  one base commit holds the deletes, the new rows, the properties that tell of them and the
+       note of what was folded; the mark in the MemWAL index follows and may be repeated. A stalled
+       compactor is fenced (`fence`)
+  L-7  from that commit on the version itself says which generations are in it (`folded`)
+  L-8  a fold is committed on top of the version it was checked against and on no other: what others
+       did to the base since the plan is looked at, and the rows it must hide there are hidden too
+
+A fold is a `Merge`. Lance never puts one on top of an append, an update, a delete, a rewrite, a
+restore or an overwrite it has not seen; and it makes a merge of others that was planned before the
+fold look for its keys again. Index builds and config changes are let pass, in both directions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+import lance
+from lance import LanceOperation
+from lance.fragment import FragmentMetadata
+from lance.mem_wal import CompactedSsTable
+
+from weir.errors import CommitConflict, CorruptEntry, InvalidInput, StoreError
+from weir.lake.base.fence import check_fence, fence_base
+from weir.lake.base.fold import Changes, Claim, to_text, together
+from weir.lake.base.history import commits, find_commit
+from weir.lake.base.view import LanceBase
+from weir.lake.datasets import Datasets
+from weir.lake.folded import folded_into, with_note
+from weir.lake.lance_errors import lance_errors
+
+# Stored. Never change a value; add one.
+FOLD: Final = "weir.fold"
+"""Property of a fold's commit; its value is the fold's id, unique to one plan."""
+
+_COMMIT_ATTEMPTS_MAX: Final = 20
+
+Hide = Callable[[int, Sequence[int]], Changes]
+"""`hide(version, fragments)`: what the fold hides in fragments that others changed or added."""
+OpenBase = Callable[[int | None], LanceBase]
+
+
+def hide_nothing(_version: int, _fragments: Sequence[int]) -> Changes:
+    """For folds that only add rows."""
+    return Changes()
+
+
+def commit_fold(
+    datasets: Datasets,
+    open_base: OpenBase,
+    changes: Changes,
+    *,
+    claim: Claim,
+    planned_at: int,
+    fold_id: str,
+    properties: Mapping[str, str],
+    folded: Mapping[UUID, int],
+    hide: Hide | None = None,
+) -> int:
+    """Make `changes`, planned on version `planned_at`, part of the base; return their version.
+
+    All or nothing, and once: called again with the same `fold_id` it finds the earlier commit.
+    `folded` is noted in the same commit. Where others changed the base since the plan, `hide` is
+    asked what to hide in the fragments they touched; without it that is a `CommitConflict`. Raises
+    that too when another compactor fenced the table since, when columns changed, or when the base
+    was rolled back (its generations may be others then): plan anew if the claim still holds.
+    `CorruptEntry` when it is no base of a weir table any more.
+    """
+    if planned_at < claim.fenced_at:
+        raise InvalidInput(
+            f"{datasets.uri}: planned on version {planned_at}, before the own fence"
+            f" {claim.fenced_at}"
+        )
+    planned = open_base(planned_at)
+    checked, looked = planned, claim.fenced_at
+    what = f"committing fold {fold_id} of {datasets.uri} planned on version {planned_at}"
+    for _ in range(_COMMIT_ATTEMPTS_MAX):
+        latest = open_base(None)
+        since = list(commits(datasets, after=looked, until=latest.version))
+        looked = latest.version
+        # An earlier attempt may have been applied although its answer was lost.
+        done = [commit.version for commit in since if commit.properties.get(FOLD) == fold_id]
+        if done:
+            return done[0]
+        for commit in since:
+            check_fence(datasets, claim.token, commit)
+            if commit.is_restore and commit.version > planned_at:
+                raise CommitConflict(
+                    f"{what}: the base was rolled back at version {commit.version}; run it again"
+                )
+        if latest.version != checked.version:
+            _require_same_table(planned, latest)
+            changes = _carried_over(checked, latest, changes, hide)
+            checked = latest
+        transaction = lance.Transaction(
+            read_version=latest.version,
+            operation=LanceOperation.Merge(
+                fragments=_fragments(latest, changes),
+                schema=with_note(latest.dataset.lance_schema, _noted(latest, folded)),
+                preserves_nullability=True,
+            ),
+            transaction_properties={**properties, FOLD: fold_id},
+        )
+        try:
+            # No retries inside: Lance would rebase over our own commit when its answer was lost.
+            with lance_errors(what):
+                made = lance.LanceDataset.commit(latest.dataset, transaction, max_retries=0)
+        except CommitConflict:
+            continue  # somebody else got the version number; that put of ours is dead
+        except StoreError as error:
+            return _settle(datasets, claim, fold_id, planned_at, error)
+        return int(made.version)
+    raise CommitConflict(f"{what}: {_COMMIT_ATTEMPTS_MAX} commits of others got in before it")
+
+
+def _require_same_table(planned: LanceBase, latest: LanceBase) -> None:
+    """Raise unless what was planned on one version makes sense on the other."""
+    where = f"{latest.dataset.uri} at version {latest.version}"
+    require_base(latest, planned.schema.primary_key, has_index=planned.mem_wal is not None)
+    before, now = planned.schema, latest.schema
+    if before.field_ids != now.field_ids or not before.arrow.equals(now.arrow):
+        raise CommitConflict(
+            f"{where}: its columns were changed since version {planned.version}, on which this was"
+            " planned; run it again"
+        )
+
+
+def require_base(base: LanceBase, primary_key: Sequence[str], *, has_index: bool = True) -> None:
+    """Raise `CorruptEntry` when another program made this version no base of a weir table."""
+    lost = []
+    if has_index and base.mem_wal is None:
+        lost.append("its MemWAL index is gone")
+    if tuple(base.schema.primary_key) != tuple(primary_key):
+        had, has = (list(key) or "none" for key in (primary_key, base.schema.primary_key))
+        lost.append(f"its primary key is {has}, it was {had}")
+    if lost:
+        raise CorruptEntry(
+            f"{base.dataset.uri} at version {base.version}: {' and '.join(lost)}. Another program"
+            " overwrote the base or dropped the index (LanceDB: mode 'overwrite',"
+            " unset_lsm_write_spec); rows in the log are safe. Restore an older version of the base"
+            " with Lance, or a checkpoint, and look with `weir doctor`"
+        )
+
+
+def _carried_over(
+    checked: LanceBase, latest: LanceBase, changes: Changes, hide: Hide | None
+) -> Changes:
+    """`changes`, made for one version, for another that has the same columns."""
+    before, now = _texts(checked), _texts(latest)
+    same = {number for number, text in now.items() if before.get(number) == text}
+    kept = replace(
+        changes,
+        updated=tuple(text for text in changes.updated if _number(text) in same),
+        removed=tuple(number for number in changes.removed if number in same),
+    )
+    others = sorted(number for number in now if number not in same)
+    if not others and len(now) == len(before):
+        return kept
+    if hide is None:
+        raise CommitConflict(
+            f"{latest.dataset.uri}: another program changed rows of the base between version"
+            f" {checked.version}, on which this was planned, and {latest.version}; run it again"
+        )
+    return together([kept, hide(latest.version, others)]) if others else kept
+
+
+def _fragments(base: LanceBase, changes: Changes) -> list[FragmentMetadata]:
+    """The fragments of `base` after `changes`. Lance drops those that have no row left."""
+    texts = _texts(base)
+    texts |= {_number(text): text for text in changes.updated}
+    texts |= {number: _without_rows(texts[number], base.version) for number in changes.removed}
+    return [FragmentMetadata.from_json(text) for text in (*texts.values(), *changes.added)]
+
+
+def _without_rows(text: str, version: int) -> str:
+    """The fragment with all its rows deleted.
+
+    A `Merge` must name every fragment. This one is left out of the version that is made, so that
+    nobody ever asks for the deletion vector; there is no such file.
+    """
+    raw = json.loads(text)
+    if not raw["physical_rows"]:
+        raise InvalidInput(
+            f"fragment {raw['id']} was written by a release of Lance that did not count rows; run"
+            " `dataset.optimize.compact_files()` once, then again what you did"
+        )
+    raw["deletion_file"] = {
+        "read_version": version,
+        "id": 0,
+        "file_type": "bitmap",
+        "num_deleted_rows": raw["physical_rows"],
+        "base_id": None,
+    }
+    return json.dumps(raw)
+
+
+def _texts(base: LanceBase) -> dict[int, str]:
+    return {f.fragment_id: to_text(f.metadata) for f in base.dataset.get_fragments()}
+
+
+def _number(text: str) -> int:
+    return int(json.loads(text)["id"])
+
+
+def _noted(base: LanceBase, folded: Mapping[UUID, int]) -> dict[UUID, int]:
+    """What no mark tells of once `folded` is in the base."""
+    told = folded_into(base.dataset)
+    for shard, generation in folded.items():
+        told[shard] = max(generation, told.get(shard, 0))
+    return {shard: g for shard, g in told.items() if g > base.marked.get(shard, 0)}
+
+
+def _settle(
+    datasets: Datasets, claim: Claim, fold_id: str, planned_at: int, error: StoreError
+) -> int:
+    """The version the fold is in, after a commit without an answer; else `error`.
+
+    The put may still be under way. A fence takes the version it aims at, or finds it taken: after
+    it the fold is in the history or never will be.
+    """
+    fenced_at = fence_base(datasets, claim.token)
+    done = find_commit(datasets, FOLD, fold_id, after=planned_at, until=fenced_at)
+    if done is None:
+        raise error
+    return done
+
+
+def mark_compacted(
+    datasets: Datasets, open_latest: Callable[[], LanceBase], marks: Mapping[UUID, int]
+) -> int | None:
+    """Record in the MemWAL index that these generations are in the base, for native readers.
+
+    Marks that are there already are left out; None when nothing is left to do. One commit. A mark
+    never goes back, so two compactors may both try.
+    """
+    for _ in range(_COMMIT_ATTEMPTS_MAX):
+        base = open_latest()
+        due = {shard: g for shard, g in marks.items() if g > base.marked.get(shard, 0)}
+        if not due:
+            return None
+        try:
+            _mark(datasets, base, due)
+        except CommitConflict:
+            continue
+        return datasets.latest().version
+    raise CommitConflict(f"{datasets.uri}: others keep committing while generations are marked")
+
+
+def _mark(datasets: Datasets, base: LanceBase, marks: Mapping[UUID, int]) -> None:
+    if base.mem_wal is None:
+        raise InvalidInput(f"{datasets.uri} has no MemWAL index; nothing can be marked compacted")
+    # A handle of its own: a merge moves the one it is called on.
+    dataset = datasets.open(datasets.uri, base.version)
+    # An empty merge, the one operation of pylance that carries marks; it joins on any column.
+    column = base.schema.primary_key[:1] or tuple(base.schema.arrow.names[:1])
+    with lance_errors(f"marking generations of {datasets.uri} as compacted"):
+        builder = dataset.merge_insert(list(column)).when_matched_update_all()
+        builder.mark_sstables_as_compacted(
+            [CompactedSsTable(str(shard), generation) for shard, generation in marks.items()]
+        )
+        builder.execute(dataset.schema.empty_table())

@@ -1,0 +1,109 @@
+"""What a fold says of itself in the very version that holds its rows.
+
+A fold's rows are in the base with its commit; the marks that make native readers skip its
+generations come with the next (pylance has no operation that carries both). In between the version
+itself must tell, in a checkpoint and in a clone as well, or an append-only table would be read
+twice and a replaced table would show what was replaced. So the commit that brings the rows also
+writes a note of the generations into the schema it carries: as metadata of columns, which Lance
+keeps through compactions, deletes, updates and index builds (L-7). Not as metadata of the schema:
+a native writer compares that with its log and would not open the shard.
+
+Once marked, a note says nothing new; the next fold writes its own in its place. Releases up to
+0.1.0 announced a fold in the table's config instead, by the name of a file it would add: versions
+of theirs are still read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import lance
+from lance.schema import LanceSchema
+
+from weir.errors import CorruptEntry
+from weir.format.protobuf import Field, message_classes
+
+# Stored. Never change a value; add one.
+NOTE: Final = "weir:folded"
+"""Key of a column's metadata: shard to generation, as JSON."""
+ANNOUNCED: Final = "weir.fold."
+"""What keys of the table's config that hold announcements of old begin with."""
+
+NOTED_COLUMNS: Final = 4
+"""Columns that get the note: one that is dropped takes its copy with it."""
+
+# A field of Lance's file format, as far as it is changed here; the rest is kept as it is.
+_MESSAGES = message_classes(
+    "weir.lance_field",
+    {
+        "Entry": [Field(1, "key", "string"), Field(2, "value", "bytes")],
+        "Column": [
+            Field(4, "parent_id", "int32"),
+            Field(10, "metadata", "Entry", repeated=True),
+        ],
+    },
+)
+
+
+def folded_into(dataset: lance.LanceDataset) -> dict[UUID, int]:
+    """Per shard the generation that this version's notes tell of. No request."""
+    found: dict[UUID, int] = {}
+    for field in dataset.schema:
+        text = (field.metadata or {}).get(NOTE.encode())
+        if text is not None:
+            _take_in(found, _parsed(text, f"{dataset.uri}: the note of column {field.name!r}"))
+    for key, told in dataset.config().items():
+        if key.startswith(ANNOUNCED):
+            _take_in(found, _announced(dataset, told, f"{dataset.uri}: its config {key!r}"))
+    return found
+
+
+def with_note(schema: LanceSchema, folded: Mapping[UUID, int]) -> LanceSchema:
+    """`schema` with a note of `folded` in the place of any other; everything else as it was."""
+    # As pickle takes a schema apart: the one way to change metadata and keep the ids of the fields.
+    build: Any
+    build, (metadata, *protos) = schema.__reduce__()  # type: ignore[str-unpack]
+    text = json.dumps({str(shard): number for shard, number in sorted(folded.items())}).encode()
+    left = NOTED_COLUMNS if folded else 0
+    changed = []
+    for raw in protos:
+        column = _MESSAGES["Column"].FromString(raw)
+        kept = [entry for entry in column.metadata if entry.key != NOTE]
+        del column.metadata[:]
+        column.metadata.extend(kept)
+        if left and column.parent_id < 0:
+            column.metadata.add(key=NOTE, value=text)
+            left -= 1
+        changed.append(column.SerializeToString())
+    made: LanceSchema = build(metadata, *changed)
+    return made
+
+
+def _take_in(found: dict[UUID, int], more: Mapping[UUID, int]) -> None:
+    for shard, generation in more.items():
+        found[shard] = max(generation, found.get(shard, 0))
+
+
+def _parsed(text: bytes | str, what: str) -> dict[UUID, int]:
+    try:
+        return {UUID(shard): int(number) for shard, number in json.loads(text).items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CorruptEntry(f"{what} is damaged: {error!r}") from error
+
+
+def _announced(dataset: lance.LanceDataset, text: str, what: str) -> dict[UUID, int]:
+    """The generations of an announcement whose fold is in this version: its file is."""
+    try:
+        told = json.loads(text)
+        witness, generations = str(told["witness"]), json.dumps(told["generations"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptEntry(f"{what} is damaged: {error!r}") from error
+    is_here = any(
+        file.path == witness
+        for fragment in dataset.get_fragments()
+        for file in fragment.metadata.files
+    )
+    return _parsed(generations, what) if is_here else {}

@@ -1,0 +1,164 @@
+"""L-7, L-9: loads past the log are there as a whole, stay there, and beat what was there before."""
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import weir
+from tests.rules.test_edges_base import Rows, make, put, rewrite_files, rows_of, upsert
+from tests.support.dying import Life, die_at_every_write
+from weir.errors import CommitConflict, FencedError
+from weir.lake.base import fold
+from weir.spark.overwrite import overwrite
+from weir.spark.staging import Stage
+from weir.upkeep.compact.jobs import Jobs
+from weir.upkeep.compact.run import compact
+from weir.upkeep.exclusive import without_compaction
+from weir.upkeep.loads import fold_older
+
+NEW: Rows = Counter({(key, "new"): 1 for key in range(3)})
+NOTHING: Rows = Counter()
+
+
+def filled(tmp_path: Path, *, keyed: bool) -> tuple[weir.Table, Rows]:
+    """Rows in the base, in SSTables and in a log that nobody closed."""
+    table = make(tmp_path, keyed=keyed)
+    put(table, dict.fromkeys(range(6), "base"))
+    table.compact()
+    put(table, dict.fromkeys(range(4, 10), "sstable"))
+    table.writer().put([{"id": key, "v": "log"} for key in (8, 20)])
+    reopened = weir.open(table.uri)
+    return reopened, rows_of(reopened)
+
+
+def replace_by(table: weir.Table, rows: Rows, job: str = "load") -> None:
+    stage = Stage(table.core, job, 0, limit=1 << 20)
+    for key, value in rows.elements():
+        stage.add(pa.RecordBatch.from_pylist([{"id": key, "v": value}], table.core.schema().plain))
+    staged: dict[object, list[object]] = {}
+    for file in stage.finish():
+        staged.setdefault(file.value, []).append(file)
+    overwrite(table, staged, job)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rows", [NEW, NOTHING], ids=["rows", "nothing"])
+@pytest.mark.parametrize("keyed", [True, False])
+def test_l7_a_replacing_load_that_dies_at_any_write_brings_nothing_back(
+    tmp_path: Path, keyed: bool, rows: Rows
+) -> None:
+    state: list[tuple[weir.Table, Rows]] = []
+    seen = Counter[str]()
+
+    def run(life: Life) -> None:
+        state.append(filled(tmp_path, keyed=keyed))
+        replace_by(life.table(state[-1][0]), rows)
+
+    def check(_deaths: int, finished: bool) -> None:
+        table, old = state[-1]
+        now = rows_of(weir.open(table.uri))
+        assert now in (old, rows), "neither what was there nor what replaced it"
+        assert now == rows or not finished
+        seen["new" if now == rows else "old"] += 1
+        # Whoever comes next completes it; nothing that was replaced comes back, ever.
+        rewrite_files(table)
+        assert rows_of(weir.open(table.uri)) == now
+        put(table, {77: "later"})
+        compact(weir.open(table.uri).core, lease=0)
+        assert rows_of(weir.open(table.uri)) == now + Counter({(77, "later"): 1})
+
+    die_at_every_write(run, check)
+    assert seen["old"] > 3
+    assert seen["new"] > 3, "it must have died after the commit, too"
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_l7_a_load_that_died_after_its_commit_is_completed_by_the_next(
+    tmp_path: Path, keyed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, _ = filled(tmp_path, keyed=keyed)
+
+    def died(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(table.core.lake), "mark_compacted", died)
+        with pytest.raises(KeyboardInterrupt):
+            replace_by(table, NEW)
+    other = weir.open(table.uri)
+    pinned = other.checkpoint(scope="durable", name="between")
+    with without_compaction(other.core):
+        pass
+    base = other.core.lake.open_base()
+    for shard in other.shards():
+        assert not shard.manifest().sstables, "pruned with its mark"
+    assert dict(base.compacted) == dict(base.marked)  # type: ignore[attr-defined]
+    latest = Jobs(other.core.store).latest()
+    assert latest is not None
+    assert not latest.is_open
+    assert rows_of(other) == rows_of(other, checkpoint=pinned) == NEW
+    copy = other.clone(str(tmp_path / "copy"), checkpoint=pinned)
+    copy.compact()
+    assert rows_of(copy) == rows_of(copy, freshness="base") == NEW
+
+
+def test_l8_a_replacing_load_beside_a_plain_insert_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, old = filled(tmp_path, keyed=True)
+    written = fold.write_rows
+
+    def meddle(*args: object, **kwargs: object) -> fold.Changes:
+        made = written(*args, **kwargs)  # type: ignore[arg-type]
+        upsert(table, 99)
+        return made
+
+    monkeypatch.setattr(fold, "write_rows", meddle)
+    with pytest.raises(CommitConflict, match="run it again"):
+        replace_by(table, NEW)
+    monkeypatch.undo()
+    assert rows_of(table) == old + Counter({(99, "stranger"): 1})
+    replace_by(table, NEW)
+    assert rows_of(table) == NEW
+
+
+@pytest.mark.parametrize("config", [None, weir.WriterConfig(enable_memtable=False)])
+def test_l9_everything_written_before_a_load_is_folded_below_it(
+    tmp_path: Path, config: weir.WriterConfig | None
+) -> None:
+    table, old = filled(tmp_path, keyed=True)
+    writer = table.writer(config=config)
+    writer.put([{"id": 30, "v": "log"}])
+    writer.delete([4])
+    fold_older(weir.open(table.uri).core)
+    model = {key: v for (key, v) in old if key != 4} | {30: "log"}
+    assert rows_of(table) == rows_of(table, freshness="base") == Counter(model.items())
+    with pytest.raises(FencedError):
+        writer.put([{"id": 4, "v": "its writer was ended"}])
+
+
+def test_l9_a_load_is_refused_while_a_compaction_holds_older_rows(tmp_path: Path) -> None:
+    table, old = filled(tmp_path, keyed=True)
+    refused: list[str] = []
+
+    def load(step: str) -> None:
+        if step == "planned":
+            with pytest.raises(CommitConflict, match="Nothing was loaded") as error:
+                fold_older(weir.open(table.uri).core)
+            refused.append(str(error.value))
+
+    compact(table.core, pause=load)
+    assert refused
+    fold_older(table.core)
+    assert rows_of(table, freshness="base") == old
+
+
+def test_l9_a_load_into_a_quiet_table_fences_nobody(tmp_path: Path) -> None:
+    table = make(tmp_path, keyed=True)
+    put(table, {1: "a"})
+    table.compact()
+    with table.writer() as writer:
+        fold_older(weir.open(table.uri).core)
+        writer.put([{"id": 2, "v": "b"}])
+    assert rows_of(table) == Counter({(1, "a"): 1, (2, "b"): 1})
