@@ -48,6 +48,7 @@ from weir.table import Table
 from weir.types import Filter, Keys, Rows, Vector
 from weir.upkeep.compact.run import CompactionPolicy, CompactReport
 from weir.upkeep.gc.report import GcReport
+from weir.upkeep.move_wal import WalMoveReport
 from weir.upkeep.reshard import ReshardReport
 from weir.upkeep.restore import RestoreReport
 
@@ -97,6 +98,7 @@ __all__ = [
     "Vector",
     "WalAppender",
     "WalEntry",
+    "WalMoveReport",
     "WalOnlyMode",
     "WalStats",
     "WalStoreMismatch",

@@ -29,6 +29,7 @@ from weir.upkeep.gc.collect import gc
 from weir.upkeep.gc.report import GcReport, Kind, Veto
 from weir.upkeep.gc.report import Progress as GcProgress
 from weir.upkeep.gc.tasks import WORKERS
+from weir.upkeep.move_wal import WalMoveReport, move_wal
 from weir.upkeep.parents import release_clone
 from weir.upkeep.reshard import ReshardReport, reshard
 from weir.upkeep.restore import RestoreReport, restore
@@ -347,6 +348,18 @@ class Table:
             veto=veto,
             workers=workers,
         )
+
+    def move_wal(self, uri: str | None, *, progress: Progress | None = None) -> WalMoveReport:
+        """Keep the log of the whole table at `uri` from now on; None: beside the data.
+
+        Fences every writer of every shard that is moved, in any process: they open again, and write
+        to the new place. Readers and change feeds follow by themselves. Run again after a failure,
+        it goes on. Raises `WalStoreMismatch` when the store holds another table's log (nothing is
+        written), or when a store that the log is in now is not there and may hold rows;
+        `StoreUnsuitable` when the new one does not keep put-if-absent. Per shard a claim, a flush
+        and two records.
+        """
+        return move_wal(self.core, uri, progress=progress)
 
     def restore(self, checkpoint: Ref) -> RestoreReport:
         """Make the table what it was at the checkpoint; every writer is fenced.

@@ -10,21 +10,23 @@ from weir.cli.main import app
 
 COMMANDS = [
     "create", "enable", "put", "scan", "get", "search", "tail", "shards", "stats", "top",
-    "checkpoint", "clone", "restore", "compact", "gc", "reshard", "bench", "demo", "doctor",
+    "checkpoint", "clone", "restore", "compact", "gc", "reshard", "wal", "bench", "demo", "doctor",
 ]  # fmt: skip
 CHECKPOINT = ["create", "list", "refresh", "delete", "release"]
 PATHS = [
     [],
     *([name] for name in COMMANDS),
     *(["checkpoint", name] for name in CHECKPOINT),
+    ["wal", "move"],
 ]
-LINES_MAX = 40
+LINES_MAX = 41
 
 
 def test_every_command_of_the_contract_is_there_and_no_other():
     group = typer.main.get_command(app)
     assert sorted(group.commands) == sorted(COMMANDS)
     assert sorted(group.commands["checkpoint"].commands) == sorted(CHECKPOINT)
+    assert sorted(group.commands["wal"].commands) == ["move"]
 
 
 @pytest.mark.parametrize("path", PATHS, ids=" ".join)
@@ -57,6 +59,6 @@ def test_the_example_of_the_help_uses_options_that_exist(path):
 
 @pytest.mark.parametrize("path", PATHS[1:], ids=" ".join)
 def test_every_command_has_json(run, path):
-    if path == ["checkpoint"]:
+    if path in (["checkpoint"], ["wal"]):
         return
     assert "--json" in run(*path, "--help").out

@@ -219,6 +219,23 @@ def test_reshard(run, table):
     assert weir.open(table.uri).scan().count() == 3
 
 
+def test_wal_move(run, table, tmp_path):
+    place = str(tmp_path / "nvme")
+    told = run("wal", "move", table.uri, place, "--json").json()
+    assert told["wal_uri"] == place
+    assert len(told["moved"]) == len(table.shards())
+    assert run("stats", table.uri, "--json").json()["wal_uri"] == place
+    assert place in run("stats", table.uri).out.replace("\n", "")
+    again = run("wal", "move", table.uri, place)
+    assert "already" in again.out
+    back = run("wal", "move", table.uri, "--beside")
+    assert "beside the data" in back.out
+    assert weir.open(table.uri).wal_uri is None
+    assert weir.open(table.uri).scan().count() == 3
+    assert run("wal", "move", table.uri).status == 2
+    assert run("wal", "move", table.uri, place, "--beside").status == 2
+
+
 def test_bench_measures_and_leaves_nothing(run, tmp_path):
     ran = run("bench", tmp_path / "scratch", "--seconds", "0.1", "--json")
     assert ran.status == 0, ran.err

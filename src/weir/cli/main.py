@@ -24,6 +24,7 @@ from weir.cli import (
     tail,
     top,
     upkeep,
+    wal,
 )
 from weir.cli.looks import HELP_OPTIONS, tidy_help
 from weir.errors import WeirError
@@ -43,7 +44,21 @@ app = typer.Typer(
     help="Durable, fenced writes and fresh reads for Lance tables on object storage.",
     epilog="Example: [bold]weir create events -C id:int64 -C v:float64 --key id[/bold]",
 )
-for group in (create, stats, top, demo, put, read, tail, checkpoint, clone, upkeep, bench, doctor):
+for group in (
+    create,
+    stats,
+    top,
+    demo,
+    put,
+    read,
+    tail,
+    checkpoint,
+    clone,
+    upkeep,
+    wal,
+    bench,
+    doctor,
+):
     group.register(app)
 
 

@@ -79,11 +79,23 @@ def overview(found: TableStats) -> RenderableType:
             "base": f"{found.base_rows:,} rows, version {found.base_version}",
             "log": f"{found.lag:,} entries unflushed, {screen.size(found.unflushed_bytes)}"
             + ("" if oldest is None else f", the oldest {screen.span(oldest)} old"),
+            **_where(found),
             "waiting": f"{screen.many(found.generations, 'SSTable')} to compact",
             "pins": screen.many(found.checkpoints, "checkpoint"),
         }
     )
     return Group(head, "", by_shard(found))
+
+
+def _where(found: TableStats) -> dict[str, str]:
+    """Where the log is, when it is not simply beside the data."""
+    if found.wal_uri is None and not found.moving:
+        return {}
+    place = found.wal_uri or "beside the data"
+    if found.moving:
+        left = screen.many(len(found.moving), "shard")
+        place += f", {left} not there yet: weir wal move goes on"
+    return {"log at": place}
 
 
 def by_shard(found: TableStats) -> Table:

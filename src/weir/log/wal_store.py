@@ -193,6 +193,11 @@ class WalStores:
             return self._site(shard, *known)
         return self.resolve(shard)
 
+    def recorded(self, shard: UUID) -> WalRecord:
+        """Where the log is by the records, reachable or not; remembered as `site` remembers."""
+        known = self._places.get(shard)
+        return known[0] if known else latest_record(self.store, shard)
+
     def resolve(self, shard: UUID, record: WalRecord | None = None) -> ShardSite:
         """Like `site`, from the chain itself: one list, and two gets when there is a record."""
         record = record or latest_record(self.store, shard)
@@ -235,10 +240,10 @@ class WalStores:
         Nothing is asked unless the log was moved after that position; then one list and a get for
         each record the shard ever had, once, and one for the id. `WalStoreMismatch`.
         """
-        known = self._places.get(shard)
-        current = known[0] if known else latest_record(self.store, shard)
+        current = self.recorded(shard)
         if position > current.after:
             # Only here is the store asked for that the log is in now: it may be out of reach.
+            known = self._places.get(shard)
             site = self._site(shard, *known) if known else self.resolve(shard, current)
             return Stretch(site, site.wal_after)
         places = self._history(shard)

@@ -12,6 +12,7 @@ from weir.format.manifest import Status
 from weir.format.sharding import Value
 from weir.log.site import ShardSite
 from weir.records.checkpoints import Checkpoints
+from weir.records.table import TableRecords
 from weir.routing.core import CONCURRENCY, Core
 from weir.types import Position
 
@@ -48,6 +49,8 @@ class ShardStats:
     sstable_bytes: int
     pins: int
     """Checkpoints that hold this shard."""
+    wal_uri: str | None = None
+    """The store its log is in; None: beside the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,14 @@ class TableStats:
     base_rows: int
     checkpoints: int
     shards: tuple[ShardStats, ...]
+    wal_uri: str | None = None
+    """Where the table keeps its log; None: beside the data. A move that was interrupted leaves
+    shards elsewhere: `moving` names them."""
+
+    @property
+    def moving(self) -> tuple[ShardStats, ...]:
+        """Shards whose log is not where the table's is; `Table.move_wal` moves them there."""
+        return tuple(s for s in self.shards if s.wal_uri != self.wal_uri and not s.is_sealed)
 
     @property
     def lag(self) -> int:
@@ -85,18 +96,21 @@ class TableStats:
 def collect_stats(core: Core) -> TableStats:
     """Look at every shard, several at a time, then at the base."""
     pinned = Checkpoints(core.store).all()
+    record = TableRecords(core.store).find()
+    wal_uri = (record[1] if record else core.record).wal_uri
     # Not the store's clock, which only a write can tell: whoever watches may read and no more, and
     # an age that is shown decides nothing.
     now = core.env.clock.wall()
     held = [{pin.shard for pin in checkpoint.shards} for checkpoint in pinned]
 
     def look(shard: UUID) -> ShardStats | None:
+        pins = sum(shard in shards for shards in held)
         for _ in range(LOOKS_MAX - 1):
             try:
-                return _look(core, shard, now, sum(shard in shards for shards in held))
+                return _look(core, shard, now, pins, wal_uri)
             except SnapshotExpired:  # collected between two looks
                 continue
-        return _look(core, shard, now, sum(shard in shards for shards in held))
+        return _look(core, shard, now, pins, wal_uri)
 
     found = core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY)
     base = core.lake.open_base()
@@ -106,14 +120,16 @@ def collect_stats(core: Core) -> TableStats:
         base_rows=base.count(),
         checkpoints=len(pinned),
         shards=tuple(stats for stats in found if stats is not None),
+        wal_uri=wal_uri,
     )
 
 
-def _look(core: Core, shard: UUID, now: float, pins: int) -> ShardStats | None:
+def _look(core: Core, shard: UUID, now: float, pins: int, wal_uri: str | None) -> ShardStats | None:
     manifest, floors = core.tails.latest(core.beside(shard))
     if manifest is None:
         return None
     site, tip = core.log_of(manifest, floors)
+    recorded = core.wal_stores.recorded(shard)
     nbytes, oldest = _tail_size(site, manifest.replay_after, tip)
     return ShardStats(
         shard=shard,
@@ -133,6 +149,8 @@ def _look(core: Core, shard: UUID, now: float, pins: int) -> ShardStats | None:
         sstable_rows=sum(s.physical_rows or 0 for s in manifest.sstables),
         sstable_bytes=sum(s.in_memory_bytes or 0 for s in manifest.sstables),
         pins=pins,
+        # A shard that nobody opened yet has no log: the table says where it will be.
+        wal_uri=recorded.uri if recorded.seq or manifest.writer_epoch else wal_uri,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -152,6 +152,20 @@ class Core:
             return None if self.wal_uri == self.uri else self.wal_uri
         return recorded.uri if recorded.seq else self.record.wal_uri
 
+    def note_move(self, shard: UUID) -> None:
+        """S-8: a log that this handle was told to keep elsewhere is the table's, not one shard's.
+
+        Called with the shard open for writing. Nothing is asked unless the record says otherwise.
+        """
+        if self.wal_uri is None:
+            return
+        wanted = None if self.wal_uri == self.uri else self.wal_uri
+        # The recorded store under another name is no move (S-1).
+        if wanted == self.record.wal_uri or self.wal_stores.recorded(shard).uri != wanted:
+            return
+        TableRecords(self.store).update(lambda record: replace(record, wal_uri=wanted))
+        self.record = replace(self.record, wal_uri=wanted)
+
     def live_writer(self, shard: UUID) -> ShardWriter | None:
         """The open writer of that shard in this handle, if there is one."""
         writer = self.live.get(shard)
@@ -207,6 +221,9 @@ class Core:
         if isinstance(record.sharding, Identity):
             if manifests.latest() is None:
                 self._require_routing(record)
+                # S-8: its log goes where the table's is by now.
+                place = TableRecords(self.store).load().wal_uri
+                self.record = replace(self.record, wal_uri=place)
                 dtype = self.schema().plain.field(record.sharding.column).type
                 entries = field_entries(record.sharding, value, dtype)
                 manifests.create(first_manifest(shard, record.spec, entries))

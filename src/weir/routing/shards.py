@@ -81,6 +81,7 @@ class Shard:
         )
         if self.is_routed:
             opened.once.untaken = untaken(core)
+        core.note_move(self.id)
         core.live[self.id] = opened
         return opened
 

@@ -97,6 +97,35 @@ def open_writer(
     )
 
 
+def move_log(
+    stores: WalStores,
+    shard: UUID,
+    target: str | None,
+    *,
+    schema: TableSchema,
+    lake: Lake,
+    config: WriterConfig,
+    pause: Pause = lambda _step: None,
+) -> ShardSite:
+    """The shard with its log at `target`, moved there if it was elsewhere (S-3).
+
+    A move fences every writer of the shard and flushes what is in the log; a log that is there
+    already disturbs nobody. Raises what `open_writer` raises.
+    """
+    for _ in range(OPEN_ATTEMPTS):
+        try:
+            return _site(
+                stores, shard, lambda _at: target, schema, lake=lake, config=config, pause=pause
+            )
+        except (WalMoved, Overtaken) as moved:
+            log.info("wal.move.again shard=%s reason=%s", shard, moved)
+            stores.forget(shard)
+    raise CommitConflict(
+        f"shard {shard} of {stores.store.uri}: its log was moved or folded {OPEN_ATTEMPTS} times"
+        " while it was being moved; several processes want it in different places: stop all but one"
+    )
+
+
 def _site(
     stores: WalStores,
     shard: UUID,

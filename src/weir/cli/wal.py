@@ -1,0 +1,61 @@
+"""`weir wal move`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from weir.cli import options as o
+from weir.cli import screen
+
+_PANEL = "Upkeep"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        help="Choose where the log of a table is.",
+        epilog="Example: [bold]weir wal move s3://lake/orders /nvme/orders-wal[/bold]",
+    )
+    example = "weir wal move s3://lake/orders /nvme/orders-wal"
+    group.command("move", epilog=f"Example: [bold]{example}[/bold]")(move)
+    # With one command only, typer would make the group that command.
+    group.callback()(lambda: None)
+    app.add_typer(group, name="wal", rich_help_panel=_PANEL)
+
+
+def move(
+    uri: o.Uri,
+    destination: Annotated[
+        str | None, typer.Argument(help="The store for the log.", metavar="[WAL_URI]")
+    ] = None,
+    beside: Annotated[
+        bool, typer.Option("--beside", help="Back beside the data, without a store of its own.")
+    ] = False,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Move the log of all shards to another store.
+
+    Each shard is claimed, flushed and switched over: writers in other processes are fenced and go
+    on at the new place when they open again; readers and change feeds follow. A move that was
+    interrupted is finished by running it again.
+    """
+    if beside == (destination is not None):
+        raise typer.BadParameter("say where to: a WAL_URI, or --beside", param_hint="WAL_URI")
+    table = o.open_table(uri, option, config)
+    with screen.working("moving the log", quiet=json) as progress:
+        report = table.move_wal(destination, progress=screen.teller(progress))
+    if json:
+        screen.emit(report)
+        return
+    place = "beside the data" if report.wal_uri is None else f"to {escape(report.wal_uri)}"
+    moved, there = len(report.moved), len(report.already_there)
+    screen.out().print(f"[good]moved[/good] the log {place}: {screen.many(moved, 'shard')}")
+    if there:
+        screen.out().print(f"[dim]{screen.many(there, 'shard')} had it there already[/dim]")

@@ -1,0 +1,150 @@
+"""Moves the log of a whole table to another store, or back beside the data.
+
+    1. the store is proved, and asked whether another table's log is in it     nothing is written
+    2. the table's record names it: shards that are made from now on go there
+    3. each shard is moved by a fenced hand-over (`weir.shard.handover`)
+
+Keeps
+  S-3  a shard moves whole: fenced, replayed and flushed where it was, then switched by one record
+  S-8  a move is the table's: one record says where all logs are; who dies in the middle runs it
+       again, and what moved already is left alone
+A sealed shard stays where it is: it takes no more entries, and every row of it is in an SSTable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
+
+from weir.errors import CommitConflict, InvalidInput
+from weir.format.manifest import Status
+from weir.log.wal_store import foreign_store, known_ids, latest_record, read_store_id
+from weir.records.table import TableRecords
+from weir.routing.core import CONCURRENCY, Core
+from weir.routing.shards import schema_for_writing
+from weir.shard.handover import move_log
+from weir.store.open import normalize
+from weir.store.probe import require_put_if_absent
+from weir.upkeep.tasks import Progress
+
+log = logging.getLogger("weir.upkeep")
+
+PASSES: Final = 8
+"""How often the shards are listed: others are made while those that were there are moved."""
+
+Pause = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class WalMoveReport:
+    """What a move of the log did."""
+
+    wal_uri: str | None
+    """Where the log is now; None: beside the data."""
+    moved: tuple[UUID, ...]
+    already_there: tuple[UUID, ...]
+    sealed: tuple[UUID, ...]
+    """Shards that take no more writes; nothing is left in their logs, wherever those are."""
+
+
+def move_wal(
+    core: Core,
+    uri: str | None,
+    *,
+    progress: Progress | None = None,
+    pause: Pause = lambda _step: None,
+) -> WalMoveReport:
+    """Keep the table's log at `uri` from now on; None, or the table's own URI: beside the data.
+
+    Fences every writer of every shard that is moved, in any process: they open again, and write
+    to the new place. Readers and change feeds follow by themselves. Run again after a failure, it
+    goes on. Raises `WalStoreMismatch` when the store holds another table's log (nothing is written)
+    or a store that the log is in now is not there and may hold rows; `StoreUnsuitable` when the new
+    one does not keep put-if-absent.
+    """
+    target = _target(core, uri)
+    _require_free(core, target)
+    records = TableRecords(core.store)
+    if target is not None and records.load().wal_uri != target:
+        require_put_if_absent(core.wal_stores.at(target), core.env)
+    records.update(lambda record: replace(record, wal_uri=target))
+    # The handle's own wish, if it had one, is over: its writers would move the log back.
+    core.wal_uri = None
+    core.record = replace(core.record, wal_uri=target)
+    pause("recorded")
+    report = _move_shards(core, target, progress, pause)
+    standing = records.load().wal_uri
+    if standing != target:
+        raise CommitConflict(
+            f"{core.uri}: its log was moved to {target or 'the table'}, and to"
+            f" {standing or 'the table'} by somebody else at the same time; move it again"
+        )
+    log.info("wal.moved table=%s to=%s shards=%d", core.uri, target, len(report.moved))
+    return report
+
+
+def _target(core: Core, uri: str | None) -> str | None:
+    if uri is None:
+        return None
+    place = normalize(uri)
+    if place.startswith(f"{core.uri}/"):
+        raise InvalidInput(
+            f"{place} is inside the table {core.uri}; give the log a place of its own, or None to"
+            " keep it beside the data"
+        )
+    return None if place == core.uri else place
+
+
+def _require_free(core: Core, target: str | None) -> None:
+    """S-8: another table's store is refused before anything is written. A get for each shard."""
+    if target is None:
+        return
+    wal = core.wal_stores.at(target)
+
+    def check(shard: UUID) -> None:
+        found = read_store_id(wal, shard)
+        if found is not None and found not in known_ids(core.store, shard):
+            raise foreign_store(wal, shard, found)
+
+    core.env.threads.map(check, core.shard_ids(), workers=CONCURRENCY)
+
+
+def _move_shards(
+    core: Core, target: str | None, progress: Progress | None, pause: Pause
+) -> WalMoveReport:
+    config = replace(core.record.writer_defaults, index_configs=())
+    moved: list[UUID] = []
+    there: list[UUID] = []
+    sealed: list[UUID] = []
+    lock = core.env.threads.lock()
+
+    def move(shard: UUID) -> None:
+        manifest = core.log(shard).manifests.latest()
+        record = latest_record(core.store, shard)
+        if manifest is None:
+            return
+        if record.uri == target:
+            group = there
+        elif manifest.status is Status.SEALED:
+            group = sealed
+        else:
+            schema = schema_for_writing(core)
+            move_log(core.wal_stores, shard, target, schema=schema, lake=core.lake, config=config)
+            pause(f"moved {shard}")
+            group = moved
+        with lock:
+            group.append(shard)
+            if progress is not None:
+                progress("moving", len(moved) + len(there) + len(sealed), total)
+
+    for _ in range(PASSES):
+        known = {*moved, *there, *sealed}
+        waiting = [shard for shard in core.shard_ids() if shard not in known]
+        total = len(known) + len(waiting)
+        core.env.threads.map(move, waiting, workers=CONCURRENCY)
+        if len(moved) + len(there) + len(sealed) == len(known):
+            break
+    return WalMoveReport(target, tuple(sorted(moved)), tuple(sorted(there)), tuple(sorted(sealed)))
