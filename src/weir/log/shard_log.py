@@ -7,6 +7,7 @@ Keeps
   S-9  entries of before a move are read from the store that took them, by everybody alike
   G-7c the WAL floor tells a collected prefix from a hole, and a zombie's entry from one that counts
   F-2  the highest position known used is computed in one place (`FloorValues.highest_used`)
+  S-7  a log that is not there ends at R if it provably holds nothing more; otherwise it is an error
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Final
 from uuid import UUID
 
 from weir.env import Env
-from weir.errors import MissingEntry, SnapshotExpired
+from weir.errors import MissingEntry, SnapshotExpired, StoreError, WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.site import HasSite, ShardSite, Stretch
 from weir.log.tip import find_tip
-from weir.log.wal_store import WalStores
+from weir.log.wal_store import WalStores, latest_record
 from weir.types import Position
 
 TIP_ATTEMPTS: Final = 16
@@ -107,6 +108,10 @@ class ShardLog:
             except SnapshotExpired as moved:
                 last = moved
                 continue
+            except (WalStoreMismatch, StoreError):
+                if manifest is None or not floors.is_closed(manifest):
+                    raise
+                return manifest.replay_after
             # What is collected while we probe looks like the end; its floor rose before it went.
             if self.floors().wal <= tip:
                 return tip
@@ -114,6 +119,18 @@ class ShardLog:
             f"{self}: its log was moved or collected {TIP_ATTEMPTS} times while its end was looked"
             " for; try again"
         ) from last
+
+    def lost_through(self, position: int) -> int | None:
+        """The store of that entry is gone: up to where nobody misses it but who feeds on the log.
+
+        None: rows may be missing (S-7), or it is a store that the log has left, which may come
+        back.
+        """
+        manifest, floors = self.state()
+        if manifest is None or not floors.is_closed(manifest):
+            return None
+        left = latest_record(self._site.store, self.shard).after
+        return None if position <= left else int(manifest.replay_after)
 
     def sizes(self, after: int, count: int) -> list[int]:
         """Bytes of the next `count` entries after a position; 0 for one that is not there."""

@@ -20,7 +20,13 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from weir.errors import InvalidInput, SnapshotExpired, StoreDenied, StoreError
+from weir.errors import (
+    InvalidInput,
+    SnapshotExpired,
+    StoreDenied,
+    StoreError,
+    WalStoreMismatch,
+)
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
 from weir.log.tailer import WalTailer
@@ -90,6 +96,10 @@ class Changes:
         self._poll = poll
         self._stop = stop
         self._tailers: dict[UUID, WalTailer] = {}
+        self._is_late = False
+        """Every shard was looked at once: what comes now was waited for."""
+        self._begun: set[UUID] = set()
+        """Shards of which something was handed out."""
         self.failed_polls = 0
         """Rounds of a following feed that met an error of the store and were made again (K-8)."""
         self._rows = self._run()
@@ -124,11 +134,45 @@ class Changes:
         """Every shard to the end of its log as it is now."""
         schema = self._core.schema()
         for shard in self._core.shard_ids():
-            if shard not in self._tailers:
-                self._tailers[shard] = self._start(shard)
-            yield from self._read(shard, self._tailers[shard], schema)
+            yield from self._read_all(shard, schema)
             if self._stop():
                 return
+        self._is_late = True
+
+    def _read_all(self, shard: UUID, schema: TableSchema) -> Iterator[Change]:
+        while True:
+            try:
+                if shard not in self._tailers:
+                    self._tailers[shard] = self._start(shard)
+                yield from self._read(shard, self._tailers[shard], schema)
+                return
+            except WalStoreMismatch as lost:
+                if not self._pass_lost(shard, lost):
+                    return
+
+    def _pass_lost(self, shard: UUID, lost: WalStoreMismatch) -> bool:
+        """S-7: go on behind a log that was lost with nothing missing, if that is allowed.
+
+        False when there is nothing behind it yet. It is like a collected one: who has not read it
+        is told, and who asks for what is still there gets that.
+        """
+        shard_log = self._core.log(shard)
+        at = self._positions[shard]
+        through = shard_log.lost_through(at + 1)
+        if through is None:
+            raise lost
+        if at >= through:
+            return False
+        if self._resumes or self._is_late or shard in self._begun:
+            raise SnapshotExpired(
+                f"{shard_log}: this feed stands at position {at}, and the log up to {through} was"
+                f" lost ({lost}); no row is missing from the table. Read it once (scan), then"
+                " follow from a new bookmark"
+            ) from lost
+        log.warning("changes.lost shard=%s positions=%d-%d", shard, at + 1, through)
+        self._positions[shard] = through
+        del self._tailers[shard]
+        return True
 
     def _start(self, shard: UUID) -> WalTailer:
         shard_log = self._core.log(shard)
@@ -154,6 +198,7 @@ class Changes:
             for kind, batch in _runs(entry, schema):
                 yield Change(shard, int(entry.position), int(entry.epoch), kind, batch)
             self._positions[shard] = int(entry.position)
+            self._begun.add(shard)
         # Fences behind the last rows are passed as well (F-12).
         self._positions[shard] = max(self._positions[shard], int(tailer.position) - 1)
 

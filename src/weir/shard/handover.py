@@ -185,6 +185,8 @@ def _take_over(
     _, floors = manifests.latest_with_floors()
     _require_closed(manifests, record, target, floors, lost)
     log.warning("wal.lost shard=%s uri=%s: nothing was left in it", shard, record.uri)
+    # For feeds it is a log that was collected: who has not read all of it is told (G-7c).
+    manifests.floors.raise_to("wal", manifests.require().replay_after)
     return _switch(stores, manifests, target, Epoch(claimed.writer_epoch), pause)
 
 
