@@ -1176,6 +1176,22 @@ MUTANTS = (
         tests("tests/rules/test_edges_loads.py", "-k", "l9"),
         "L-9",
     ),
+    Mutant(
+        "a feed passes over a lost log that it has not read",
+        "src/weir/read/changes.py",
+        "        if self._resumes or self._is_late or shard in self._begun:\n",
+        "        if False:\n",
+        tests("tests/rules/test_edges_lost_feed.py"),
+        "S-7",
+    ),
+    Mutant(
+        "a log that was lost and replaced is waited for by feeds",
+        "src/weir/shard/handover.py",
+        '    manifests.floors.raise_to("wal", manifests.require().replay_after)\n',
+        "",
+        tests("tests/rules/test_edges_lost_feed.py"),
+        "S-7",
+    ),
 )
 
 

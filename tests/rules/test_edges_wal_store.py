@@ -398,3 +398,17 @@ def test_f1_a_first_open_beside_another_one_ends_with_one_log(tmp_path, step):
     with pytest.raises(FencedError):
         put(rival[0], C, "c")
     assert rows(again(table)) == expect((A, "a"), (B, "b"))
+
+
+def test_s7_a_restore_works_without_a_lost_log_that_held_nothing(tmp_path):
+    table = make(tmp_path / "t", 2, wal_uri=str(tmp_path / "w"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+        made = table.checkpoint()
+        put(writer, B, "b")
+    shutil.rmtree(tmp_path / "w")
+    other = again(table)
+    undo = other.restore(made).undo
+    assert rows(again(table)) == expect((A, "a"))
+    other.restore(undo)
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))

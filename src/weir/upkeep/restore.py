@@ -25,17 +25,18 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from weir.errors import InvalidInput, MissingEntry
+from weir.errors import InvalidInput, MissingEntry, WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.format.schema import TableSchema, align_batch
-from weir.log.fence import claim_shard
+from weir.log.fence import Claim, claim_shard
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.merge.tails import live_entries
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
 from weir.records.lineage import Lineage, append_lineage, read_lineage
 from weir.routing.core import Core
+from weir.routing.shards import Shard
 from weir.types import Epoch, Generation, Position
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.exclusive import without_compaction
@@ -144,8 +145,7 @@ def _restore_shard(
     if current.status is Status.SEALED:
         epoch, through = current.writer_epoch, current.last_seen
     else:
-        core.wal_stores.forget(shard)
-        claim = claim_shard(core.site(shard), manifests)
+        claim = _claim(core, shard)
         epoch, through = claim.epoch, claim.fence
     rows = None if pin is None or pin.closed else _log_rows(core, pin, schema)
     kept = [] if pin is None else [t for t in pin.sstables if t.generation > folded]
@@ -171,6 +171,18 @@ def _restore_shard(
     committed = manifests.update(change, epoch=Epoch(epoch))
     after = pin.wal_through if pin is not None else Position(0)
     return int(after), int(committed.replay_after)
+
+
+def _claim(core: Core, shard: UUID) -> Claim:
+    """The shard, ours. A lost log that held nothing is replaced, as any writer would (S-7)."""
+    core.wal_stores.forget(shard)
+    try:
+        return claim_shard(core.site(shard))
+    except WalStoreMismatch:
+        config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
+        with Shard(core, shard, None, is_routed=False).writer(config):
+            pass
+    return claim_shard(core.site(shard))
 
 
 def _log_rows(core: Core, pin: ShardPin, schema: TableSchema) -> SsTable | None:
