@@ -53,7 +53,7 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, Status, decode_manifest
 from weir.log.rules import RuleBroken
 from weir.records import codec
-from weir.records.table import TableRecord, decode_record
+from weir.records.table import RECORD, TableRecord
 
 
 class Judge:
@@ -122,7 +122,7 @@ class Judge:
                 if version is not None:
                     self._on_manifest(actor, UUID(parts[1]), version, data, path)
         elif is_table and path.startswith(paths.table_chain() + "/"):
-            self._on_record(decode_record(data, path))
+            self._on_record(RECORD.load(data, path))
         elif is_table and path.startswith("_weir/") and parts[-2] == "wal_store":
             self._on_move(UUID(parts[2]), data, path)
 

@@ -20,7 +20,7 @@ from weir.errors import CommitConflict
 from weir.format.paths import base_floor_dir
 from weir.lake.base.versions import Cleaned
 from weir.read.scan import Scan
-from weir.records.marks import Markers
+from weir.records.marks import Marks
 from weir.records.table import TableRecords
 from weir.store.memory import MemoryStore
 from weir.upkeep.checkpoint import create
@@ -71,7 +71,7 @@ def test_g6_a_fold_committed_into_a_collected_place_is_no_fold():
         for token in ("a", "b", "c"):
             lake.fence_base(token)
         lake.cleanup_old_versions(timedelta(0))
-        Markers(store, base_floor_dir()).raise_to(lake.open_base().version - 1)
+        Marks(store, base_floor_dir()).raise_to(lake.open_base().version - 1)
 
     # Version 1 is the empty base, 2 the sleeper's own fence, 3 its fold.
     sleepy = Sleeper(store, "_versions/00000000000000000003", overtake)

@@ -22,7 +22,7 @@ from typing import Literal
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.log.site import ShardSite
-from weir.store.api import ObjectExists
+from weir.records.marks import Marks
 
 FloorKind = Literal["wal", "manifest", "used", "open", "shut", "store"]
 
@@ -74,20 +74,11 @@ class Floors:
 
     def raise_to(self, kind: FloorKind, number: int) -> None:
         """Make `number` a lower bound of that floor, durably. Idempotent; never lowers."""
-        try:
-            path = paths.marker_path(paths.floor_dir(self._site.shard, kind), number)
-            self._site.store.put_if_absent(path, b"")
-        except ObjectExists:
-            pass  # somebody raised it to the same number: just as good
+        self._marks(kind).raise_to(number)
 
     def trim(self, kind: FloorKind) -> None:
-        """Delete all markers below the highest: the maximum, which is all that counts, stays."""
-        folder = paths.floor_dir(self._site.shard, kind)
-        numbers = []
-        for meta in self._site.store.list(folder):
-            number = paths.parse_marker_name(meta.path.rpartition("/")[2])
-            if number is not None:
-                numbers.append(number)
-        below = sorted(numbers)[:-1]
-        if below:
-            self._site.store.delete([paths.marker_path(folder, n) for n in below])
+        """Delete marks that no longer count: the maximum, which does, stays."""
+        self._marks(kind).trim()
+
+    def _marks(self, kind: FloorKind) -> Marks:
+        return Marks(self._site.store, paths.floor_dir(self._site.shard, kind))

@@ -1,18 +1,24 @@
 """Compare-and-swap on any store: numbered records, each written with put-if-absent after the last.
 
 Who wants to change a value reads the latest record and appends the next number; of two who started
-from the same record one gets `ObjectExists` and starts over. Numbers begin at 1.
+from the same record one gets `ObjectExists` and starts over. Numbers begin at 1. `Chain` knows
+bytes; `RecordChain` knows one kind of record, and is what everything under `_weir/` is kept in.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from uuid import UUID
 
-from weir.errors import InvalidInput, StoreError
+from weir.errors import CorruptEntry, InvalidInput, StoreError
+from weir.format import paths
+from weir.records import codec
 from weir.store.api import ObjectExists, ObjectMissing, Store
 
-_NAME = re.compile(r"(\d{20})\.json")
+T = TypeVar("T")
+
 _RACES = 8
 """Times `latest` lists again when what it listed was pruned before it was read."""
 
@@ -97,12 +103,76 @@ class Chain:
 
     def _seqs(self) -> list[int]:
         _, objects = self._store.list_folder(self._directory)
-        names = (_NAME.fullmatch(meta.path.rpartition("/")[2]) for meta in objects)
-        return sorted(int(name.group(1)) for name in names if name)
+        seqs = (paths.parse_chain_name(meta.path.rpartition("/")[2]) for meta in objects)
+        return sorted(seq for seq in seqs if seq is not None)
 
     def _load(self, seq: int) -> ChainRecord:
         blob = self._store.get(self._path(seq))
         return ChainRecord(seq, blob.data, blob.meta.last_modified)
 
     def _path(self, seq: int) -> str:
-        return f"{self._directory}/{seq:020d}.json"
+        return paths.chain_path(self._directory, seq)
+
+
+@dataclass(frozen=True)
+class RecordCodec(Generic[T]):
+    """How one kind of record becomes JSON and comes back."""
+
+    name: str
+    """What to call it in an error: "table record"."""
+    encode: Callable[[T], Mapping[str, Any]]
+    decode: Callable[[Mapping[str, Any], str], T]
+    """From the values and the path they were read at; what it raises becomes `CorruptEntry`."""
+
+    def load(self, data: bytes, path: str) -> T:
+        """The record in `data`, checked; `CorruptEntry` naming `path` otherwise."""
+        raw = codec.loads(data, path)
+        try:
+            return self.decode(raw, path)
+        except (KeyError, TypeError, ValueError, AttributeError, InvalidInput) as error:
+            raise CorruptEntry(f"{path} is not a usable {self.name}: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered(Generic[T]):
+    """A record, its number, and when the store wrote it."""
+
+    seq: int
+    value: T
+    written: float
+
+
+class RecordChain(Generic[T]):
+    """A chain whose records are all of one kind."""
+
+    def __init__(self, store: Store, folder: str, kind: RecordCodec[T]) -> None:
+        self._chain = Chain(store, folder)
+        self._where = f"{store.uri}/{folder}"
+        self._kind = kind
+
+    def latest(self) -> Numbered[T] | None:
+        """The record that counts, or None: one list, one get."""
+        found = self._chain.latest()
+        return None if found is None else self._decode(found)
+
+    def all(self) -> list[Numbered[T]]:
+        """Every record that is still there, ascending: one list, one get each."""
+        return [self._decode(found) for found in self._chain.all()]
+
+    def append(self, value: T, after: int, *, nonce: UUID | None = None) -> int:
+        """Write the record after number `after`; `ObjectExists` when somebody else did. One put.
+
+        A nonce keeps the records of two authors who say the same apart (F-9).
+        """
+        body = dict(self._kind.encode(value))
+        if nonce is not None:
+            body["nonce"] = nonce.hex
+        return self._chain.append(codec.dumps(body), after)
+
+    def prune(self, keep: int) -> int:
+        """Like `Chain.prune`."""
+        return self._chain.prune(keep)
+
+    def _decode(self, found: ChainRecord) -> Numbered[T]:
+        path = paths.chain_path(self._where, found.seq)
+        return Numbered(found.seq, self._kind.load(found.data, path), found.last_modified)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
-from weir.errors import CommitConflict, CorruptEntry
+from weir.errors import CommitConflict
 from weir.format import paths
-from weir.records import codec
-from weir.records.chain import Chain
+from weir.records.chain import RecordChain, RecordCodec
 from weir.store.api import ObjectExists, Store
 
 TTL: Final = "7d"
@@ -23,6 +22,31 @@ _KEEP: Final = 32
 _PRUNE_EVERY: Final = 64
 
 Positions = Mapping[UUID, int]
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """Where a consumer stands, and until when that is held for it."""
+
+    positions: Positions
+    expires: float
+
+
+def _encode(record: _Standing | None) -> dict[str, Any]:
+    if record is None:
+        return {"deleted": True, "reason": "asked to"}
+    positions = {str(shard): int(p) for shard, p in record.positions.items()}
+    return {"positions": positions, "expires": record.expires}
+
+
+def _decode(raw: Mapping[str, Any], _path: str) -> _Standing | None:
+    if raw.get("deleted"):
+        return None
+    positions = {UUID(s): int(p) for s, p in raw["positions"].items()}
+    return _Standing(positions, float(raw["expires"]))
+
+
+_RECORD: Final = RecordCodec("consumer's record", _encode, _decode)
 
 
 @dataclass(frozen=True)
@@ -36,8 +60,7 @@ class Consumer:
 
     def positions(self) -> dict[UUID, int] | None:
         """Where it stands, or None when nothing is held for it. One list, one get."""
-        found = self._latest()
-        return None if found is None else found[1]
+        return self._state()[1]
 
     def register(self, positions: Positions) -> dict[UUID, int]:
         """Begin at `positions`, unless it stands somewhere already; where it stands."""
@@ -67,40 +90,25 @@ class Consumer:
             if known is None:
                 return
             try:
-                self._chain.append(codec.dumps({"deleted": True, "reason": "asked to"}), seq)
+                self._chain.append(None, seq)
             except ObjectExists:
                 continue
             return
         raise self._busy()
 
     @property
-    def _chain(self) -> Chain:
-        return Chain(self.store, paths.consumer_chain(self.name))
-
-    def _latest(self) -> tuple[int, dict[UUID, int]] | None:
-        seq, known = self._state()
-        return None if known is None else (seq, known)
+    def _chain(self) -> RecordChain[_Standing | None]:
+        return RecordChain(self.store, paths.consumer_chain(self.name), _RECORD)
 
     def _state(self) -> tuple[int, dict[UUID, int] | None]:
         found = self._chain.latest()
         if found is None:
             return 0, None
-        path = paths.chain_path(paths.consumer_chain(self.name), found.seq)
-        raw = codec.loads(found.data, path)
-        if raw.get("deleted"):
-            return found.seq, None
-        try:
-            return found.seq, {UUID(s): int(p) for s, p in raw["positions"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CorruptEntry(f"{path} is not a consumer's record: {error!r}") from error
+        return found.seq, None if found.value is None else dict(found.value.positions)
 
     def _append(self, seq: int, positions: Positions) -> bool:
-        record = {
-            "positions": {str(shard): int(p) for shard, p in positions.items()},
-            "expires": self.store.now() + self.ttl,
-        }
         try:
-            made = self._chain.append(codec.dumps(record), seq)
+            made = self._chain.append(_Standing(positions, self.store.now() + self.ttl), seq)
         except ObjectExists:
             return False
         if made % _PRUNE_EVERY == 0:

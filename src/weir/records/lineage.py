@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast
 from uuid import UUID
 
-from weir.errors import CommitConflict, CorruptEntry, MissingEntry
+from weir.errors import CommitConflict, MissingEntry
 from weir.format import paths
-from weir.records import codec
-from weir.records.chain import Chain, ChainRecord
+from weir.records.chain import RecordChain, RecordCodec
 from weir.store.api import ObjectExists, Store
 from weir.store.open import recorded
 
@@ -60,37 +59,29 @@ class Lineage:
 
 def read_lineage(store: Store) -> Lineage | None:
     """The latest record, or None. One list, one get when there is one."""
-    found = Chain(store, paths.clone_chain()).latest()
-    return None if found is None else _decode(found)
+    found = _chain(store).latest()
+    return None if found is None else replace(found.value, seq=found.seq)
 
 
 def lineage_history(store: Store) -> list[Lineage]:
     """Every record, oldest first: none is ever collected. One list, one get each."""
-    return [_decode(found) for found in Chain(store, paths.clone_chain()).all()]
+    return [replace(found.value, seq=found.seq) for found in _chain(store).all()]
 
 
-def _decode(found: ChainRecord) -> Lineage:
-    path = paths.chain_path(paths.clone_chain(), found.seq)
-    raw = codec.loads(found.data, path)
-    try:
-        if raw["state"] not in _STATES:
-            raise ValueError(f"unknown state {raw['state']!r}")
-        checkpoint = raw["checkpoint"]
-        return Lineage(
-            state=cast("State", raw["state"]),
-            parent=None if raw["parent"] is None else recorded(raw["parent"], path),
-            checkpoint=None if checkpoint is None else UUID(checkpoint),
-            pins=tuple(
-                ParentPin(recorded(p["uri"], path), UUID(p["checkpoint"])) for p in raw["pins"]
-            ),
-            deep=bool(raw["deep"]),
-            accepted_loss=bool(raw["accepted_loss"]),
-            replay_after={UUID(s): int(r) for s, r in raw["replay_after"].items()},
-            restored=_restored(raw["restored"]),
-            seq=found.seq,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptEntry(f"{path} is not a usable record of a clone: {error!r}") from error
+def _decode(raw: Mapping[str, Any], path: str) -> Lineage:
+    if raw["state"] not in _STATES:
+        raise ValueError(f"unknown state {raw['state']!r}")
+    checkpoint = raw["checkpoint"]
+    return Lineage(
+        state=cast("State", raw["state"]),
+        parent=None if raw["parent"] is None else recorded(raw["parent"], path),
+        checkpoint=None if checkpoint is None else UUID(checkpoint),
+        pins=tuple(ParentPin(recorded(p["uri"], path), UUID(p["checkpoint"])) for p in raw["pins"]),
+        deep=bool(raw["deep"]),
+        accepted_loss=bool(raw["accepted_loss"]),
+        replay_after={UUID(s): int(r) for s, r in raw["replay_after"].items()},
+        restored=_restored(raw["restored"]),
+    )
 
 
 def _restored(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,26 +90,34 @@ def _restored(raw: Mapping[str, Any]) -> dict[str, Any]:
     return dict(raw)
 
 
+def _encode(record: Lineage) -> dict[str, Any]:
+    return {
+        "state": record.state,
+        "parent": record.parent,
+        "checkpoint": None if record.checkpoint is None else str(record.checkpoint),
+        "pins": [{"uri": p.uri, "checkpoint": str(p.checkpoint)} for p in record.pins],
+        "deep": record.deep,
+        "accepted_loss": record.accepted_loss,
+        "replay_after": {str(s): r for s, r in record.replay_after.items()},
+        "restored": dict(record.restored),
+    }
+
+
+_RECORD: Final = RecordCodec("record of a clone", _encode, _decode)
+
+
+def _chain(store: Store) -> RecordChain[Lineage]:
+    return RecordChain(store, paths.clone_chain(), _RECORD)
+
+
 def append_lineage(store: Store, following: Lineage, nonce: UUID) -> Lineage:
     """Write the record after `following.seq`; `CommitConflict` when somebody else did."""
-    body = {
-        "state": following.state,
-        "parent": following.parent,
-        "checkpoint": None if following.checkpoint is None else str(following.checkpoint),
-        "pins": [{"uri": p.uri, "checkpoint": str(p.checkpoint)} for p in following.pins],
-        "deep": following.deep,
-        "accepted_loss": following.accepted_loss,
-        "replay_after": {str(s): r for s, r in following.replay_after.items()},
-        "restored": dict(following.restored),
-        "nonce": nonce.hex,
-    }
     try:
-        seq = Chain(store, paths.clone_chain()).append(codec.dumps(body), following.seq)
+        return replace(following, seq=_chain(store).append(following, following.seq, nonce=nonce))
     except ObjectExists:
         raise CommitConflict(
             f"{store.uri}: somebody else is making or restoring this table; try again"
         ) from None
-    return replace(following, seq=seq)
 
 
 def require_ready(store: Store) -> None:

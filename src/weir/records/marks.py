@@ -7,17 +7,16 @@ Nothing is overwritten and nothing cached: of two who raise at once both succeed
 from __future__ import annotations
 
 import contextlib
-import re
 
 from weir.errors import InvalidInput
+from weir.format import paths
 from weir.store.api import ObjectExists, Store
 
-_TOP = 2**64 - 1
-_NAME = re.compile(r"\d{20}")
+_TOP = paths.U64_MAX
 
 
-class Markers:
-    """The markers in one folder."""
+class Marks:
+    """The marks in one folder."""
 
     def __init__(self, store: Store, directory: str) -> None:
         self._store = store
@@ -48,8 +47,8 @@ class Markers:
 
     def _numbers(self) -> list[int]:
         _, objects = self._store.list_folder(self._directory)
-        names = (meta.path.rpartition("/")[2] for meta in objects)
-        return sorted((_TOP - int(name) for name in names if _NAME.fullmatch(name)), reverse=True)
+        numbers = (paths.parse_marker_name(meta.path.rpartition("/")[2]) for meta in objects)
+        return sorted((n for n in numbers if n is not None), reverse=True)
 
     def _path(self, n: int) -> str:
-        return f"{self._directory}/{_TOP - n:020d}"
+        return paths.marker_path(self._directory, n)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 from uuid import UUID
 
-from weir.errors import CommitConflict, CorruptEntry
+from weir.errors import CommitConflict
 from weir.format import paths
 from weir.format.sharding import Sharding, from_record, to_record
-from weir.records import codec
-from weir.records.chain import Chain
+from weir.records.chain import RecordChain, RecordCodec
 from weir.store.api import ObjectExists, Store
 
 State = Literal["begun", "done"]
@@ -35,39 +35,40 @@ class Resharding:
         return self.state != "done"
 
 
+def _encode(record: Resharding) -> dict[str, Any]:
+    return {
+        "state": record.state,
+        "routing_version": record.routing_version,
+        "sharding": to_record(record.sharding),
+        "checkpoint": None if record.checkpoint is None else str(record.checkpoint),
+    }
+
+
+def _decode(raw: Mapping[str, Any], path: str) -> Resharding:
+    if raw["state"] not in ("begun", "done"):
+        raise ValueError(f"unknown state {raw['state']!r}")
+    checkpoint = raw["checkpoint"]
+    return Resharding(
+        state=cast("State", raw["state"]),
+        routing_version=int(raw["routing_version"]),
+        sharding=from_record(raw["sharding"], path),
+        checkpoint=None if checkpoint is None else UUID(checkpoint),
+    )
+
+
+_RECORD: Final = RecordCodec("record of resharding", _encode, _decode)
+
+
 def read_resharding(store: Store) -> Resharding | None:
     """The latest record, or None. One list, one get when there is one."""
-    found = Chain(store, paths.reshard_chain()).latest()
-    if found is None:
-        return None
-    path = paths.chain_path(paths.reshard_chain(), found.seq)
-    raw: dict[str, Any] = codec.loads(found.data, path)
-    try:
-        if raw["state"] not in ("begun", "done"):
-            raise ValueError(f"unknown state {raw['state']!r}")
-        checkpoint = raw["checkpoint"]
-        return Resharding(
-            state=cast("State", raw["state"]),
-            routing_version=int(raw["routing_version"]),
-            sharding=from_record(raw["sharding"], path),
-            checkpoint=None if checkpoint is None else UUID(checkpoint),
-            seq=found.seq,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptEntry(f"{path} is not a usable record of resharding: {error!r}") from error
+    found = RecordChain(store, paths.reshard_chain(), _RECORD).latest()
+    return None if found is None else replace(found.value, seq=found.seq)
 
 
 def append_resharding(store: Store, following: Resharding, nonce: UUID) -> Resharding:
     """Write the record after `following.seq`; `CommitConflict` when somebody else did."""
-    body = {
-        "state": following.state,
-        "routing_version": following.routing_version,
-        "sharding": to_record(following.sharding),
-        "checkpoint": None if following.checkpoint is None else str(following.checkpoint),
-        "nonce": nonce.hex,
-    }
+    chain = RecordChain(store, paths.reshard_chain(), _RECORD)
     try:
-        seq = Chain(store, paths.reshard_chain()).append(codec.dumps(body), following.seq)
+        return replace(following, seq=chain.append(following, following.seq, nonce=nonce))
     except ObjectExists:
         raise CommitConflict(f"{store.uri}: somebody else is resharding it; try again") from None
-    return replace(following, seq=seq)

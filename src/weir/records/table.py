@@ -21,8 +21,7 @@ from weir.format.sharding import (
     to_record,
     value_from_entries,
 )
-from weir.records import codec
-from weir.records.chain import Chain
+from weir.records.chain import RecordChain, RecordCodec
 from weir.store.api import ObjectExists, Store
 from weir.store.open import recorded
 
@@ -70,27 +69,25 @@ class TableRecord:
         value = value_from_entries(self.sharding, tuple(entries), dtype)
         return shard_id(self.sharding, value, self.routing_version) == shard
 
-    def encode(self) -> bytes:
-        """The record's bytes."""
-        return codec.dumps(
-            {
-                **self.extra,
-                "format": FORMAT,
-                "table_id": str(self.table_id),
-                "primary_key": list(self.primary_key),
-                "sharding": to_record(self.sharding),
-                "routing": [
-                    {"shard": str(r.shard), "value": r.value, "spec": r.spec} for r in self.routing
-                ],
-                "routing_version": self.routing_version,
-                "spec": self.spec,
-                "wal_uri": self.wal_uri,
-                "writer_defaults": self.writer_defaults.to_record(),
-                "probe": dict(self.probe),
-                "created": self.created,
-                **({"former": _dump_former(self.former)} if self.former else {}),
-            }
-        )
+    def to_record(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {
+            **self.extra,
+            "format": FORMAT,
+            "table_id": str(self.table_id),
+            "primary_key": list(self.primary_key),
+            "sharding": to_record(self.sharding),
+            "routing": [
+                {"shard": str(r.shard), "value": r.value, "spec": r.spec} for r in self.routing
+            ],
+            "routing_version": self.routing_version,
+            "spec": self.spec,
+            "wal_uri": self.wal_uri,
+            "writer_defaults": self.writer_defaults.to_record(),
+            "probe": dict(self.probe),
+            "created": self.created,
+            **({"former": _dump_former(self.former)} if self.former else {}),
+        }
 
 
 _KNOWN = frozenset(
@@ -115,32 +112,28 @@ def _dump_former(former: Sequence[tuple[int, Sharding]]) -> list[Any]:
     return [[version, to_record(sharding)] for version, sharding in former]
 
 
-def decode_record(data: bytes, path: str) -> TableRecord:
-    """The record in `data`, checked; `CorruptEntry` naming `path` otherwise."""
-    raw = codec.loads(data, path)
+def _decode(raw: Mapping[str, Any], path: str) -> TableRecord:
     if raw.get("format") != FORMAT:
         raise CorruptEntry(
             f"{path} has format {raw.get('format')!r} and this release reads {FORMAT}; upgrade weir"
         )
-    try:
-        return TableRecord(
-            table_id=UUID(raw["table_id"]),
-            primary_key=tuple(str(name) for name in raw["primary_key"]),
-            sharding=from_record(raw["sharding"], path),
-            routing=tuple(
-                Route(UUID(r["shard"]), r["value"], int(r["spec"])) for r in raw["routing"]
-            ),
-            routing_version=int(raw["routing_version"]),
-            spec=int(raw["spec"]),
-            wal_uri=None if raw["wal_uri"] is None else recorded(raw["wal_uri"], path),
-            writer_defaults=WriterConfig.from_record(raw["writer_defaults"]),
-            probe=dict(raw["probe"]),
-            created=float(raw["created"]),
-            former=tuple((int(n), from_record(how, path)) for n, how in raw.get("former", ())),
-            extra={k: v for k, v in raw.items() if k not in _KNOWN},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptEntry(f"{path} is not a usable table record: {error!r}") from error
+    return TableRecord(
+        table_id=UUID(raw["table_id"]),
+        primary_key=tuple(str(name) for name in raw["primary_key"]),
+        sharding=from_record(raw["sharding"], path),
+        routing=tuple(Route(UUID(r["shard"]), r["value"], int(r["spec"])) for r in raw["routing"]),
+        routing_version=int(raw["routing_version"]),
+        spec=int(raw["spec"]),
+        wal_uri=None if raw["wal_uri"] is None else recorded(raw["wal_uri"], path),
+        writer_defaults=WriterConfig.from_record(raw["writer_defaults"]),
+        probe=dict(raw["probe"]),
+        created=float(raw["created"]),
+        former=tuple((int(n), from_record(how, path)) for n, how in raw.get("former", ())),
+        extra={k: v for k, v in raw.items() if k not in _KNOWN},
+    )
+
+
+RECORD: Final = RecordCodec("table record", TableRecord.to_record, _decode)
 
 
 class TableRecords:
@@ -148,23 +141,18 @@ class TableRecords:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._chain = Chain(store, paths.table_chain())
+        self._chain = RecordChain(store, paths.table_chain(), RECORD)
 
     def find(self) -> tuple[int, TableRecord] | None:
         """The latest record and its number, or None. One list, one get."""
         found = self._chain.latest()
-        if found is None:
-            return None
-        path = f"{self._store.uri}/{paths.chain_path(paths.table_chain(), found.seq)}"
-        return found.seq, decode_record(found.data, path)
+        return None if found is None else (found.seq, found.value)
 
     def at_routing(self, routing_version: int) -> TableRecord | None:
         """The latest record of that routing that is still there. A list, a get for each record."""
         for found in reversed(self._chain.all()):
-            path = f"{self._store.uri}/{paths.chain_path(paths.table_chain(), found.seq)}"
-            record = decode_record(found.data, path)
-            if record.routing_version == routing_version:
-                return record
+            if found.value.routing_version == routing_version:
+                return found.value
         return None
 
     def load(self) -> TableRecord:
@@ -180,7 +168,7 @@ class TableRecords:
     def create(self, record: TableRecord) -> None:
         """Write the first record, or `CommitConflict` when somebody else was faster."""
         try:
-            self._chain.append(record.encode(), 0)
+            self._chain.append(record, 0)
         except ObjectExists:
             raise CommitConflict(
                 f"{self._store.uri} was made a weir table by somebody else meanwhile; open it"
@@ -197,7 +185,7 @@ class TableRecords:
             if changed == current:
                 return current
             try:
-                self._chain.append(changed.encode(), seq)
+                self._chain.append(changed, seq)
             except ObjectExists:
                 continue
             return changed

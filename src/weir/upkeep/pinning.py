@@ -37,7 +37,7 @@ from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.records.checkpoints import Checkpoint, Checkpoints, Scope, ShardPin
-from weir.records.marks import Markers
+from weir.records.marks import Marks
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import Shard
 from weir.shard.writer import ShardWriter
@@ -64,7 +64,7 @@ def versions(core: Core) -> VersionedLake:
 
 def base_floor(core: Core) -> int:
     """Base versions at or below it may be cleaned up at any moment (K-1b). One listing."""
-    return Markers(core.store, paths.base_floor_dir()).highest() or 0
+    return Marks(core.store, paths.base_floor_dir()).highest() or 0
 
 
 def make(

@@ -4,14 +4,14 @@ import pytest
 
 from weir.env import SYSTEM
 from weir.errors import InvalidInput
-from weir.records.marks import Markers
+from weir.records.marks import Marks
 from weir.store.local import LocalStore
 from weir.store.memory import MemoryStore
 from weir.testing.fault_store import FaultStore
 
 
 def test_g8_the_maximum_counts():
-    markers = Markers(MemoryStore(), "floor")
+    markers = Marks(MemoryStore(), "floor")
     assert markers.highest() is None
     for n in (5, 3, 5, 12, 0):
         markers.raise_to(n)
@@ -19,7 +19,7 @@ def test_g8_the_maximum_counts():
 
 
 def test_g8_two_collectors_racing_leave_the_maximum(tmp_path):
-    markers = Markers(LocalStore(str(tmp_path)), "floor")
+    markers = Marks(LocalStore(str(tmp_path)), "floor")
 
     def collect(start):
         for n in range(start, 40, 2):
@@ -33,7 +33,7 @@ def test_g8_two_collectors_racing_leave_the_maximum(tmp_path):
 
 def test_g8_trim_never_changes_the_maximum():
     store = FaultStore(MemoryStore())
-    markers = Markers(store, "floor")
+    markers = Marks(store, "floor")
     for n in (1, 2, 3, 4):
         markers.raise_to(n)
     assert markers.trim() == 2
@@ -44,7 +44,7 @@ def test_g8_trim_never_changes_the_maximum():
 
 def test_g8_reads_ask_the_store_every_time():
     store = FaultStore(MemoryStore())
-    ours, theirs = Markers(store, "floor"), Markers(store.inner, "floor")
+    ours, theirs = Marks(store, "floor"), Marks(store.inner, "floor")
     ours.raise_to(1)
     assert ours.highest() == 1
     theirs.raise_to(2)
@@ -54,7 +54,7 @@ def test_g8_reads_ask_the_store_every_time():
 
 def test_the_highest_is_listed_first():
     store = MemoryStore()
-    markers = Markers(store, "floor")
+    markers = Marks(store, "floor")
     for n in (0, 7, 2**64 - 1, 9):
         markers.raise_to(n)
     names = [meta.path for meta in store.list("floor")]
@@ -65,4 +65,4 @@ def test_the_highest_is_listed_first():
 @pytest.mark.parametrize("n", [-1, 2**64])
 def test_numbers_that_do_not_fit_are_refused(n):
     with pytest.raises(InvalidInput):
-        Markers(MemoryStore(), "floor").raise_to(n)
+        Marks(MemoryStore(), "floor").raise_to(n)

@@ -10,16 +10,17 @@ cannot commit any more is the work of the fence in the base table (`weir.lake.ba
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
 from weir.env import Env
-from weir.errors import CommitConflict, CorruptEntry, InvalidInput, StoreError
+from weir.errors import CommitConflict, StoreError
 from weir.format import paths
 from weir.read.snapshot import Snapshot
 from weir.records import codec
-from weir.records.chain import Chain
+from weir.records.chain import RecordChain, RecordCodec
 from weir.store.api import ObjectExists, Store
 from weir.upkeep.tasks import Progress
 
@@ -117,27 +118,36 @@ class JobRecord:
         return self.state != "done"
 
 
+def _encode(record: JobRecord) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "state": record.state,
+        "token": record.token,
+        "job": None if record.job is None else record.job.to_record(),
+    }
+
+
+def _decode(raw: Mapping[str, Any], _path: str) -> JobRecord:
+    if raw["format"] != FORMAT or raw["state"] not in ("claimed", "planned", "done"):
+        raise ValueError(f"format {raw['format']}, state {raw['state']}")
+    job = None if raw["job"] is None else Job.from_record(raw["job"])
+    return JobRecord(0, raw["state"], raw["token"], job)
+
+
+_RECORD: Final = RecordCodec("compaction record", _encode, _decode)
+
+
 class Jobs:
     """Reads and extends the chain of one table."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._chain = Chain(store, paths.compaction_chain())
+        self._chain = RecordChain(store, paths.compaction_chain(), _RECORD)
 
     def latest(self) -> JobRecord | None:
         """The record that counts, or None. One list, one get."""
         found = self._chain.latest()
-        if found is None:
-            return None
-        path = f"{self._store.uri}/{paths.chain_path(paths.compaction_chain(), found.seq)}"
-        raw = codec.loads(found.data, path)
-        try:
-            if raw["format"] != FORMAT or raw["state"] not in ("claimed", "planned", "done"):
-                raise ValueError(f"format {raw['format']}, state {raw['state']}")
-            job = None if raw["job"] is None else Job.from_record(raw["job"])
-            return JobRecord(found.seq, raw["state"], raw["token"], job, found.last_modified)
-        except (KeyError, TypeError, ValueError, AttributeError, InvalidInput) as error:
-            raise CorruptEntry(f"{path} is not a usable compaction record: {error!r}") from error
+        return None if found is None else replace(found.value, seq=found.seq, written=found.written)
 
     def claim(self, token: str, after: JobRecord | None) -> JobRecord:
         """Claim on top of `after`, keeping its unfinished job in view; or `CommitConflict`."""
@@ -149,22 +159,13 @@ class Jobs:
         return self._append(replace(record, state=state, job=job))
 
     def _append(self, record: JobRecord) -> JobRecord:
-        data = codec.dumps(
-            {
-                "format": FORMAT,
-                "state": record.state,
-                "token": record.token,
-                "job": None if record.job is None else record.job.to_record(),
-            }
-        )
         try:
-            seq = self._chain.append(data, record.seq)
+            return replace(record, seq=self._chain.append(record, record.seq))
         except ObjectExists:
             raise CommitConflict(
                 f"{self._store.uri}: another compactor took over; this one stops and leaves its"
                 " files to garbage collection"
             ) from None
-        return replace(record, seq=seq)
 
 
 class Renewal:

@@ -28,7 +28,7 @@ from weir.errors import (
 from weir.format import paths
 from weir.lake.api import Lake
 from weir.log.site import ShardSite
-from weir.records.marks import Markers
+from weir.records.marks import Marks
 from weir.routing.core import Core
 from weir.store.api import Store
 from weir.upkeep.compact.jobs import keep_base_from
@@ -347,7 +347,7 @@ def _clean_base(target: Target, ages: Ages, report: GcReport, *, dry_run: bool) 
     if not dry_run and keep_from > 1:
         # Before Lance looks at the tags: a checkpoint that pins one of these versions, and a commit
         # that aims at one of these numbers, reads the floor after its own write and gives up.
-        floor = Markers(target.store, paths.base_floor_dir())
+        floor = Marks(target.store, paths.base_floor_dir())
         floor.raise_to(keep_from - 1)
         floor.trim()
     cleaned = clean(timedelta(seconds=ages.min_age), keep_from=keep_from, dry_run=dry_run)
