@@ -18,6 +18,7 @@ from weir.format.manifest import Status
 from weir.format.wal_entry import WalEntry
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
+from weir.merge.merge import PLAN_ATTEMPTS
 from weir.merge.tails import live_entries
 from weir.read import scan as scan_module
 from weir.routing.shards import Shard
@@ -139,7 +140,7 @@ def test_l1_planning_gives_up_after_a_bounded_number_of_attempts(table, monkeypa
     monkeypatch.setattr(scan_module, "take_snapshot", expiring)
     with pytest.raises(weir.SnapshotExpired, match="checkpoint"):
         ids(table)
-    assert len(plans) == scan_module.PLAN_ATTEMPTS
+    assert len(plans) == PLAN_ATTEMPTS
 
 
 def test_l5_a_stream_in_progress_keeps_its_snapshot(table):

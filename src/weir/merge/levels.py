@@ -153,6 +153,11 @@ class MemLevel:
         """The newest row of each of those keys that is here. Microseconds a key."""
         return self._lookup(keys, columns, None)
 
+    def now(self) -> MemView:
+        """The level as it is, whatever is appended later."""
+        with self._lock:
+            return MemView(self, len(self._batches), self._rows)
+
     def first(self, count: int, rows: int) -> MemView:
         """The level as it was with so many batches and rows, whatever is appended later."""
         return MemView(self, count, rows)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,11 +27,13 @@ from weir.lake.filters import filter_columns, filter_rows
 from weir.merge.levels import Level, Scanned, level_schema, shaped
 from weir.merge.older_base import OlderBase, seen_as
 
+T = TypeVar("T")
 Belongs = Callable[[pa.RecordBatch], pa.Array]
 """Marks the rows of one shard."""
 Emit = Literal["all", "fresh", "base"]
 """Which winners a scan hands out; an engine that splits a scan reads them apart."""
 
+PLAN_ATTEMPTS: Final = 5
 READ_AHEAD_LEVELS: Final = 8
 READ_AHEAD_BYTES: Final = 128 << 20
 """Levels read concurrently, and what they may hold together; a larger one is streamed alone."""
@@ -200,13 +202,35 @@ def _read_levels(
         )
 
 
+def replanned(read: Callable[[], T], where: object) -> T:
+    """What `read` gives, planned anew when what it planned on was collected meanwhile (L-1, G-12).
+
+    What is missing plan after plan was not collected but lost: `MissingEntry`.
+    """
+    error: MissingEntry | SnapshotExpired | None = None
+    for _ in range(PLAN_ATTEMPTS):
+        try:
+            return read()
+        except (MissingEntry, SnapshotExpired) as gone:
+            error = gone
+    assert error is not None, "L-1: a plan failed without an error"
+    if isinstance(error, MissingEntry):
+        raise error
+    raise SnapshotExpired(
+        f"{where}: what a read planned on was gone {PLAN_ATTEMPTS} times in a row ({error}); read"
+        " again, or read at a checkpoint, or let gc keep files longer (min_age)"
+    ) from error
+
+
 def unless_collected(rows: Iterator[pa.RecordBatch], where: object) -> Iterator[pa.RecordBatch]:
     """The rows; `SnapshotExpired` when a file they were planned on was collected meanwhile."""
     try:
         yield from rows
     except MissingEntry as gone:
-        told = f"{where}: collected since this read began ({gone}); read again"
-        raise SnapshotExpired(told) from None
+        raise SnapshotExpired(
+            f"{where}: collected since this read began ({gone}); read again, or read at a"
+            " checkpoint, or let gc keep files longer (min_age)"
+        ) from gone
 
 
 def _without(keys: pa.Table, found: pa.Table, key: Sequence[str]) -> pa.Table:

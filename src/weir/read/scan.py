@@ -9,16 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
 
-from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
+from weir.errors import InvalidInput
 from weir.lake.filters import is_for_lance
 from weir.log.intake import key_table
 from weir.merge.levels import Level
-from weir.merge.merge import merge_count, merge_lookup, merge_scan, output_schema
+from weir.merge.merge import (
+    merge_count,
+    merge_lookup,
+    merge_scan,
+    output_schema,
+    replanned,
+    unless_collected,
+)
 from weir.read.glance import Choice
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import (
@@ -26,15 +33,12 @@ from weir.read.snapshot import (
     Pinned,
     Snapshot,
     check_freshness,
-    expired,
     pinned_snapshot,
     take_snapshot,
 )
 from weir.routing.core import Core
 
 T = TypeVar("T")
-
-PLAN_ATTEMPTS: Final = 5
 
 
 def with_snapshot(
@@ -46,22 +50,13 @@ def with_snapshot(
     choose: Choice = list,
 ) -> T:
     """`run` on a fresh snapshot, anew when what it planned on was collected."""
-    error: Exception | None = None
-    for _ in range(PLAN_ATTEMPTS):
-        try:
-            if pinned is None:
-                snapshot = take_snapshot(core, freshness, choose=choose)
-            else:
-                snapshot = pinned_snapshot(core, pinned, freshness)
-            return run(SnapshotReader(core, snapshot))
-        except (MissingEntry, SnapshotExpired) as gone:
-            error = gone
-            if pinned is not None:
-                raise
-    assert error is not None, "L-1: a plan failed without an error"
-    if isinstance(error, MissingEntry):
-        raise error  # the same object, plan after plan: not collected, lost
-    raise expired(error, core, PLAN_ATTEMPTS) from error
+    if pinned is not None:
+        return run(SnapshotReader(core, pinned_snapshot(core, pinned, freshness)))
+
+    def read() -> T:
+        return run(SnapshotReader(core, take_snapshot(core, freshness, choose=choose)))
+
+    return replanned(read, core.uri)
 
 
 class Scan:
@@ -120,7 +115,7 @@ class Scan:
             return schema, iter(()) if first is None else chain([first], batches)
 
         schema, batches = self._read(start)
-        return pa.RecordBatchReader.from_batches(schema, self._guarded(batches))
+        return pa.RecordBatchReader.from_batches(schema, unless_collected(batches, self._core.uri))
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as a stream of batches."""
@@ -176,12 +171,6 @@ class Scan:
             batch_size=self._batch_size,
             env=self._core.env,
         )
-
-    def _guarded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from batches
-        except MissingEntry as gone:
-            raise expired(gone, self._core, 1) from gone
 
     def _filtered_how(self, reader: SnapshotReader) -> str:
         if self._filter is None:

@@ -233,11 +233,3 @@ def _cut_of(manifest: ShardManifest, through: int) -> Cut:
         tuple((s.generation, s.path) for s in manifest.sstables),
         manifest.status is Status.SEALED,
     )
-
-
-def expired(error: Exception, core: Core, attempts: int) -> SnapshotExpired:
-    """What to raise when plan after plan was collected before it was read."""
-    return SnapshotExpired(
-        f"{core.uri}: what a read planned on was gone {attempts} times in a row ({error}); read"
-        " again, or read at a checkpoint, or let gc keep files longer (min_age)"
-    )

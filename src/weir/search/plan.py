@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ from weir.lake.index import (
     is_vector_type,
 )
 from weir.lake.sstable.read import LanceSsTable
-from weir.merge.levels import Level, MemLevel
+from weir.merge.levels import Level, MemLevel, MemView
 from weir.merge.merge import Belongs, output_schema
 from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors
 from weir.search.lance import (
@@ -41,7 +41,7 @@ from weir.search.lance import (
     VectorQuery,
     index_sizes,
 )
-from weir.search.memory import FreshIndexes, WriterIndexes
+from weir.search.memory import FreshIndexes
 from weir.search.ranking import LEVELS_AT_ONCE, Ranked, best_rows
 from weir.search.text import TextStats
 from weir.search.vector import METRICS, query_vector
@@ -103,46 +103,6 @@ def search_levels(
         raise InvalidInput(f"a search in text column {column!r} takes words, got {query!r}")
     ranked = plan.by_text(query)
     return best_rows(ranked, k, schema, target, lambda values: -values, "_score", fresh.env)
-
-
-class OwnRows(Protocol):
-    """What a writer sees: its MemTables, SSTables and base rows, and the indexes it keeps."""
-
-    indexes: WriterIndexes
-
-    def levels(self) -> tuple[list[Level], Base]:
-        """One look at all of them, newest first."""
-        ...
-
-
-def search_writer(
-    memtables: OwnRows,
-    schema: TableSchema,
-    column: str,
-    query: Any,
-    k: int,
-    filter: Any,
-    *,
-    columns: Sequence[str] | None = None,
-    belongs: Belongs | None = None,
-    **options: Any,
-) -> pa.Table:
-    """`search_levels` over what a writer sees: its own MemTables, its SSTables, its base rows."""
-    levels, base = memtables.levels()
-    options.setdefault("metric", memtables.indexes.metric(column))
-    return search_levels(
-        levels,
-        base,
-        schema,
-        column,
-        query,
-        k=k,
-        filter=filter,
-        columns=columns,
-        belongs=belongs,
-        fresh=memtables.indexes.fresh,
-        options=SearchOptions(**options),
-    )
 
 
 @dataclass(frozen=True)
@@ -267,7 +227,7 @@ class _Plan:
         return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
 
     def _memory(self, level: Level) -> MemoryRows:
-        batches = level.batches if isinstance(level, MemLevel) else list(level.scan())
+        batches = level.batches if isinstance(level, MemLevel | MemView) else list(level.scan())
         return MemoryRows(batches, self.schema, filter=self.filter)
 
     def _of_base(self, base: Base) -> MemoryRows:

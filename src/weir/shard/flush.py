@@ -19,15 +19,14 @@ from dataclasses import replace
 import pyarrow as pa
 
 from weir.env import Env, Thread
-from weir.errors import CommitConflict, FencedError, StoreError, WeirError
+from weir.errors import CommitConflict, StoreError, WeirError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import TableSchema
 from weir.format.wal_entry import WalEntry
-from weir.lake.api import Base, Lake
+from weir.lake.api import Lake
 from weir.log.appender import WalAppender
 from weir.log.rules import Evidence
-from weir.merge.levels import Level
 from weir.search.memory import WriterIndexes
 from weir.shard.ending import internal
 from weir.shard.group import GroupCommit
@@ -76,6 +75,9 @@ class MemTables:
         """The last position whose rows, if any, have been booked in their MemTable. Not the
         appender's own counter: that one runs ahead for the moment between a put's answer and its
         booking, and an R taken then would pass rows no SSTable holds (W-1)."""
+        self._publishing = env.threads.lock()
+        """Held from a commit until readers see it. Of two commits the one heard of later would set
+        the manifest back and hide the other's rows (M-1), or take the other for a fold (L-6)."""
         self._thread: Thread | None = None
         self._stopping = False
 
@@ -158,60 +160,13 @@ class MemTables:
             if self._group.failure is not None:
                 raise self._group.ended()
 
-    def levels(self) -> tuple[list[Level], Base]:
-        """Unflushed MemTables, then SSTables, newest first, and the base: one look (M-1).
-
-        The base is opened last, once: a MemTable may be published, and an SSTable folded, while we
-        look, and is then left out here because it is in there (L-5). A lookup by key may open it
-        later, if at all (`fresh_levels`): the same row twice is one row there.
-        """
-        with self._group.lock:
-            fresh = [self.active, *reversed(self.frozen)]
-            manifest = self.manifest
-        shard = self._appender.site.shard
-        base = self._lake.open_base()
-        compacted = base.compacted.get(shard, 0)
-        if any(table.rows and table.generation <= compacted for table in fresh):
-            self._check_folded_after_us(compacted)
-        levels: list[Level] = [
-            table.level for table in fresh if table.rows and table.generation > compacted
-        ]
-        levels.extend(
-            self._lake.open_sstable(shard, sstable.path, self._schema)
-            for sstable in sorted(manifest.sstables, key=lambda s: -s.generation)
-            if sstable.generation > compacted
-        )
-        return levels, base
-
-    def _check_folded_after_us(self, compacted: int) -> None:
-        """Fenced (F-13) when a successor's generation was folded under the number of ours: leaving
-        ours out, as if it were in the base, would hide rows that this writer was handed (M-1)."""
-        with self._group.lock:
-            waiting = [table for table in (self.active, *self.frozen) if table.rows]
-        if not any(table.generation <= compacted for table in waiting):
-            return  # published by us since we looked
-        manifests, epoch = self._appender.manifests, self._appender.epoch
-        try:
-            manifests.require_owner(manifests.require(), epoch)
-        except FencedError as fenced:
-            self._group.fail(fenced)
-            raise self._group.refused() from fenced
-
-    def fresh_levels(self) -> list[Level]:
-        """The levels alone; the base is asked only when there are SSTables it may have folded."""
-        with self._group.lock:
-            if not self.manifest.sstables:
-                fresh = [self.active, *reversed(self.frozen)]
-                return [table.level for table in fresh if table.rows]
-        return self.levels()[0]
-
     def close_gap(self) -> None:
         """Move R to everything covered; costs nothing when it is there already (W-2, W-3)."""
-        with self._group.lock:
-            covered = self._covered()
-            behind = covered > self.manifest.replay_after
-        if behind:
-            self._publish(None)
+        with self._publishing:
+            with self._group.lock:
+                behind = self._covered() > self.manifest.replay_after
+            if behind:
+                self._publish(None)
 
     def stop(self) -> None:
         """Let the thread end after what it is doing."""
@@ -299,7 +254,8 @@ class MemTables:
                 entry = self._write(table)
             for app, version in table.tokens.items():
                 self._tokens.record(app, version)
-            self._publish(table, entry, tried)
+            with self._publishing:
+                self._publish(table, entry, tried)
 
         persist(self._env, act, delay=0.1, failed=failed)
         took = self._env.clock.boottime() - began
@@ -332,7 +288,10 @@ class MemTables:
         entry: SsTable | None = None,
         tried: list[Version] | None = None,
     ) -> None:
-        """One manifest commit: the SSTable if any, and the R it allows; `tried`: its versions."""
+        """One manifest commit: the SSTable if any, and the R it allows; `tried`: its versions.
+
+        `_publishing` is held.
+        """
         tried = [] if tried is None else tried
         began = self._appender.ownership.moment()
 

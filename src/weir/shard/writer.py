@@ -23,16 +23,15 @@ from weir.format.schema import TableSchema
 from weir.lake.api import Lake
 from weir.log.appender import Entry, WalAppender
 from weir.log.fence import claim_shard
-from weir.log.intake import Intake, key_table
+from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
-from weir.merge.merge import merge_lookup, merge_scan, unless_collected
 from weir.search.memory import WriterIndexes
-from weir.search.plan import search_writer
 from weir.shard.ack import Ack, awaitable
 from weir.shard.flush import MemTables
 from weir.shard.group import GroupCommit
 from weir.shard.once import Once
+from weir.shard.own_reads import OwnReads
 from weir.shard.replay import Progress, replay_entries
 from weir.shard.stats import (
     Counters,
@@ -82,6 +81,7 @@ class ShardWriter:
             on_durable=self._on_durable,
         )
         self._memtables: MemTables | None = None
+        self._reads: OwnReads | None = None
         self._tags: GenerationTags | None = None
         self.once = Once(appender, self._enqueue)
         self._told_at = appender.site.env.clock.boottime()
@@ -215,27 +215,17 @@ class ShardWriter:
 
         A file collected while they are read raises `SnapshotExpired` (gc keeps it for `min_age`).
         """
-        levels, base = self._readable("scan").levels()
-        how = {"columns": columns, "filter": filter, "belongs": self._belongs}
-        schema, batches = merge_scan(levels, base, self._schema, env=self.site.env, **how)
-        rows = unless_collected(batches, self.site)
-        return pa.RecordBatchReader.from_batches(schema, rows)
+        return self._readable("scan").scan(columns, filter)
 
     def get(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
         """The newest rows of those keys; one in the MemTable costs microseconds, no request."""
-        levels = self._readable("get").fresh_levels()
-        return merge_lookup(
-            key_table(keys, self._schema), levels, self._lake.open_base, self._schema, columns
-        )
+        return self._readable("get").get(keys, columns)
 
     def search(
         self, column: str, query: Any, k: int = 10, filter: Any = None, **options: Any
     ) -> pa.Table:
         """The `k` best rows of this shard, with all this writer has put; see `Table.search`."""
-        memtables = self._readable("search")
-        return search_writer(
-            memtables, self._schema, column, query, k, filter, belongs=self._belongs, **options
-        )
+        return self._readable("search").search(column, query, k, filter, **options)
 
     # -- telling ---------------------------------------------------------------------------------
 
@@ -376,13 +366,17 @@ class ShardWriter:
         )
         memtables.attach(self._group)
         self._memtables = memtables
+        self._reads = OwnReads(
+            memtables, self._group, appender, self._schema, self._lake, self._belongs
+        )
         entries = replay_entries(appender.site, appender.manifests, appender.claim, progress)
         self.once.replayed(memtables.rebuild(entries, self.intake.stored))
 
-    def _readable(self, call: str) -> MemTables:
-        memtables = self._require_memtables(call)
+    def _readable(self, call: str) -> OwnReads:
+        self._require_memtables(call)
         self._check_open()
-        return memtables
+        assert self._reads is not None, "M-1: a writer with MemTables reads them"
+        return self._reads
 
     def _require_memtables(self, call: str) -> MemTables:
         if self._memtables is None:

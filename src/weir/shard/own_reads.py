@@ -1,0 +1,162 @@
+"""What a writer reads of its own shard: its MemTables, its SSTables and its rows of the base.
+
+Keeps
+  M-1  one look: what hides an older row is what is offered in its place, whatever is put meanwhile
+  L-5  what is published or folded while we look is seen once
+  G-12 what was collected after it was planned on is planned anew; what is lost is an error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from weir.errors import FencedError, MissingEntry
+from weir.format.schema import TableSchema
+from weir.lake.api import Base, Lake
+from weir.log.appender import WalAppender
+from weir.log.intake import key_table
+from weir.merge.levels import Level
+from weir.merge.merge import Belongs, merge_lookup, merge_scan, replanned, unless_collected
+from weir.search.plan import SearchOptions, search_levels
+from weir.shard.flush import MemTables
+from weir.shard.group import GroupCommit
+
+T = TypeVar("T")
+
+
+class OwnReads:
+    """The reads of one writer. Safe to share between threads."""
+
+    def __init__(
+        self,
+        memtables: MemTables,
+        group: GroupCommit,
+        appender: WalAppender,
+        schema: TableSchema,
+        lake: Lake,
+        belongs: Belongs | None,
+    ) -> None:
+        self._memtables = memtables
+        self._group = group
+        self._appender = appender
+        self._schema = schema
+        self._lake = lake
+        self._belongs = belongs
+
+    def scan(self, columns: Sequence[str] | None, filter: Any) -> pa.RecordBatchReader:
+        """See `ShardWriter.scan`; the first batch is read before this returns."""
+        site = self._appender.site
+
+        def start() -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+            levels, base = self._levels()
+            how = {"columns": columns, "filter": filter, "belongs": self._belongs}
+            schema, batches = merge_scan(levels, base, self._schema, env=site.env, **how)
+            first = next(batches, None)
+            return schema, iter(()) if first is None else chain([first], batches)
+
+        schema, batches = self._read(start)
+        return pa.RecordBatchReader.from_batches(schema, unless_collected(batches, site))
+
+    def get(self, keys: Any, columns: Sequence[str] | None) -> pa.Table:
+        """See `ShardWriter.get`."""
+        wanted = key_table(keys, self._schema)
+
+        def look() -> pa.Table:
+            levels = self._fresh_levels()
+            return merge_lookup(wanted, levels, self._lake.open_base, self._schema, columns)
+
+        return self._read(look)
+
+    def search(
+        self,
+        column: str,
+        query: Any,
+        k: int,
+        filter: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        **options: Any,
+    ) -> pa.Table:
+        """See `ShardWriter.search`."""
+        indexes = self._memtables.indexes
+        options.setdefault("metric", indexes.metric(column))
+
+        def look() -> pa.Table:
+            levels, base = self._levels()
+            return search_levels(
+                levels,
+                base,
+                self._schema,
+                column,
+                query,
+                k=k,
+                filter=filter,
+                columns=columns,
+                belongs=self._belongs,
+                fresh=indexes.fresh,
+                options=SearchOptions(**options),
+            )
+
+        return self._read(look)
+
+    def _read(self, run: Callable[[], T]) -> T:
+        try:
+            return replanned(run, self._appender.site)
+        except MissingEntry:
+            self._require_owner()  # a successor may have had our files collected (F-13)
+            raise
+
+    def _levels(self) -> tuple[list[Level], Base]:
+        """Unflushed MemTables, then SSTables, newest first, and the base: one look (M-1).
+
+        The base is opened last, once: a MemTable may be published, and an SSTable folded, while we
+        look, and is then left out here because it is in there (L-5). A lookup by key may open it
+        later, if at all (`_fresh_levels`): the same row twice is one row there.
+        """
+        with self._group.lock:
+            fresh = [(table.generation, table.level.now()) for table in self._unflushed()]
+            manifest = self._memtables.manifest
+        shard = self._appender.site.shard
+        base = self._lake.open_base()
+        compacted = base.compacted.get(shard, 0)
+        if any(generation <= compacted for generation, _ in fresh):
+            self._check_folded_after_us(compacted)
+        levels: list[Level] = [level for generation, level in fresh if generation > compacted]
+        levels.extend(
+            self._lake.open_sstable(shard, sstable.path, self._schema)
+            for sstable in sorted(manifest.sstables, key=lambda s: -s.generation)
+            if sstable.generation > compacted
+        )
+        return levels, base
+
+    def _fresh_levels(self) -> list[Level]:
+        """The levels alone; the base is asked only when there are SSTables it may have folded."""
+        with self._group.lock:
+            if not self._memtables.manifest.sstables:
+                return [table.level.now() for table in self._unflushed()]
+        return self._levels()[0]
+
+    def _unflushed(self) -> list[Any]:
+        """MemTables with rows, newest first. Lock held."""
+        tables = (self._memtables.active, *reversed(self._memtables.frozen))
+        return [table for table in tables if table.rows]
+
+    def _check_folded_after_us(self, compacted: int) -> None:
+        """Fenced (F-13) when a successor's generation was folded under the number of ours: leaving
+        ours out, as if it were in the base, would hide rows that this writer was handed (M-1)."""
+        with self._group.lock:
+            waiting = self._unflushed()
+        if any(table.generation <= compacted for table in waiting):  # else: published since
+            self._require_owner()
+
+    def _require_owner(self) -> None:
+        manifests = self._appender.manifests
+        try:
+            manifests.require_owner(manifests.require(), self._appender.epoch)
+        except FencedError as fenced:
+            self._group.fail(fenced)
+            raise self._group.refused() from fenced
