@@ -1282,6 +1282,9 @@ def judge(mutant: Mutant) -> tuple[str, float, str]:
     seconds = time.perf_counter() - began
     if done.returncode == 0:
         return "survived", seconds, ""
+    if done.returncode != 1 or "No module named" in done.stderr:
+        # pytest: nothing was collected; python: the module is not there. That finds no bug.
+        return "stale", seconds, f"could not be run: {evidence(done.stdout or done.stderr)}"
     return "caught", seconds, evidence(done.stdout)
 
 

@@ -143,7 +143,7 @@ def test_g12_a_writer_s_own_read_overtaken_by_collection_is_planned_anew(
 
         def overtake():
             other.compact()
-            collect(target_of(other), 0, 120, keep_first_entries=False)
+            collect(target_of(other.core), 0, 120, keep_first_entries=False)
 
         calls = collected_once(monkeypatch, table.core.lake, "open_sstable", overtake)
         rows = use(own, read)
