@@ -741,7 +741,7 @@ MUTANTS = (
     Mutant(
         "a pin does not look for a claim in between",
         "src/weir/upkeep/pinning.py",
-        "        if manifests.require().writer_epoch != manifest.writer_epoch:\n",
+        "        if latest.writer_epoch != manifest.writer_epoch:\n",
         "        if False:\n",
         tests("tests/rules/test_native_manifests.py", "-k", "is_whole"),
         "C-7",
@@ -944,6 +944,22 @@ MUTANTS = (
         "epoch=writer.epoch, through=flushed.replay_after",
         "epoch=0, through=flushed.replay_after",
         tests("tests/rules/test_edges_tokens.py", "-k", "reshard"),
+        "P-6",
+    ),
+    Mutant(
+        "a clone does not carry the tokens of flushed batches",
+        "src/weir/upkeep/clone.py",
+        "    Tokens(site).carry(merged(dict(pin.tokens), by_folder(log_.tokens)))\n",
+        "    Tokens(site).carry(by_folder(log_.tokens))\n",
+        tests("tests/rules/test_edges_tokens.py", "-k", "clone"),
+        "P-6",
+    ),
+    Mutant(
+        "a checkpoint takes tokens of batches after its cut",
+        "src/weir/upkeep/pinning.py",
+        "        if _tokens(core, manifest, floors) != known:\n",
+        "        known = _tokens(core, manifest, floors)\n        if False:\n",
+        tests("tests/rules/test_edges_tokens.py", "-k", "checkpoint"),
         "P-6",
     ),
     Mutant(

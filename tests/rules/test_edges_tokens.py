@@ -10,7 +10,7 @@ from tests.support.local_shard import LocalShard, row
 from tests.support.moments import SCHEMA, again
 from tests.support.threads import Caller
 from weir.shard.tokens import Tokens
-from weir.upkeep.gc.collect import Target, collect
+from weir.upkeep.gc.collect import Target, collect, target_of
 
 
 class Dead(Exception):
@@ -178,3 +178,117 @@ def test_p6_a_table_resharded_by_an_older_release_knows_its_former_routings(tmp_
     again(table).reshard(weir.Bucket("id", 3))
     TableRecords(table.core.store).update(lambda record: replace(record, former=()))
     assert not put_all(again(table), ROWS, 3), "applied again"
+
+
+# -- clone and restore -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path):
+    return weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.Bucket("id", 2))
+
+
+def compacted(table):
+    again(table).compact()
+    later = target_of(again(table).core)
+    collect(later, 0, 120, keep_first_entries=False)
+
+
+@pytest.mark.parametrize("scope", ["durable", "all"])
+@pytest.mark.parametrize("settle", [lambda _table: None, compacted], ids=["flushed", "collected"])
+def test_p6_a_clone_knows_what_the_checkpoint_had_and_nothing_later(table, tmp_path, scope, settle):
+    put_all(table, ROWS, 3)
+    settle(table)
+    held = again(table).checkpoint(scope=scope)
+    for version in (4, 5, 6):
+        put_all(again(table), [{"id": 100 + version, "v": "later"}], version)
+    copy = again(table).clone(str(tmp_path / "copy"), checkpoint=held)
+    assert not put_all(copy, ROWS, 3), "applied again"
+    assert seen(copy) == list(range(20))
+    assert put_all(copy, [{"id": 104, "v": "later"}], 4) == 1, "left out: its rows are not here"
+    assert seen(copy) == [*range(20), 104]
+
+
+def test_p6_a_clone_knows_tokens_in_the_log_though_a_native_writer_flushes_it(tmp_path):
+    table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.Unsharded())
+    with table.shards()[0].writer(weir.WriterConfig(enable_memtable=False)) as writer:
+        writer.put_once(ROWS, app="q", version=3)
+    copy = table.clone(str(tmp_path / "copy"))
+    native = lance.dataset(copy.uri).mem_wal_writer(str(copy.shards()[0].id))
+    native.put(pa.table({"id": pa.array([99]), "v": pa.array(["native"])}, schema=SCHEMA))
+    native.close()
+    assert not put_all(again(copy), ROWS, 3), "applied again"
+
+
+def test_p6_a_clone_knows_tokens_of_a_dead_writer_that_a_native_one_flushed(
+    tmp_path, dies_before_the_marker
+):
+    table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.Unsharded())
+    writer = table.shards()[0].writer(weir.WriterConfig(enable_memtable=False))
+    with dies_before_the_marker, pytest.raises(Dead):
+        writer.put_once(ROWS, app="q", version=3)
+    native = lance.dataset(table.uri).mem_wal_writer(str(table.shards()[0].id))
+    native.put(pa.table({"id": pa.array([99]), "v": pa.array(["native"])}, schema=SCHEMA))
+    native.close()
+    for number, scope in enumerate(("durable", "all")):
+        held = again(table).checkpoint(scope=scope)
+        copy = again(table).clone(str(tmp_path / f"copy{number}"), checkpoint=held)
+        assert not put_all(copy, ROWS, 3), "applied again"
+
+
+def test_p6_a_clone_of_a_resharded_table_knows_its_former_routings(table, tmp_path):
+    put_all(table, ROWS, 3)
+    again(table).reshard(weir.Bucket("id", 3))
+    copy = again(table).clone(str(tmp_path / "copy"))
+    second = copy.clone(str(tmp_path / "second"))
+    for each in (copy, second):
+        assert not put_all(again(each), ROWS, 3), "applied again"
+        assert seen(each) == list(range(20))
+        assert put_all(again(each), [{"id": 100, "v": "next"}], 4) == 1
+
+
+def test_p6_batches_put_while_a_checkpoint_flushes_are_in_it_with_their_tokens_or_not_at_all(
+    tmp_path, monkeypatch
+):
+    """One before the cut of the writer's flush, one after it: both after the first look."""
+    table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.Unsharded())
+    writer = table.shards()[0].writer()
+    assert writer.put_once(ROWS[:5], app="q", version=0)
+    real = writer.flush
+
+    def flush():
+        writer.put_once(ROWS[5:10], app="q", version=1)
+        cut = real()
+        for version in (2, 3, 4):
+            writer.put_once(ROWS[10:15], app="q", version=version)
+        return cut
+
+    monkeypatch.setattr(writer, "flush", flush)
+    held = table.checkpoint(scope="all")
+    copy = again(table).clone(str(tmp_path / "copy"), checkpoint=held)
+    assert seen(copy) == list(range(10))
+    with copy.shards()[0].writer() as own:
+        assert own.last_version("q") == 1
+
+
+def test_p6_a_token_outlives_the_restore_that_discarded_its_rows(table, dies_before_the_marker):
+    """It is said so: a batch that was in is not taken again, nor twice when the undo is restored"""
+    put_all(table, ROWS[:5], 0)
+    target = table.checkpoint(scope="all")
+    shard = table.shards()[0]
+    value = shard.value
+    rows = [
+        r
+        for r in ROWS
+        if table.core.router.split(pa.RecordBatch.from_pylist([r], schema=SCHEMA))[0][0] == value
+    ]
+    writer = shard.writer(weir.WriterConfig(enable_memtable=False))
+    with dies_before_the_marker, pytest.raises(Dead):
+        writer.put_once(rows, app="q", version=1)
+    report = again(table).restore(target)
+    with again(table).shard(value).writer() as own:
+        assert not own.put_once(rows, app="q", version=1)
+    again(table).restore(report.undo)
+    with again(table).shard(value).writer() as own:
+        assert not own.put_once(rows, app="q", version=1)
+    assert len(seen(table)) == 5 + len(rows)

@@ -1,5 +1,4 @@
-"""Checkpoint records: what is pinned, for how long, for whom; one chain each in
-`_weir/checkpoints`.
+"""Checkpoint records: what is pinned, how long, for whom; a chain each in `_weir/checkpoints`.
 
 Record 1 names everything the checkpoint holds and is pending: it protects, but cannot be used yet.
 A later record confirms it, moves its end of life, or says it is deleted. The highest number counts,
@@ -53,6 +52,8 @@ class ShardPin:
     shard_spec_id: int = 0
     field_entries: tuple[tuple[str, bytes], ...] = ()
     sealed: bool = False
+    tokens: tuple[tuple[str, int], ...] = ()
+    """By folder, the highest exactly-once batch of each application (P-6)."""
 
     @classmethod
     def of(cls, manifest: ShardManifest, through: Position) -> ShardPin:
@@ -79,8 +80,7 @@ class ShardPin:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A moment of the table: for each shard a manifest and an end of its log, and a base
-    version."""
+    """A moment of the table: a manifest and an end of the log of each shard, a base version."""
 
     id: UUID
     scope: Scope
@@ -350,6 +350,7 @@ def dump_pin(pin: ShardPin) -> dict[str, Any]:
             [t.generation, t.path, t.in_memory_bytes, t.physical_rows, t.primary_key_bytes]
             for t in pin.sstables
         ],
+        **({"tokens": dict(pin.tokens)} if pin.tokens else {}),
     }
 
 
@@ -370,6 +371,7 @@ def load_pin(shard: UUID, raw: Mapping[str, Any]) -> ShardPin:
         shard_spec_id=int(raw["shard_spec_id"]),
         field_entries=tuple((str(n), bytes.fromhex(v)) for n, v in raw["field_entries"]),
         sealed=bool(raw["sealed"]),
+        tokens=tuple(sorted((str(f), int(n)) for f, n in raw.get("tokens", {}).items())),
     )
 
 

@@ -16,7 +16,7 @@ what part of the log to read for tokens, above R or below.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -101,6 +101,20 @@ class _Folder:
                 self.notes.append(_Note(path, Epoch(int(epoch)), Position(int(after))))
 
 
+def by_folder(tokens: Mapping[str, int]) -> dict[str, int]:
+    """Numbers by the folder of their application; those of single jobs are not carried on."""
+    return {
+        paths.token_folder(app): number
+        for app, number in tokens.items()
+        if not app.startswith(paths.JOB_APP)
+    }
+
+
+def merged(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """The higher number of each."""
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {*one, *other}}
+
+
 class Tokens:
     """The recorded tokens of one shard."""
 
@@ -153,11 +167,10 @@ class Tokens:
     def at(self, manifest: ShardManifest) -> dict[str, int]:
         """By folder, the highest number of each application that is in by `manifest`.
 
-        Exactly those of rows up to R, and perhaps of entries that were durable when this was asked.
-        One listing, and the log where a writer died before it recorded its own.
+        All those of rows up to R, and those of later entries that are recorded by now. One listing,
+        and the log where a writer died before it recorded its own.
         """
         known: dict[str, int] = {}
-        shard = self._site.shard
         for name, folder in self._folders().items():
             numbers = [*folder.numbers, *self._named(folder.announced, manifest)]
             if numbers:
@@ -166,14 +179,14 @@ class Tokens:
             if not notes:
                 continue  # their own writer, which owns the shard, records before R passes
             after, last = min(n.after for n in notes), max(n.epoch for n in notes)
-            found = tokens_in_log(self._site, after, manifest.replay_after, epoch=last)
-            for app, number in found.items():
-                key = paths.token_folder(app)
-                if paths.token_dir(shard, app) == f"{paths.tokens_dir(shard)}/{key}":
-                    known[key] = max(number, known.get(key, number))
+            known = merged(known, self.in_log(after, manifest.replay_after, epoch=last))
         return known
 
-    def carry(self, known: dict[str, int]) -> None:
+    def in_log(self, after: int, last: int, *, epoch: Epoch | None = None) -> dict[str, int]:
+        """Like `at`, by the entries `(after, last]` alone."""
+        return by_folder(tokens_in_log(self._site, after, last, epoch=epoch))
+
+    def carry(self, known: Mapping[str, int]) -> None:
         """Record what `at` gave of another table's shard. A put each; idempotent."""
         for folder, number in known.items():
             path = paths.marker_path(f"{paths.tokens_dir(self._site.shard)}/{folder}", number)

@@ -41,12 +41,14 @@ from weir.records.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
 from weir.records.lineage import Lineage, ParentPin, append_lineage, read_lineage
 from weir.records.table import TableRecord, TableRecords
 from weir.routing.core import Core
+from weir.routing.former import former_routings
 from weir.routing.opening import open as open_core
+from weir.shard.tokens import Tokens, by_folder, merged
 from weir.store.api import ObjectExists, Store
 from weir.store.open import normalize, open_store
 from weir.types import Position, Version
 from weir.upkeep import checkpoint as checkpoints
-from weir.upkeep.copying import copy_base, copy_sstables, copy_wal, lost_prefix
+from weir.upkeep.copying import CopiedLog, copy_base, copy_sstables, copy_wal, lost_prefix
 from weir.upkeep.parents import detach, discard, give_up, reclaimable_pins, release_clone
 from weir.upkeep.pinning import Pause, versions
 
@@ -302,7 +304,11 @@ def _copy_shard(job: _Job, pin: ShardPin) -> tuple[Position, int]:
     site = ShardSite(job.store, job.wal, pin.shard, core.env)
     names = [table.path for table in pin.sstables]
     copied = copy_sstables(core.store, job.store, pin.shard, names, core.env)
-    start, size = _copy_log(job, pin)
+    log_ = _copy_log(job, pin)
+    start = log_.start
+    # P-6: those of rows in SSTables and the base, and those in the log that a native writer of the
+    # clone would flush without knowing of them.
+    Tokens(site).carry(merged(dict(pin.tokens), by_folder(log_.tokens)))
     job.pause(f"copied {pin.shard}")
     if job.wal is not job.store and start < pin.wal_through:
         _record_wal_store(job, site, pin)  # S-4: where the copied entries are
@@ -320,12 +326,12 @@ def _copy_shard(job: _Job, pin: ShardPin) -> tuple[Position, int]:
             status=Status.SEALED if pin.sealed else Status.ACTIVE,
         )
     )
-    return start, copied + size
+    return start, copied + log_.bytes
 
 
-def _copy_log(job: _Job, pin: ShardPin) -> tuple[Position, int]:
+def _copy_log(job: _Job, pin: ShardPin) -> CopiedLog:
     if pin.closed:
-        return pin.replay_after, 0  # needs no WAL store, which may be gone (W-2)
+        return CopiedLog(pin.replay_after)  # needs no WAL store, which may be gone (W-2)
     if job.wal is not job.store:
         # Before the first entry: the store of another table must not take any.
         stamp_store_id(job.wal, pin.shard, _store_id(job, pin), job.uri)
@@ -336,7 +342,7 @@ def _copy_log(job: _Job, pin: ShardPin) -> tuple[Position, int]:
     except WalStoreMismatch as lost:
         if job.source.scope != "all" and not job.accept_loss:
             raise lost_prefix(pin, pin.wal_through, "its WAL store") from lost
-        return pin.wal_through, 0
+        return CopiedLog(pin.wal_through)
     return copy_wal(site, job.wal, pin, job.source.scope, accept_loss=job.accept_loss)
 
 
@@ -361,7 +367,13 @@ def _write_record(job: _Job, then: TableRecord) -> None:
         return
     env = job.core.env
     TableRecords(job.store).create(
-        replace(then, table_id=env.new_id(), wal_uri=job.wal_uri, created=env.clock.wall())
+        replace(
+            then,
+            table_id=env.new_id(),
+            wal_uri=job.wal_uri,
+            created=env.clock.wall(),
+            former=former_routings(job.core, then),
+        )
     )
 
 

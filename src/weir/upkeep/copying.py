@@ -9,7 +9,8 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -32,11 +33,23 @@ LARGE_BYTES: Final = 16 << 20
 BASE_FOLDERS: Final = ("data", "_deletions", "_indices")
 
 
+@dataclass(frozen=True)
+class CopiedLog:
+    """What was copied of a log."""
+
+    start: Position
+    """R', the last position not needed."""
+    bytes: int = 0
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    """By application, the highest exactly-once batch in it."""
+
+
 def copy_wal(
     source: ShardSite, target: Store, pin: ShardPin, scope: Scope, *, accept_loss: bool
-) -> tuple[Position, int]:
-    """Copy the entries `(R, T]`; returns R', the last position not needed, and the bytes copied."""
+) -> CopiedLog:
+    """Copy the entries `(R, T]`."""
     found = False
+    tokens: dict[str, int] = {}
     start = pin.replay_after
     copied = 0
     for position, data in _entries(source, pin):
@@ -56,9 +69,11 @@ def copy_wal(
             )
         _put(target, path, data)
         copied += len(data)
+        for app, number in entry.tokens:
+            tokens[app] = max(number, tokens.get(app, number))
     if start > pin.replay_after and scope != "all" and not accept_loss:
         raise lost_prefix(pin, start, source.wal.uri)
-    return start, copied
+    return CopiedLog(start, copied, tokens)
 
 
 def lost_prefix(pin: ShardPin, last: Position, where: str) -> MissingEntry:

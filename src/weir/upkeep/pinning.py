@@ -7,6 +7,7 @@ Keeps
   K-4  without a writer T is the tip found, never below L or R
   K-6  shards first, base last
   K-9  a writer of this handle is believed only while its epoch is the manifest's
+  P-6  what is known of exactly-once batches at the cut belongs to it
   K-10 the routing is read before the pins and again after them: a cut is of one routing
   F-2  T is marked as used before anything names it
   W-3  a gap of fences alone is closed by a manifest, without a claim, a row or an SSTable
@@ -15,7 +16,7 @@ Keeps
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, cast
@@ -28,11 +29,14 @@ from weir.errors import (
     FencedError,
     MissingEntry,
     SnapshotExpired,
+    StoreError,
     WalOnlyMode,
+    WalStoreMismatch,
 )
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.lake.api import VersionedLake
+from weir.log.floors import FloorValues
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
@@ -40,6 +44,7 @@ from weir.records.checkpoints import Checkpoint, Checkpoints, Scope, ShardPin
 from weir.records.marks import Marks
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import Shard
+from weir.shard.tokens import Tokens, merged
 from weir.shard.writer import ShardWriter
 from weir.types import Position
 
@@ -198,12 +203,13 @@ def _each(
 def _durable_pin(core: Core, shard: UUID) -> ShardPin | None:
     manifests = core.tails.manifests(core.beside(shard))
     for _ in range(ATTEMPTS):
-        writer = core.live_writer(shard)
-        # Before the manifest: what is flushed meanwhile moves R up, never down.
-        acknowledged = writer.wal_stats().durable_position if writer is not None else None
         manifest, floors = manifests.latest_with_floors()
         if manifest is None:
             return None
+        # P-6: after R was read, whose tokens are recorded, and before T, which covers all of them.
+        tokens = _tokens(core, manifest, floors)
+        writer = core.live_writer(shard)
+        acknowledged = writer.wal_stats().durable_position if writer is not None else None
         if writer is None or acknowledged is None or writer.epoch != manifest.writer_epoch:
             # K-9: of a shard that somebody else claimed our writer knows nothing.
             try:
@@ -212,21 +218,52 @@ def _durable_pin(core: Core, shard: UUID) -> ShardPin | None:
                 continue  # the log moved while we looked (S-3)
         else:
             tip = Position(acknowledged)
-        if manifests.require().writer_epoch != manifest.writer_epoch:
+        latest = manifests.require()
+        if latest.writer_epoch != manifest.writer_epoch:
             continue  # entries up to the tip may be of an epoch the pin does not know (C-7)
+        if tokens and latest.current_generation != manifest.current_generation:
+            continue  # a token may be of SSTables that the pin does not name (P-6)
         through = Position(max(tip, manifest.last_seen, manifest.replay_after))
         if through > manifest.last_seen:
             manifests.floors.raise_to("used", through)
-        return ShardPin.of(manifest, through)
+        return _pin(manifest, through, tokens)
     raise CommitConflict(f"{core.beside(shard)}: claimed again and again; try later")
 
 
 def _closed_pin(core: Core, shard: UUID) -> ShardPin | None:
-    writer = core.live_writer(shard)
-    manifest = None if writer is None else _cut(core, writer)
-    if manifest is None:
-        manifest = close_gap(core, shard)
-    return None if manifest is None else ShardPin.of(manifest, manifest.replay_after)
+    manifests = core.tails.manifests(core.beside(shard))
+    for _ in range(ATTEMPTS):
+        before, floors = manifests.latest_with_floors()
+        known = {} if before is None else _tokens(core, before, floors)
+        writer = core.live_writer(shard)
+        manifest = None if writer is None else _cut(core, writer)
+        if manifest is None:
+            manifest = close_gap(core, shard)
+        if before is None or manifest is None:
+            return None
+        if _tokens(core, manifest, floors) != known:
+            # P-6: batches came while it was flushed, before the cut or after it.
+            if manifest.writer_epoch != before.writer_epoch:
+                continue
+            log_ = Tokens(core.site(shard, floors))
+            known = merged(known, log_.in_log(before.replay_after, manifest.replay_after))
+            if manifests.floors.load().wal > before.replay_after:
+                continue  # entries may have been collected before they were read
+        return _pin(manifest, manifest.replay_after, known)
+    raise CommitConflict(f"{core.beside(shard)}: claimed again and again; try later")
+
+
+def _pin(manifest: ShardManifest, through: Position, tokens: Mapping[str, int]) -> ShardPin:
+    return replace(ShardPin.of(manifest, through), tokens=tuple(sorted(tokens.items())))
+
+
+def _tokens(core: Core, manifest: ShardManifest, floors: FloorValues) -> dict[str, int]:
+    """What is recorded of exactly-once batches of that shard; a log that is lost tells nothing."""
+    try:
+        site = core.site(manifest.shard_id, floors)
+    except (WalStoreMismatch, StoreError):
+        site = core.beside(manifest.shard_id)
+    return Tokens(site).at(manifest)
 
 
 def _cut(core: Core, writer: ShardWriter) -> ShardManifest | None:
