@@ -32,7 +32,9 @@ def rows(ids: np.ndarray, tag: str) -> pa.Table:
 
 
 def make(place: Path, count: int, *, btree: bool) -> weir.Table:
-    weir.create(str(place), SCHEMA, primary_key="id")
+    # One SSTable a put, whatever its size: the table's settings bound those of its writers.
+    defaults = weir.WriterConfig(max_memtable_rows=100_000_000)
+    weir.create(str(place), SCHEMA, primary_key="id", writer_defaults=defaults)
     stored = lance.dataset(str(place)).schema
     for start in range(0, count, 1_000_000):
         ids = np.arange(start, min(start + 1_000_000, count))
@@ -47,11 +49,10 @@ def change(table: weir.Table, count: int, changes: int) -> tuple[pa.Table, pa.Ta
     """Four generations; returns what they come to: (upserts, deletes)."""
     rng = np.random.default_rng(7)
     newest: dict[int, tuple[int, bool]] = {}
-    config = weir.WriterConfig(max_memtable_rows=10_000_000)
     for generation in range(4):
         ids = rng.choice(int(count * 1.05), changes // 4, replace=False)
         gone = ids[: len(ids) // 10]
-        with table.shard(0).writer(config) as writer:
+        with table.shard(0).writer() as writer:
             writer.put(rows(ids, f"g{generation}"))
             writer.delete(pa.table({"id": gone}))
         newest.update((int(i), (generation, False)) for i in ids)

@@ -48,13 +48,13 @@ def soak(folder: str, *, memtable: bool, seconds: float) -> dict[str, float | st
     """One mode for `seconds`; returns the figures."""
     schema = pa.schema([pa.field("id", pa.int64(), False), ("x", pa.float64()), ("s", pa.string())])
     before = shutil.disk_usage(Path(folder).parent).used
-    table = weir.create(folder, schema, primary_key="id")
     config = weir.WriterConfig(
         enable_memtable=memtable,
         max_unflushed_memtable_bytes=256 * MiB,
         max_memtable_size=64 * MiB,
         max_memtable_rows=10_000_000,
     )
+    table = weir.create(folder, schema, primary_key="id", writer_defaults=config)
     stop, go = threading.Event(), threading.Event()
     go.set()
     paused = 0

@@ -14,8 +14,7 @@ def main() -> None:
     """The first line names the table; each later one is a key."""
     asked = json.loads(sys.stdin.readline())
     table = weir.open(asked["uri"], storage_options=asked["options"] or None)
-    # Never flushed: the reader always has a log to read.
-    with one_shard(table).writer(weir.WriterConfig(max_memtable_batches=100_000)) as writer:
+    with one_shard(table).writer() as writer:
         print("ready", flush=True)
         for line in sys.stdin:
             writer.put(data.batch(int(line), 1))

@@ -91,10 +91,9 @@ def _pin(cores: set[int]) -> None:
 def change(table: weir.Table, count: int, changes: int) -> int:
     """Four overlapping generations, a tenth of each deletes; the bytes that then wait."""
     rng = np.random.default_rng(7)
-    config = weir.WriterConfig(max_memtable_rows=100_000_000)
     for generation in range(4):
         ids = rng.integers(0, int(count * 1.05), changes // 4)
-        with table.shard(0).writer(config) as writer:
+        with table.shard(0).writer() as writer:
             for part in np.array_split(ids, max(1, len(ids) // 500_000)):
                 writer.put(rows(part, f"g{generation}"), wait=False)
             writer.delete(pa.table({"id": ids[: len(ids) // 10]}))

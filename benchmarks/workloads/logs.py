@@ -23,8 +23,8 @@ UNFLUSHED = weir.WriterConfig(max_memtable_rows=100_000_000, max_memtable_batche
 
 def _fill(ctx: Ctx, entries: int, rows: int) -> weir.Table:
     """A table whose log holds so many entries, none of them flushed: its writer is left as is."""
-    table = make_table(ctx, "log")
-    writer = one_shard(table).writer(UNFLUSHED)
+    table = make_table(ctx, "log", writer_defaults=UNFLUSHED)
+    writer = one_shard(table).writer()
     for batch in data.batches(entries, rows):
         writer.put(batch)
     return table
@@ -81,7 +81,7 @@ def replay_weir(ctx: Ctx) -> Iterator[Round]:
 
     def run() -> float:
         began = time.perf_counter()
-        writer = shard.writer(UNFLUSHED)
+        writer = shard.writer()
         took = time.perf_counter() - began
         assert writer.memtable_stats().rows == entries * 1000
         shown[:] = [writer]

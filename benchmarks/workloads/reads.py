@@ -171,7 +171,8 @@ def cold_planner(ctx: Ctx) -> Iterator[Round]:
 @contextmanager
 def seen_weir(ctx: Ctx) -> Iterator[Round]:
     """Another process puts; this one reads each row right after its acknowledgement."""
-    table = make_table(ctx)
+    # Never flushed: the reader always has a log to read.
+    table = make_table(ctx, writer_defaults=weir.WriterConfig(max_memtable_batches=100_000))
     command = [sys.executable, "-m", "benchmarks.putter"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdin is not None

@@ -55,14 +55,16 @@ class WriterConfig:
     ignored otherwise (durable puts never wait for a timer). Same in both modes."""
 
     max_memtable_size: int = 256 * MiB
-    """Bytes at which the MemTable is frozen and flushed to an SSTable. WAL-only: bytes after which
-    entries are tagged with the next generation, which bounds the memory of a later replay."""
+    """Bytes of one generation: a put that would go beyond begins the next. The MemTable is frozen
+    then and flushed to an SSTable. WAL-only: entries are tagged with the next generation, which
+    bounds the memory of a later replay. Not above the table's own `writer_defaults` (F-15), as the
+    next two: whoever opens the shard with those must be able to replay it."""
 
     max_memtable_rows: int = 100_000
-    """Rows at which the MemTable is frozen. WAL-only: rows after which the generation tag rises."""
+    """Rows of one generation, in both modes. A single put of more has one to itself."""
 
     max_memtable_batches: int = 8_000
-    """Puts at which the MemTable is frozen. WAL-only: ignored."""
+    """Record batches of one generation, in both modes; a put has one or more."""
 
     max_unflushed_memtable_bytes: int = 1024 * MiB
     """Bytes of rows held in memory (waiting for the log, in MemTables, being flushed) at which puts
@@ -120,6 +122,11 @@ class WriterConfig:
                 "entry could ever fill"
             )
 
+    def within(self, stored: WriterConfig) -> WriterConfig:
+        """These settings, but no larger generations than the table's `stored` ones allow (F-15)."""
+        least = {n: min(getattr(self, n), getattr(stored, n)) for n in _GENERATION_BOUNDS}
+        return replace(self, **least)
+
     @property
     def flush_interval_s(self) -> float:
         """`max_wal_flush_interval` in seconds."""
@@ -149,6 +156,14 @@ class WriterConfig:
             "stats_log_interval_ms": round(seconds(self.stats_log_interval) * 1000),
         }
 
+    @staticmethod
+    def from_lance(stored: Mapping[str, str]) -> WriterConfig:
+        """The bounds of a generation that Lance's MemWAL index has stored; all else as default."""
+        known: dict[str, Any] = {
+            n: int(stored[n]) for n in _GENERATION_BOUNDS if stored.get(n, "").isdigit()
+        }
+        return replace(WriterConfig(), **known)
+
     def to_record(self) -> dict[str, Any]:
         """As JSON-ready values, for the table's record."""
         record = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -167,6 +182,7 @@ class WriterConfig:
         return replace(WriterConfig(), **values)
 
 
+_GENERATION_BOUNDS = ("max_memtable_size", "max_memtable_rows", "max_memtable_batches")
 _COUNTS = (
     "max_wal_buffer_size",
     "max_memtable_size",

@@ -90,7 +90,8 @@ class FencedError(WeirError):
 
     Put what is `not_written` through a new writer if this application should take the shard back.
     Never reopen in a bare loop: two writers that do so fence each other for ever. What is
-    `perhaps_written` was on its way: the new owner may have it.
+    `perhaps_written` was on its way: the new owner may have it. `position` is where in the log this
+    handle was stopped: the first place that is not its own, as far as it knows.
     """
 
     kind: ClassVar[Kind] = "fenced"
@@ -101,12 +102,14 @@ class FencedError(WeirError):
         *,
         epoch: int,
         fenced_by: int,
+        position: int | None = None,
         not_written: Sequence[pa.RecordBatch] = (),
         perhaps_written: Sequence[pa.RecordBatch] = (),
     ) -> None:
         super().__init__(message, not_written=not_written, perhaps_written=perhaps_written)
         self.epoch = epoch
         self.fenced_by = fenced_by
+        self.position = position
 
 
 class WriterClosed(WeirError):

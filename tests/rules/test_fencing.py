@@ -26,7 +26,7 @@ from weir.log.fence import claim_shard
 from weir.log.floors import Floors
 from weir.log.rules import Evidence, RuleBroken
 from weir.log.tailer import WalTailer
-from weir.shard.replay import replay_entries
+from weir.shard.replay import Replay
 from weir.types import Position, Version
 
 
@@ -53,7 +53,7 @@ def move_replay_point(bench: Bench, position: int) -> None:
 def replayed(bench: Bench) -> list[int]:
     claim = claim_shard(bench.site)
     ids = []
-    for _, entry in replay_entries(bench.site, bench.manifests(), claim):
+    for _, entry in Replay(bench.site, bench.manifests(), claim):
         ids += [i for b in entry.batches for i in b.column("id").to_pylist()]
     return ids
 
@@ -121,7 +121,7 @@ def test_f3_a_manifest_that_goes_back_is_refused_before_it_reaches_the_store(
     current = manifests.commit(
         replace(current, version=Version(current.version + 1), current_generation=3),
         current,
-        Evidence(),
+        Evidence(renumbers=True),
     )
     before = len(bench.faults.events("write"))
     with pytest.raises(RuleBroken):
@@ -222,7 +222,7 @@ def test_f5_an_entry_landing_while_we_open_is_replayed(bench: Bench) -> None:
     assert claim.epoch == 2
     ids = [
         i
-        for _, entry in replay_entries(bench.site, bench.manifests(), claim)
+        for _, entry in Replay(bench.site, bench.manifests(), claim)
         for b in entry.batches
         for i in b.column("id").to_pylist()
     ]
@@ -250,7 +250,7 @@ def test_f6_a_hole_inside_the_replay_range_is_missing_data(bench: Bench) -> None
     claim = claim_shard(bench.site)
     bench.delete_entry(3)
     with pytest.raises(MissingEntry, match="position 3"):
-        list(replay_entries(bench.site, bench.manifests(), claim))
+        list(Replay(bench.site, bench.manifests(), claim))
 
 
 @pytest.mark.parametrize("hole", [2, 3, 4, 7, 9])
@@ -271,14 +271,14 @@ def test_f6_a_hole_while_a_newer_writer_claims_is_a_fence(bench: Bench) -> None:
     claim_shard(bench.site)
     bench.delete_entry(3)
     with pytest.raises(FencedError):
-        list(replay_entries(bench.site, bench.manifests(), claim))
+        list(Replay(bench.site, bench.manifests(), claim))
 
 
 def test_f6_replay_ends_at_our_fence_not_at_a_later_tip(bench: Bench) -> None:
     bench.open().append(bench.rows(1))
     claim = claim_shard(bench.site)
     bench.open().append(bench.rows(2))
-    entries = list(replay_entries(bench.site, bench.manifests(), claim))
+    entries = list(Replay(bench.site, bench.manifests(), claim))
     assert [entry.position for _, entry in entries] == [2]
 
 
@@ -288,7 +288,7 @@ def test_f7_a_newer_epoch_met_in_replay_means_fenced(bench: Bench) -> None:
     bench.delete_entry(claim.fence)
     bench.place_fence(claim.fence, epoch=claim.epoch + 5)
     with pytest.raises(FencedError) as fenced:
-        list(replay_entries(bench.site, bench.manifests(), claim))
+        list(Replay(bench.site, bench.manifests(), claim))
     assert fenced.value.fenced_by == claim.epoch + 5
 
 

@@ -25,7 +25,7 @@ from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.records.checkpoints import Checkpoint, Checkpoints, ShardPin
-from weir.shard.replay import replay_entries
+from weir.shard.replay import Replay
 from weir.store.memory import MemoryStore
 from weir.types import Generation, Position
 from weir.upkeep.gc.collect import Target, collect
@@ -146,7 +146,7 @@ class World:
         manifests.update(change, epoch=epoch)
 
     def replayed(self, site, manifests, claim):
-        for _, entry in replay_entries(site, manifests, claim):
+        for _, entry in Replay(site, manifests, claim):
             for batch in entry.batches:
                 yield from batch.column("id").to_pylist()
 

@@ -231,15 +231,33 @@ def test_l2_rows_of_a_sealed_shard_are_older_than_those_of_its_heirs(tmp_path):
 
 
 def test_l2_entries_already_in_an_sstable_are_not_read_again():
-    """pylance may leave R behind what it flushed; on a table without a key rows would double."""
+    """pylance may leave R behind what it flushed; on a table without a key rows would double. With
+    one they are the same rows, and a tag alone hides nothing (F-14)."""
+    batch = pa.record_batch({"id": [1]})
 
-    def entry(position, generation, *, fence=False):
+    def entry(position, generation, *, rows=(batch,), fence=False, staged=False):
         return WalEntry(
-            Position(position), Epoch(1), generation, fence, (), entry_id=None, tokens=(), size=0
+            Position(position),
+            Epoch(1),
+            generation,
+            fence,
+            rows,
+            entry_id=None,
+            tokens=(),
+            size=0,
+            is_staged=staged,
         )
 
-    entries = [entry(1, 1), entry(2, 2), entry(3, None, fence=True), entry(4, None), entry(5, 3)]
-    assert [e.position for e in live_entries(entries, 2)] == [2, 4, 5]
+    entries = [
+        entry(1, 1),
+        entry(2, 2),
+        entry(3, None, rows=(), fence=True),
+        entry(4, None),
+        entry(5, 3),
+        entry(6, 1, staged=True),
+    ]
+    assert [e.position for e in live_entries(entries, 2, keyed=False)] == [2, 4, 5]
+    assert [e.position for e in live_entries(entries, 2, keyed=True)] == [1, 2, 4, 5]
 
 
 def test_f12_fences_are_no_rows(table):

@@ -1,10 +1,11 @@
 """Bytes of the shard manifest: a protobuf message, one immutable file per version.
 
-The message is lance's `ShardManifest` with one field of our own: `commit_id`, random per commit
+The message is lance's `ShardManifest` with two fields of our own. `commit_id` is random per commit
 attempt. It makes the files of two claimants differ who would otherwise write the same bytes, so
 that a lost answer to a put-if-absent is settled by comparing what is there with what was sent
 (F-9). pylance ignores the field and drops it when it writes the next version: nothing may depend on
-finding it.
+finding it. So it is with the second, `announced`: a promise of the owner that ends with its
+ownership, and a claim of pylance's drops it.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ class ShardManifest:
     field_entries: tuple[tuple[str, bytes], ...]
     status: Status
     commit_id: bytes = b""
+    announced: Generation | None = None
+    """The owner tags no entry above this, nor above what it found in the log, before it has raised
+    this number by a commit (F-14). None: it promises nothing, like a native or MemTable writer."""
 
 
 # Stored. Never change a number; add one.
@@ -90,6 +94,7 @@ _MESSAGES = message_classes(
             Field(14, "field_entries", "FieldEntry", repeated=True),
             Field(15, "status", "int32"),
             Field(1001, "commit_id", "bytes"),
+            Field(1002, "announced", "uint64"),
         ],
     },
 )
@@ -108,6 +113,7 @@ def encode_manifest(m: ShardManifest) -> bytes:
         ("shard_spec_id", m.shard_spec_id),
         ("status", int(m.status)),
         ("commit_id", m.commit_id),
+        ("announced", m.announced),
     ):
         if value:
             setattr(message, name, value)
@@ -154,6 +160,7 @@ def _from_message(message: Any) -> ShardManifest:
         field_entries=tuple((e.field_id, e.value) for e in message.field_entries),
         status=Status(message.status),
         commit_id=message.commit_id,
+        announced=Generation(message.announced) if message.announced else None,
     )
 
 

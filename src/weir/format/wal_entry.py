@@ -2,8 +2,9 @@
 
 The schema metadata is the base table's, exactly, plus `writer_epoch` and `generation`: pylance
 refuses a shard with any other key there. What weir adds (an id that tells one's own entry from
-another's after a lost answer, F-9; exactly-once tokens, P-2) therefore rides in the custom metadata
-of the first record batch, which pylance ignores.
+another's after a lost answer, F-9; exactly-once tokens, P-2; how full its generation is, F-15; that
+its rows wait for a manifest to publish them) therefore rides in the custom metadata of the first
+record batch, which pylance ignores.
 
 Bytes read from a store are not trusted: an entry is checked completely before any of it is used.
 What the decoder would refuse is refused before it is written (F-15): its size and its tokens here,
@@ -31,6 +32,8 @@ _GENERATION: Final = b"generation"
 _FENCE: Final = b"fence_sentinel"
 _ENTRY_ID: Final = b"weir_entry_id"
 _TOKENS: Final = b"weir_tokens"
+_FILLED: Final = b"weir_filled"
+_STAGED: Final = b"weir_staged"
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 ENTRY_BYTES_MAX: Final = Limits().entry_bytes
@@ -43,6 +46,18 @@ _SMALL_BATCH_ROWS = 1000
 _OPTIONS: Final = pa.ipc.IpcWriteOptions()
 _COMBINED_ROWS = 65536
 _U64_MAX = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """What a generation holds: rows, record batches, and bytes in memory."""
+
+    rows: int = 0
+    batches: int = 0
+    nbytes: int = 0
+
+    def __add__(self, more: Fill) -> Fill:
+        return Fill(self.rows + more.rows, self.batches + more.batches, self.nbytes + more.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +77,10 @@ class WalEntry:
     """Exactly-once tokens: (application, version) pairs that became durable with the rows."""
     size: int
     """Bytes of the stored object."""
+    filled: Fill | None = None
+    """What its generation holds with it, by weir's count; None if another program wrote it."""
+    is_staged: bool = False
+    """True: its rows count when a manifest publishes them and passes it, and not before."""
 
     @property
     def num_rows(self) -> int:
@@ -93,28 +112,36 @@ class EntryEncoder:
         generation: Generation,
         entry_id: str,
         tokens: Sequence[tuple[str, int]] = (),
+        filled: Fill | None = None,
+        is_staged: bool = False,
+        batches_max: int = _COMBINED_ROWS,
     ) -> memoryview:
         """The entry's bytes. `batches` are in `TableSchema.wal` shape; empty ones are left out.
 
-        Many small batches are written as few: a reader pays per batch.
+        Many small batches are written as few: a reader pays per batch. More than `batches_max` are
+        too: a native MemTable has room for so many, and an entry goes into one (F-15).
         """
-        filled = [batch for batch in batches if batch.num_rows]
-        if not filled:
+        kept = [batch for batch in batches if batch.num_rows]
+        if not kept:
             raise InvalidInput("a WAL entry needs at least one row")
         metadata = {_ENTRY_ID: entry_id}
         if tokens:
             for app, version in tokens:
                 check_token(app, version)
             metadata[_TOKENS] = json.dumps(list(tokens), separators=(",", ":"))
+        if filled is not None:
+            metadata[_FILLED] = f"{filled.rows},{filled.batches},{filled.nbytes}"
+        if is_staged:
+            metadata[_STAGED] = "true"
         sink = pa.BufferOutputStream()
         try:
-            if len(filled) > 1:
-                filled = _combine(filled)
+            if len(kept) > 1:
+                kept = _at_most(batches_max, _combine(kept))
             writer = pa.ipc.new_stream(
                 sink, self._stream_schema(epoch, generation), options=_OPTIONS
             )
-            writer.write_batch(filled[0], custom_metadata=metadata)
-            for batch in filled[1:]:
+            writer.write_batch(kept[0], custom_metadata=metadata)
+            for batch in kept[1:]:
                 writer.write_batch(batch)
             writer.close()
         except pa.ArrowInvalid as error:
@@ -187,6 +214,13 @@ def _combine(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         rows += batch.num_rows
     combined.append(pa.concat_batches(group))
     return combined
+
+
+def _at_most(most: int, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    share = -(-len(batches) // most)
+    if share <= 1:
+        return batches
+    return [pa.concat_batches(batches[i : i + share]) for i in range(0, len(batches), share)]
 
 
 def decode_entry(
@@ -264,6 +298,8 @@ def _decode(data: bytes | memoryview, *, position: Position, rows_max: int) -> W
         entry_id=entry_id,
         tokens=tokens,
         size=len(data),
+        filled=_fill(private.get(_FILLED)),
+        is_staged=_STAGED in private,
     )
 
 
@@ -305,6 +341,15 @@ def _decimal(raw: bytes | None, name: str) -> int:
     if not raw.isdigit() or len(raw) > 20 or int(raw) > _U64_MAX:
         raise ValueError(f"its {name} {raw[:40]!r} is not a 64-bit number")
     return int(raw)
+
+
+def _fill(raw: bytes | None) -> Fill | None:
+    if raw is None:
+        return None
+    counts = [_decimal(part, "weir_filled") for part in raw.split(b",")]
+    if len(counts) != 3:
+        raise ValueError("its weir_filled is not three numbers")
+    return Fill(*counts)
 
 
 def _private(metadata: Mapping[bytes, bytes]) -> tuple[str | None, tuple[tuple[str, int], ...]]:

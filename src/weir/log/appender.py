@@ -7,6 +7,7 @@ Keeps
   F-10 the next entry is not attempted before the one before it is known to be durable
   F-11 what stays unknown is `UnknownOutcome`, not a conflict and not success
   F-13 a fenced appender acknowledges nothing, then or later, and asks the store nothing more
+  F-14 tags never fall and never jump; where folds rely on it, a rise is announced before its use
   F-16 an interrupted entry is written again, the same bytes to the same place, before any other
   G-7b success also needs a proof of ownership younger than `fence_ttl`
   S-7  a log on a store of its own is opened beside the data before its first entry is written, and
@@ -18,15 +19,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
+from weir.config import WriterConfig
 from weir.durations import Duration
 from weir.errors import (
     CommitConflict,
     FencedError,
+    InvalidInput,
     StoreError,
     UnknownOutcome,
     WeirError,
@@ -34,33 +36,19 @@ from weir.errors import (
 )
 from weir.format import paths
 from weir.format.schema import TableSchema
-from weir.format.wal_entry import EntryEncoder
+from weir.log.entry import Entry, EntryMaker, Token
 from weir.log.fence import Claim, claim_shard
 from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.ownership import Ownership
 from weir.log.site import HasSite, ShardSite
+from weir.log.tagging import Tagging
+from weir.log.tags import Bounds
 from weir.log.wal_store import check_identity, check_presence
 from weir.store.api import LostAnswer, Meta, ObjectExists, ObjectMissing, is_local
 from weir.types import Epoch, Generation, Position
 
 log = logging.getLogger("weir.log")
-
-Token = tuple[str, int]
-"""An exactly-once token: application and its batch number (P-2)."""
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """Rows encoded for the log; writing the same entry again changes nothing (F-9)."""
-
-    batches: Sequence[pa.RecordBatch]
-    generation: Generation
-    data: memoryview
-    sent: bool = False
-    """True when it may be in the log: false again once it certainly is not."""
-    position: Position | None = None
-    """Where it is, once it is durable."""
 
 
 class OpenShard(HasSite, Protocol):
@@ -82,16 +70,16 @@ class WalAppender:
         claim: Claim,
         *,
         manifests: Manifests,
+        bounds: Bounds | None = None,
     ) -> None:
         self.site = site
         self.manifests = manifests
-        self.claim = claim
+        self.tagging = Tagging(manifests, claim, bounds or Bounds.of(WriterConfig()))
         self.ownership = Ownership(manifests, claim)
         self.bytes_written = 0
-        self._encoder = EntryEncoder(schema, max_bytes=site.env.limits.entry_bytes)
+        self._entries = EntryMaker(site, schema, self.tagging)
         self._intake = Intake(schema)
         self._next = Position(claim.fence + 1)
-        self._generation = Generation(claim.manifest.current_generation)
         self._lock = site.env.threads.lock()
         self._end: Callable[[Sequence[pa.RecordBatch]], WeirError] | None = None
         """What a later call is told, of rows that were never sent."""
@@ -115,9 +103,21 @@ class WalAppender:
         Rows that older writers left in the log stay there; this appender does not read them.
         `fence_ttl` may be less than the table's own, never more.
         """
-        manifests = Manifests(shard.site)
-        claim = claim_shard(shard.site, manifests, fence_ttl=fence_ttl)
-        return cls(shard.site, shard.table_schema, claim, manifests=manifests)
+        schema, manifests = shard.table_schema, Manifests(shard.site)
+        claim = claim_shard(shard.site, manifests, fence_ttl=fence_ttl, announces=True)
+        appender = cls(shard.site, schema, claim, manifests=manifests)
+        if not appender.tagging.follow_log(keyed=bool(schema.primary_key)):
+            raise CommitConflict(
+                f"{shard.site}: its log holds entries of another program or an older release, which"
+                " do not tell how ours may follow; open a writer of the shard and close it, which"
+                " flushes them, then append (F-14)"
+            )
+        return appender
+
+    @property
+    def claim(self) -> Claim:
+        """The claim it rests on."""
+        return self.tagging.claim
 
     @property
     def epoch(self) -> Epoch:
@@ -143,7 +143,8 @@ class WalAppender:
     ) -> Position:
         """Make the rows of `batches` durable as one entry and return its position.
 
-        The batches have the table's columns; a boolean `_tombstone` marks deletes. On return the
+        The batches have the table's columns; a boolean `_tombstone` marks deletes. `generation` is
+        the one of the entry before or the next (F-14); None: as full MemTables would. On return the
         rows survive the loss of this process. Raises `FencedError` when a newer writer owns the
         shard (keep `.unacknowledged`), `StoreError` when the entry was certainly not written
         (append again is safe), `UnknownOutcome` when nobody can tell (this appender is then
@@ -158,13 +159,19 @@ class WalAppender:
         *,
         generation: Generation | None = None,
         tokens: Sequence[Token] = (),
+        is_staged: bool = False,
     ) -> Position:
-        """`append` for rows that an `Intake` has shaped already."""
+        """`append` for rows that an `Intake` has shaped already.
+
+        Staged rows do not count before a manifest publishes them; their tag is below the current
+        generation, by which native writers pass over them too (`weir.shard.load`).
+        """
         with self._lock:
             self._check(batches)
             self._settle()
-            tag = self._generation if generation is None else generation
-            return self._write(self._encode(batches, tag, tokens))
+            tag = self.tagging.choose(batches) if generation is None else generation
+            entry = self._entries.make(batches, tag, tokens, after=None, is_staged=is_staged)
+            return self._write(entry)
 
     def prepare(
         self, batches: Sequence[pa.RecordBatch], *, generation: Generation, tokens: Sequence[Token]
@@ -172,7 +179,7 @@ class WalAppender:
         """An entry for `write`, which alone touches the store."""
         with self._lock:
             self._check(batches)
-            return self._encode(batches, generation, tokens)
+            return self._entries.make(batches, generation, tokens, after=self._unsettled)
 
     def write(self, entry: Entry) -> Position:
         """Make the entry durable and return its position; raises as `append` does.
@@ -185,18 +192,6 @@ class WalAppender:
                 self._check(entry.batches)
             self._settle()
             return self._write(entry) if entry.position is None else entry.position
-
-    def _encode(
-        self, batches: Sequence[pa.RecordBatch], generation: Generation, tokens: Sequence[Token]
-    ) -> Entry:
-        data = self._encoder.encode(
-            batches,
-            epoch=self.epoch,
-            generation=generation,
-            entry_id=self.site.env.new_id().hex,
-            tokens=tokens,
-        )
-        return Entry(batches, generation, data)
 
     def _settle(self) -> None:
         """Finish what an interrupt left open. To look is not enough: the request may be on its way
@@ -214,6 +209,8 @@ class WalAppender:
         with self._marks:
             self._in_flight = True
         try:
+            if not entry.is_staged:
+                self._require_tag(entry)
             if self._is_apart and self._opened_at is None:
                 self._open_log(position, entry)
             self._send(position, entry)
@@ -232,9 +229,19 @@ class WalAppender:
         """Safe to be interrupted and called again: the entry knows first."""
         entry.position = position
         self._next = Position(position + 1)
-        self._generation = max(entry.generation, self._generation)
+        if not entry.is_staged:
+            self.tagging.landed(entry.generation, entry.filled, position)
         self.bytes_written += len(entry.data)
         self._unsettled = None
+
+    def _require_tag(self, entry: Entry) -> None:
+        try:
+            self.tagging.require(entry.generation, self._next)
+        except FencedError as fenced:
+            raise self._finish_fenced(fenced, entry) from None
+        except InvalidInput as refused:
+            refused.not_written = list(entry.batches)
+            raise
 
     def _send(self, position: Position, entry: Entry) -> None:
         """Return when the entry is at its position and counts."""
@@ -348,13 +355,18 @@ class WalAppender:
         return CommitConflict(text, not_written=entry.batches)
 
     def _finish_fenced(self, fenced: FencedError, entry: Entry) -> FencedError:
-        text, by = str(fenced), fenced.fenced_by
-        self._end = lambda rows: FencedError(text, epoch=self.epoch, fenced_by=by, not_written=rows)
+        by, at = fenced.fenced_by, self._next
+        text = f"{fenced} It was stopped at position {at} of the log."
+
+        def ended(
+            rows: Sequence[pa.RecordBatch], sent: Sequence[pa.RecordBatch] = ()
+        ) -> FencedError:
+            told = {"epoch": self.epoch, "fenced_by": by, "position": at}
+            return FencedError(text, **told, not_written=rows, perhaps_written=sent)
+
+        self._end = ended
         log.warning("wal.fenced shard=%s epoch=%d by=%d", self.site.shard, self.epoch, by)
-        sent, unsent = (entry.batches, ()) if entry.sent else ((), entry.batches)
-        return FencedError(
-            text, epoch=self.epoch, fenced_by=by, perhaps_written=sent, not_written=unsent
-        )
+        return ended((), entry.batches) if entry.sent else ended(entry.batches)
 
     def _finish_unknown(self, position: Position, entry: Entry, cause: Exception) -> UnknownOutcome:
         text = (

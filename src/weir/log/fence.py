@@ -69,14 +69,16 @@ def claim_shard(
     manifests: Manifests | None = None,
     *,
     fence_ttl: Duration | None = None,
+    announces: bool = False,
     pause: Callable[[str], None] = lambda _step: None,
 ) -> Claim:
     """Become the only writer of the shard; every older writer is fenced when this returns.
 
     Raises `SealedShard`, `FencedError` (a still newer writer came while we opened),
     `UnknownOutcome` (the store never answered), and `InvalidInput` for a `fence_ttl` above the
-    table's, with nothing claimed. About eight requests; `pause` is called with the name of each
-    step taken, for tests.
+    table's, with nothing claimed. `announces` promises that no entry will be tagged above those in
+    the log before the manifest says so (F-14). About eight requests; `pause` is called with the
+    name of each step taken, for tests.
     """
     lifetime = proof_lifetime(site, fence_ttl)
     manifests = manifests or Manifests(site)
@@ -86,7 +88,7 @@ def claim_shard(
         current = _require_not_ahead(site, manifests, current, Position(position - 1))
         pause("probed")
         try:
-            claimed = manifests.claim(current)
+            claimed = manifests.claim(current, announces=announces)
         except CommitConflict as conflict:
             log.info("claim.again shard=%s reason=%s", site.shard, conflict)
             continue

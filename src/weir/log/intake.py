@@ -19,7 +19,7 @@ from weir.env import Limits
 from weir.errors import InvalidInput, SchemaMismatch
 from weir.format.nested import as_type, find_null, is_strict
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
-from weir.format.wal_entry import require_fit
+from weir.format.wal_entry import Fill, require_fit
 
 Column = Callable[[pa.RecordBatch], pa.Array]
 Columns = Callable[[pa.RecordBatch], list[pa.Array]]
@@ -250,6 +250,11 @@ def size_of(batch: pa.RecordBatch) -> int:
     """
     held: int = batch.get_total_buffer_size()
     return held if held <= _SMALL_BYTES else batch.nbytes
+
+
+def fill_of(batches: Sequence[pa.RecordBatch]) -> Fill:
+    """What those batches add to a generation."""
+    return Fill(sum(b.num_rows for b in batches), len(batches), sum(map(size_of, batches)))
 
 
 def key_table(keys: Any, schema: TableSchema) -> pa.Table:

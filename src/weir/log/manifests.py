@@ -165,8 +165,11 @@ class Manifests:
             "later"
         )
 
-    def claim(self, current: ShardManifest | None) -> ShardManifest:
-        """Take the next epoch on top of `current`; `CommitConflict` when somebody was faster."""
+    def claim(self, current: ShardManifest | None, *, announces: bool = False) -> ShardManifest:
+        """Take the next epoch on top of `current`; `CommitConflict` when somebody was faster.
+
+        `announces`: the new owner raises `announced` before it tags an entry above it (F-14).
+        """
         if current is None:
             first = ShardManifest(
                 version=Version(1),
@@ -179,6 +182,7 @@ class Manifests:
                 shard_id=self.site.shard,
                 field_entries=(),
                 status=Status.ACTIVE,
+                announced=Generation(1) if announces else None,
             )
             return self.commit(first, None, Evidence())
         if current.status is Status.SEALED:
@@ -191,6 +195,7 @@ class Manifests:
             current,
             version=Version(current.version + 1),
             writer_epoch=Epoch(current.writer_epoch + 1),
+            announced=current.current_generation if announces else None,
         )
         return self.commit(claimed, current, Evidence())
 

@@ -6,6 +6,7 @@ Keeps
   W-1  R moves only as far as the writer can prove covered
   W-2  and then exactly that far
   W-5  generations are published in order, none twice
+  F-14 the current generation rises with what is published, or by proof that nothing live is below
   M-4  an SSTable and the R that rests on it come in one version
 A broken predicate is a bug of ours or a damaged store: it raises before anything reaches the store.
 """
@@ -31,6 +32,8 @@ class Evidence:
     covered: Position | None = None
     """Every entry up to here is a fence or has all its rows in published generations or the base
     (W-1). None: the author makes no claim, so R must stay."""
+    renumbers: bool = False
+    """No entry above the new R is tagged below the new current generation (F-14)."""
     restoring: bool = False
     """A rollback to a checkpoint: names older generations again, and covers the log it discards."""
 
@@ -64,7 +67,7 @@ def check(
         )
     _check_replay_point(following, current, evidence)
     if not evidence.restoring:
-        _check_new_generations(following, current)
+        _check_new_generations(following, current, evidence)
 
 
 def _check_alone(manifest: ShardManifest) -> None:
@@ -100,11 +103,20 @@ def _check_replay_point(
         )
 
 
-def _check_new_generations(following: ShardManifest, current: ShardManifest) -> None:
+def _check_new_generations(
+    following: ShardManifest, current: ShardManifest, evidence: Evidence
+) -> None:
     known = {table.generation for table in current.sstables}
     fresh = [t.generation for t in following.sstables if t.generation not in known]
     expected = list(range(current.current_generation, current.current_generation + len(fresh)))
     _require(fresh == expected, "W-5", f"the next generation is {expected[:1]}", following)
+    _require(
+        evidence.renumbers
+        or following.current_generation == current.current_generation + len(fresh),
+        "F-14",
+        "the current generation rises with what is published",
+        following,
+    )
 
 
 def _require(

@@ -17,6 +17,7 @@ from uuid import UUID
 from weir.env import Env
 from weir.format.schema import TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
+from weir.log.tags import is_live
 from weir.merge.levels import MemLevel, MemView
 
 HELD_ENTRIES: Final = 10_000
@@ -47,9 +48,7 @@ class _Growing:
 
     def take(self, entry: WalEntry, generation: int) -> None:
         count, rows = self.ends[-1]
-        # pylance may leave R behind what it flushed; the generation of an entry then tells.
-        is_live = entry.generation is None or entry.generation >= generation
-        if is_live and not entry.is_fence:
+        if is_live(entry, generation, keyed=bool(self.schema.primary_key)):
             batches = [align_batch(batch, self.schema.wal) for batch in entry.batches]
             self.level.append(batches)
             count += len(batches)

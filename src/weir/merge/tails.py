@@ -21,6 +21,7 @@ from weir.lake.cache import ByteCache
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
+from weir.log.tags import is_live
 from weir.log.tailer import WalTailer
 from weir.log.tip import find_tip
 from weir.merge.tail_levels import TailLevels
@@ -106,13 +107,8 @@ class Tails:
             yield self._entries.put((site.shard, int(entry.position)), entry, size)
 
 
-def live_entries(entries: Iterable[WalEntry], current_generation: int) -> Iterator[WalEntry]:
-    """The entries whose rows are in no SSTable yet; fences are left out (F-12).
-
-    pylance may leave R behind what it flushed; the generation of an entry then tells.
-    """
-    for entry in entries:
-        if entry.is_fence:
-            continue
-        if entry.generation is None or entry.generation >= current_generation:
-            yield entry
+def live_entries(
+    entries: Iterable[WalEntry], current_generation: int, *, keyed: bool
+) -> Iterator[WalEntry]:
+    """The entries whose rows count; fences are left out (F-12)."""
+    return (entry for entry in entries if is_live(entry, current_generation, keyed=keyed))

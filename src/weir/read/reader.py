@@ -145,7 +145,9 @@ def _tail_level(
 ) -> MemLevel:
     batches = [
         align_batch(batch, schema.wal)
-        for entry in live_entries(tails.entries(site, after, last), cut.generation)
+        for entry in live_entries(
+            tails.entries(site, after, last), cut.generation, keyed=bool(schema.primary_key)
+        )
         for batch in entry.batches
     ]
     return MemLevel(batches, schema, site.env)

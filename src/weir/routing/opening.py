@@ -144,6 +144,9 @@ def enable(
     chosen = stored or sharding or Unsharded()
     check_sharding(chosen, base.schema.plain, key)
     defaults = writer_defaults or WriterConfig()
+    if details is not None:
+        # Native writers replay by what the index has stored, and go on doing so (F-15).
+        defaults = defaults.within(WriterConfig.from_lance(details.writer_defaults))
     if key and not declared:
         adopt.check_no_duplicates(dataset, key)
     probed = place.prove()

@@ -66,7 +66,8 @@ class Shard:
     ) -> ShardWriter:
         """Claim the shard and fence every other writer of it; see `ShardWriter.open`.
 
-        Without `config` the table's `writer_defaults` hold. `schema` is one that
+        Without `config` the table's `writer_defaults` hold; with one they still bound the size of a
+        generation, since whoever opens the shard next goes by them (F-15). `schema` is one that
         `schema_for_writing` gave before, for who goes on with the columns it knows.
         """
         core = self._core
@@ -76,7 +77,7 @@ class Shard:
             core.wanted_wal,
             schema=schema or schema_for_writing(core),
             lake=core.lake,
-            config=config or core.record.writer_defaults,
+            config=(config or core.record.writer_defaults).within(core.record.writer_defaults),
             belongs=self._belongs(),
         )
         if self.is_routed:

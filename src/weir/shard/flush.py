@@ -18,12 +18,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from weir.env import Env, Thread
+from weir.env import Thread
 from weir.errors import CommitConflict, StoreError, WeirError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import TableSchema
-from weir.format.wal_entry import WalEntry
+from weir.format.wal_entry import Fill, WalEntry
 from weir.lake.api import Lake
 from weir.log.appender import WalAppender
 from weir.log.rules import Evidence
@@ -51,31 +51,29 @@ class MemTables:
 
     def __init__(
         self,
-        env: Env,
         schema: TableSchema,
         lake: Lake,
         appender: WalAppender,
         counters: Counters,
-        generation: Generation,
         indexes: WriterIndexes,
     ) -> None:
-        self._env = env
+        self._env = appender.site.env
         self.indexes = indexes
         self._schema = schema
         self._lake = lake
         self._appender = appender
         self._counters = counters
         self._tokens = Tokens(appender.site)
-        self.active = MemTable(generation, schema, env)
-        self.frozen: deque[MemTable] = deque()
         self.manifest: ShardManifest = appender.claim.manifest
+        self.active = MemTable(Generation(self.manifest.current_generation), schema, self._env)
+        self.frozen: deque[MemTable] = deque()
         self._cuts: dict[int, ShardManifest] = {self.manifest.current_generation: self.manifest}
         """The newest manifest before each of the latest generations: the cut a checkpoint pins."""
         self.durable: Position = appender.claim.fence
         """The last position whose rows, if any, have been booked in their MemTable. Not the
         appender's own counter: that one runs ahead for the moment between a put's answer and its
         booking, and an R taken then would pass rows no SSTable holds (W-1)."""
-        self._publishing = env.threads.lock()
+        self._publishing = self._env.threads.lock()
         """Held from a commit until readers see it. Of two commits the one heard of later would set
         the manifest back and hide the other's rows (M-1), or take the other for a fold (L-6)."""
         self._thread: Thread | None = None
@@ -200,7 +198,7 @@ class MemTables:
                 self._flush(self.frozen[0])
             batches = [shape(batch) for batch in entry.batches]
             nbytes = sum(batch.nbytes for batch in batches)
-            self.active.append(batches, rows=entry.num_rows, nbytes=nbytes)
+            self.active.append(batches, Fill(entry.num_rows, len(batches), nbytes))
             self.active.landed(entry.position, entry.tokens)
             self._group.held_bytes += nbytes
             for app, version in entry.tokens:

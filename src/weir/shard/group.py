@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 from weir.config import WriterConfig
 from weir.env import Env, Lock, Thread
 from weir.errors import Backpressure, StoreError, WeirError
-from weir.log.appender import Entry, Token
+from weir.log.entry import Entry, Token
 from weir.shard.ack import Ack, DoneCallback, run_callbacks
 from weir.shard.ending import Ending, internal
 from weir.shard.persist import persist

@@ -5,11 +5,11 @@ Keeps
   P-2  all of it is in or nothing is, and its token with it: announced before, true by the commit
   W-4  the rows are in the log before a manifest publishes them: the change feed misses none
   M-6  memory holds one chunk, however many there are
-The log entries carry the tag of the generation before, which everybody, pylance too, takes for one
-that is in an SSTable already: a reader sees none of the rows before the commit, and whoever replays
-the log of an attempt that died passes over them. That needs a log without live entries between R
-and ours, so what older writers left is flushed first. A change feed reads the log and sees the rows
-of an attempt that died, and those of the next one again.
+The log entries are marked as staged, and carry the tag of the generation before, which pylance
+takes for one that is in an SSTable already: a reader sees none of the rows before the commit, and
+whoever replays the log of an attempt that died passes over them. That needs a log without live
+entries between R and ours, so what older writers left is flushed first. A change feed reads the log
+and sees the rows of an attempt that died, and those of the next one again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.shard.published import is_published
-from weir.shard.replay import replay_entries
+from weir.shard.replay import Replay
 from weir.shard.tokens import Tokens
 from weir.types import Generation, Position, Version
 
@@ -84,7 +84,7 @@ class Load:
             site = flush()
             manifests = Manifests(site)
             claim = claim_shard(site, manifests, fence_ttl=fence_ttl)
-            if next(replay_entries(site, manifests, claim), None) is None:
+            if next(Replay(site, manifests, claim, keyed=bool(schema.primary_key)), None) is None:
                 appender = WalAppender(site, schema, claim, manifests=manifests)
                 return Load(appender, schema=schema, lake=lake, belongs=belongs)
             log.info("load.again shard=%s", site.shard)
@@ -99,7 +99,7 @@ class Load:
         if not batches:
             return
         dead = Generation(self._first - 1)
-        self._covered = self._appender.append_shaped(batches, generation=dead)
+        self._covered = self._appender.append_shaped(batches, generation=dead, is_staged=True)
         self.pause("logged")
         self._tables.append(self._write(batches))
         self.pause("written")

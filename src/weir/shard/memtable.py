@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from weir.config import WriterConfig
 from weir.env import Env
 from weir.format.schema import TableSchema
+from weir.format.wal_entry import Fill
+from weir.log.tags import Bounds
 from weir.merge.levels import MemLevel
 from weir.types import Generation, Position
 
@@ -19,9 +20,8 @@ class MemTable:
     def __init__(self, generation: Generation, schema: TableSchema, env: Env) -> None:
         self.generation = generation
         self.level = MemLevel((), schema, env)
-        self.rows = 0
+        self.filled = Fill()
         self.puts = 0
-        self.nbytes = 0
         self.waiting = 0
         """Puts whose entry is not durable yet; the flush waits until there are none (W-4)."""
         self.first_position: Position | None = None
@@ -30,12 +30,21 @@ class MemTable:
         """Exactly-once tokens that came with the rows; recorded for good before R passes them
         (P-2)."""
 
-    def append(self, batches: Sequence[pa.RecordBatch], *, rows: int, nbytes: int) -> None:
-        """Take rows in; they are visible to reads from here on (M-1)."""
+    @property
+    def rows(self) -> int:
+        """Rows held."""
+        return self.filled.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+        return self.filled.nbytes
+
+    def append(self, batches: Sequence[pa.RecordBatch], more: Fill) -> None:
+        """Take rows in, `more` of them; they are visible to reads from here on (M-1)."""
         self.level.append(batches)
-        self.rows += rows
+        self.filled += more
         self.puts += 1
-        self.nbytes += nbytes
 
     def landed(self, position: Position, tokens: Sequence[tuple[str, int]] = ()) -> None:
         """An entry with rows of this generation is durable at `position`."""
@@ -49,10 +58,6 @@ class MemTable:
         """The rows in put order, WAL shape."""
         return self.level.batches
 
-    def is_due(self, config: WriterConfig) -> bool:
-        """True when it should be frozen."""
-        return (
-            self.nbytes >= config.max_memtable_size
-            or self.rows >= config.max_memtable_rows
-            or self.puts >= config.max_memtable_batches
-        )
+    def is_due(self, bounds: Bounds) -> bool:
+        """True when it is full, and nothing is gained by waiting for the next put."""
+        return not bounds.has_room(self.filled, Fill(1, 1, 1))

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from weir.errors import StoreError
 from weir.format.wal_entry import check_token
-from weir.log.appender import Token, WalAppender
+from weir.log.appender import WalAppender
+from weir.log.entry import Token
 from weir.shard.ack import Ack
 from weir.shard.tokens import Tokens, tokens_in_log
 from weir.types import Position

@@ -6,8 +6,7 @@ Keeps
   F-7  an entry of a newer epoch means fenced
   F-8  rows keep the generation they were tagged with, so each MemTable covers exactly its own
        entries
-Entries tagged below the manifest's current generation are in an SSTable already: native writers let
-R lag.
+  F-14 nothing above R is left out because of its tag alone
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from weir.errors import CommitConflict, CorruptEntry, FencedError, MissingEntry, SnapshotExpired
+from weir.errors import CommitConflict, CorruptEntry, MissingEntry, SnapshotExpired
 from weir.format.wal_entry import WalEntry
 from weir.log.fence import Claim
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
+from weir.log.tags import is_live, require_own
 from weir.log.tailer import WalTailer
 from weir.types import Generation
 
@@ -33,50 +33,67 @@ class Overtaken(CommitConflict):
     """A compaction of logs passed the entries that were being replayed (L-6); open again."""
 
 
-def replay_entries(
-    site: ShardSite, manifests: Manifests, claim: Claim, progress: Progress | None = None
-) -> Iterator[tuple[Generation, WalEntry]]:
-    """Every entry with rows that is not yet in an SSTable, each with the generation it rejoins.
+class Replay(Iterator[tuple[Generation, WalEntry]]):
+    """Every live entry, in order, with the generation it rejoins: ascending, one by one.
 
-    Generations come out consecutive from the manifest's current one, ascending.
+    It is the entry's own tag, but where the log breaks the rule of tags (`weir.log.tags`): an entry
+    that has none, or one below its predecessor's or the current generation, joins its predecessor.
     """
-    manifest = claim.manifest
-    current = Generation(manifest.current_generation)
-    running: Generation | None = None
-    offset = 0
-    total = claim.fence - manifest.replay_after
-    for done, entry in enumerate(_read(site, manifests, claim), start=1):
-        _report(site, done, total, progress)
-        require_own(site, entry, claim)
-        if entry.is_fence or not entry.batches:
-            continue
-        tagged = entry.generation if entry.generation is not None else running
-        if tagged is not None and running is None and tagged < current:
-            continue
-        if running is None:
-            # Only the first live entry may be tagged above the current generation; it starts there.
-            running = current
-            offset = (tagged or current) - current
-        elif tagged is not None:
-            step = tagged - offset - running
-            if step not in (0, 1):
+
+    def __init__(
+        self,
+        site: ShardSite,
+        manifests: Manifests,
+        claim: Claim,
+        progress: Progress | None = None,
+        *,
+        keyed: bool = True,
+    ) -> None:
+        self.keeps_the_rule = True
+        """False once an entry was met that does not: flush all before a new one (F-14)."""
+        self._site = site
+        self._claim = claim
+        self._keyed = keyed
+        self._entries = self._run(_read(site, manifests, claim), progress)
+        self._first: tuple[Generation, WalEntry] | None = None
+
+    def __next__(self) -> tuple[Generation, WalEntry]:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        return next(self._entries)
+
+    def begins(self) -> Generation | None:
+        """The tag of the first live entry, when it is above the current generation."""
+        self._first = self._first or next(self._entries, None)
+        if self._first is None or self._first[0] == self._claim.manifest.current_generation:
+            return None
+        return self._first[0]
+
+    def _run(
+        self, entries: Iterator[WalEntry], progress: Progress | None
+    ) -> Iterator[tuple[Generation, WalEntry]]:
+        manifest = self._claim.manifest
+        running = current = Generation(manifest.current_generation)
+        total = self._claim.fence - manifest.replay_after
+        is_first = True
+        for done, entry in enumerate(entries, start=1):
+            _report(self._site, done, total, progress)
+            require_own(self._site, entry, self._claim)
+            if not is_live(entry, current, keyed=self._keyed):
+                continue
+            tag = entry.generation
+            if tag is None or tag < running:
+                self.keeps_the_rule = False
+            elif tag <= running + 1 or is_first:
+                running = tag
+            else:
                 raise CorruptEntry(
-                    f"{site}: the entry at position {entry.position} has generation {tagged} after "
-                    f"{running + offset}; generations rise one by one"
+                    f"{self._site}: the entry at position {entry.position} has generation {tag}"
+                    f" after {running}; generations rise one by one"
                 )
-            running = Generation(running + step)
-        yield running, entry
-
-
-def require_own(site: ShardSite, entry: WalEntry, claim: Claim) -> None:
-    """`FencedError` for an entry of a newer epoch than the claim's (F-7)."""
-    if entry.epoch > claim.epoch:
-        raise FencedError(
-            f"{site}: met an entry of epoch {entry.epoch} at position {entry.position} while"
-            f" opening in epoch {claim.epoch}; a newer writer owns the shard",
-            epoch=claim.epoch,
-            fenced_by=entry.epoch,
-        )
+            is_first = False
+            yield running, entry
 
 
 def _read(site: ShardSite, manifests: Manifests, claim: Claim) -> Iterator[WalEntry]:

@@ -1,5 +1,4 @@
-"""`ShardWriter`: the one high-level way to write to a shard. A facade; each promise lives in its
-module.
+"""`ShardWriter`: the high-level way to write to a shard. Each promise lives in its own module.
 
 Opening is a write: probe, claim, fence, validate, replay, in that order (F-1 to F-8). Puts go
 through the group commit (group.py) to the log; in MemTable mode rows also go to the MemTable and
@@ -11,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,19 +20,22 @@ from weir.config import WriterConfig
 from weir.errors import Backpressure, FencedError, WalOnlyMode, WeirError
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
+from weir.format.wal_entry import Fill
 from weir.lake.api import Lake
-from weir.log.appender import Entry, WalAppender
+from weir.log.appender import WalAppender
+from weir.log.entry import Entry
 from weir.log.fence import claim_shard
 from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
+from weir.log.tags import Bounds, GenerationTags, LogEnds
 from weir.search.memory import WriterIndexes
 from weir.shard.ack import Ack, awaitable
 from weir.shard.flush import MemTables
 from weir.shard.group import GroupCommit
 from weir.shard.once import Once
 from weir.shard.own_reads import OwnReads
-from weir.shard.replay import Progress, replay_entries
+from weir.shard.replay import Progress, Replay
 from weir.shard.stats import (
     Counters,
     MemtableStats,
@@ -42,7 +45,6 @@ from weir.shard.stats import (
     wal_stats,
     writer_stats,
 )
-from weir.shard.tags import GenerationTags, last_tag
 from weir.types import Epoch, Generation, Position
 
 log = logging.getLogger("weir.shard")
@@ -80,6 +82,7 @@ class ShardWriter:
             counters=self._counters,
             on_durable=self._on_durable,
         )
+        self._bounds = Bounds.of(config)
         self._memtables: MemTables | None = None
         self._reads: OwnReads | None = None
         self._tags: GenerationTags | None = None
@@ -108,15 +111,20 @@ class ShardWriter:
         # Before the claim: settings that do not fit the table leave no trace (M-2).
         indexes = WriterIndexes.plan(lake, schema, config, env=site.env, name=str(site.shard))
         manifests = Manifests(site)
-        claim = claim_shard(site, manifests, fence_ttl=config.fence_ttl)
-        appender = WalAppender(site, schema, claim, manifests=manifests)
+        announces = not config.enable_memtable
+        claim = claim_shard(site, manifests, fence_ttl=config.fence_ttl, announces=announces)
+        appender = WalAppender(site, schema, claim, manifests=manifests, bounds=Bounds.of(config))
         writer = cls(appender, schema=schema, lake=lake, config=config, belongs=belongs)
         began = site.env.clock.boottime()
         if config.enable_memtable:
             writer._start_memtables(progress, indexes)
+        elif appender.tagging.follow_log(keyed=bool(schema.primary_key)):
+            writer._tags = appender.tagging.without_memtable()
         else:
-            generation = last_tag(site, manifests, claim)
-            writer._tags = GenerationTags(generation, config)
+            # F-14: a MemTable writer flushes what others left before anything is tagged after it.
+            flushing = replace(config, enable_memtable=True)
+            cls.open(site, schema=schema, lake=lake, config=flushing, progress=progress).close()
+            return cls.open(site, schema=schema, lake=lake, config=config, belongs=belongs)
         writer._counters.replay_seconds = site.env.clock.boottime() - began
         return writer
 
@@ -261,13 +269,9 @@ class ShardWriter:
 
     def stats(self) -> WriterStats:
         """Everything counted since opening. No request."""
-        return writer_stats(
-            str(self._appender.site.shard),
-            self._counters,
-            self.wal_stats(),
-            self.memtable_stats() if self._memtables else None,
-            held_bytes=self._group.held_bytes,
-        )
+        shard, held = str(self.site.shard), self._group.held_bytes
+        memtable = self.memtable_stats() if self._memtables else None
+        return writer_stats(shard, self._counters, self.wal_stats(), memtable, held_bytes=held)
 
     def __enter__(self) -> Self:
         return self
@@ -302,10 +306,10 @@ class ShardWriter:
         if not rows:
             self._check_open()
             return Ack(None, (), rows=0, nbytes=0)
-        nbytes = self.intake.fit(batches, self.site.env.limits)
-        ack = Ack(self._group, batches, rows=rows, nbytes=nbytes, tokens=tokens)
+        more = Fill(rows, len(batches), self.intake.fit(batches, self.site.env.limits))
+        ack = Ack(self._group, batches, rows=rows, nbytes=more.nbytes, tokens=tokens)
         ack.claimed = claimed
-        self._group.enqueue(ack, self._book, timeout)
+        self._group.enqueue(ack, lambda ack: self._book(ack, more), timeout)
         if self._memtables is not None:
             self._memtables.indexes.took(self._memtables.active.level, rows)
         return ack
@@ -321,27 +325,28 @@ class ShardWriter:
             self._group.nudge()
         return ack
 
-    def _book(self, ack: Ack) -> Generation:
+    def _book(self, ack: Ack, more: Fill) -> Generation:
         """Put accepted rows where reads find them and name their generation. Queue lock held."""
-        c = self._counters
-        c.puts += 1
-        c.rows_put += ack.rows
+        self._counters.puts += 1
+        self._counters.rows_put += ack.rows
         if self._memtables is None:
             assert self._tags is not None, "M-2: a WAL-only writer tags by size"
-            return self._tags.tag(ack.rows, ack.nbytes)
+            return self._tags.tag(more)
+        if not self._bounds.has_room(self._memtables.active.filled, more):
+            self._memtables.freeze()  # before: a generation never outgrows its bounds (F-15)
         active = self._memtables.active
-        active.append(ack.batches, rows=ack.rows, nbytes=ack.nbytes)
+        active.append(ack.batches, more)
         active.waiting += 1
-        if active.is_due(self.config):
+        if active.is_due(self._bounds):
             self._memtables.freeze()
         return active.generation
 
     def _append(self, entry: Entry) -> Position:
         position = self._appender.write(entry)
-        interval = self.config.stats_log_interval_s
-        if interval and self._appender.site.env.clock.boottime() - self._told_at >= interval:
-            self._told_at = self._appender.site.env.clock.boottime()
-            log.info("writer.stats shard=%s %s", self._appender.site.shard, self.stats())
+        interval, now = self.config.stats_log_interval_s, self.site.env.clock.boottime()
+        if interval and now - self._told_at >= interval:
+            self._told_at = now
+            log.info("writer.stats shard=%s %s", self.site.shard, self.stats())
         return position
 
     def _on_durable(self, group: list[Ack], position: Position) -> None:
@@ -355,22 +360,20 @@ class ShardWriter:
 
     def _start_memtables(self, progress: Progress | None, indexes: WriterIndexes) -> None:
         appender = self._appender
-        memtables = MemTables(
-            appender.site.env,
-            self._schema,
-            self._lake,
-            appender,
-            self._counters,
-            Generation(appender.claim.manifest.current_generation),
-            indexes,
-        )
+        keyed = bool(self._schema.primary_key)
+        replay = Replay(appender.site, appender.manifests, appender.claim, progress, keyed=keyed)
+        appender.tagging.begin_at(replay.begins())
+        memtables = MemTables(self._schema, self._lake, appender, self._counters, indexes)
         memtables.attach(self._group)
         self._memtables = memtables
         self._reads = OwnReads(
             memtables, self._group, appender, self._schema, self._lake, self._belongs
         )
-        entries = replay_entries(appender.site, appender.manifests, appender.claim, progress)
-        self.once.replayed(memtables.rebuild(entries, self.intake.stored))
+        self.once.replayed(memtables.rebuild(replay, self.intake.stored))
+        active = memtables.active
+        appender.tagging.go_on(LogEnds(active.generation, active.filled, appender.claim.fence))
+        if not replay.keeps_the_rule:
+            memtables.flush_all(lambda: None)
 
     def _readable(self, call: str) -> OwnReads:
         self._require_memtables(call)

@@ -193,6 +193,7 @@ def _log_rows(core: Core, pin: ShardPin, schema: TableSchema) -> SsTable | None:
             live_entries(
                 core.tails.entries(site, pin.replay_after, pin.wal_through),
                 pin.current_generation,
+                keyed=bool(schema.primary_key),
             )
         )
     except MissingEntry as missing:

@@ -46,6 +46,8 @@ class WalFold:
     through: int
     generation: int
     """The tag of the last entry with rows; entries after it carry that one or a higher."""
+    last: int | None = None
+    """Where that entry is; 0: none has rows. None: a job of an older release did not tell."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Job:
             "planned_at": self.planned_at,
             "snapshot": self.snapshot.to_json(),
             "wal": {
-                str(shard): [f.epoch, f.after, f.through, f.generation]
+                str(shard): [f.epoch, f.after, f.through, f.generation, f.last]
                 for shard, f in self.wal.items()
             },
         }
@@ -95,8 +97,13 @@ class Job:
             id=str(raw["id"]),
             planned_at=int(raw["planned_at"]),
             snapshot=Snapshot.from_json(raw["snapshot"]),
-            wal={UUID(shard): WalFold(*map(int, fold)) for shard, fold in raw["wal"].items()},
+            wal={UUID(shard): _wal_fold(*fold) for shard, fold in raw["wal"].items()},
         )
+
+
+def _wal_fold(epoch: Any, after: Any, through: Any, generation: Any, last: Any = None) -> WalFold:
+    known = None if last is None else int(last)
+    return WalFold(int(epoch), int(after), int(through), int(generation), known)
 
 
 @dataclass(frozen=True)

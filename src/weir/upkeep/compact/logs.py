@@ -2,6 +2,7 @@
 
 Keeps
   L-6  R moves by a manifest commit in the epoch that was planned with; a newer claim wins
+  F-14 the current generation is set to the tag that the first entry left in the log has, or gets
   W-1  R moves to T when every row up to T is in the base, or in an SSTable of the same commit
   P-2  exactly-once tokens of the entries are recorded before R passes them
 With a primary key the entries are folded into the base and R moves afterwards: rows folded twice
@@ -17,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import groupby
+from itertools import count, groupby
 from typing import Final
 
 from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
@@ -30,7 +31,7 @@ from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.routing.core import Core
-from weir.shard.replay import replay_entries
+from weir.shard.replay import Replay
 from weir.shard.tokens import Tokens, tokens_in_log
 from weir.store.api import ObjectMissing
 from weir.types import Epoch, Generation, Position
@@ -54,7 +55,7 @@ def last_with_rows(site: ShardSite, manifest: ShardManifest, through: int) -> Wa
                 " planned for compaction; compact again"
             ) from None
         entry = decode_entry(data, position=Position(position), path=path)
-        if not entry.is_fence and entry.batches:
+        if entry.batches and not entry.is_staged:
             return entry
     return None
 
@@ -101,16 +102,16 @@ def pass_folded(site: ShardSite, fold: WalFold) -> bool:
         # some of the entries as an SSTable, which readers take for newer than the base. The entries
         # after it must stay readable above it (L-2).
         taken_on = fold.after < current.replay_after < fold.through
-        if taken_on or current.replay_after >= fold.through:
+        through, generation = _passable(site, fold, current)
+        if taken_on or current.replay_after >= through:
             return None
-        generation = Generation(max(current.current_generation, fold.generation))
         following = replace(
             current,
-            replay_after=Position(fold.through),
-            last_seen=Position(max(current.last_seen, fold.through)),
-            current_generation=generation,
+            replay_after=through,
+            last_seen=Position(max(current.last_seen, through)),
+            current_generation=Generation(max(current.current_generation, generation)),
         )
-        return following, Evidence(covered=Position(fold.through))
+        return following, Evidence(covered=through, renumbers=True)
 
     try:
         Manifests(site).update(change, epoch=Epoch(fold.epoch))
@@ -118,6 +119,32 @@ def pass_folded(site: ShardSite, fold: WalFold) -> bool:
         log.info("compact.wal.given_up shard=%s reason=%s", site.shard, fenced)
         return False
     return not taken_on
+
+
+def _passable(
+    site: ShardSite, fold: WalFold, current: ShardManifest
+) -> tuple[Position, Generation]:
+    """How far R may move over the folded entries, and the tag of what follows (F-14).
+
+    An owner that announces its tags (`weir.log.tags`) will tag the next entry as it said. Of any
+    other nobody knows; the last entry with rows stays above R then, and tells what follows it.
+    """
+    through, generation = Position(fold.through), Generation(fold.generation)
+    if current.announced is None and current.status is not Status.SEALED and fold.last != 0:
+        kept = fold.after if fold.last is None else fold.last - 1
+        return Position(max(kept, fold.after)), generation
+    if (current.announced or 0) <= generation:
+        return through, generation
+    # Announced in this very version: whatever was written before that is there now.
+    for position in count(fold.through + 1):
+        path = paths.wal_path(site.shard, Position(position))
+        try:
+            entry = decode_entry(site.wal.get(path).data, position=Position(position), path=path)
+        except ObjectMissing:
+            return through, Generation(current.announced or generation)
+        if entry.batches and not entry.is_staged:
+            return through, Generation(max(generation, entry.generation or 0))
+    raise AssertionError("F-14: a log without an end")
 
 
 def publish_closed(core: Core, site: ShardSite, manifest: ShardManifest, through: int) -> int:
@@ -176,8 +203,11 @@ def _write_closed(
     claim = Claim(manifest, Position(through))
     covered = Position(manifest.replay_after)
     made: list[SsTable] = []
+    replay = Replay(site, Manifests(site), claim, keyed=bool(core.record.primary_key))
+    if replay.begins() is not None:
+        return made, covered  # the next claim sets the numbers right (F-14)
     waiting: tuple[Generation, list[WalEntry]] | None = None
-    for generation, entries in _by_generation(site, Manifests(site), claim):
+    for generation, entries in _by_generation(replay):
         if waiting is not None:
             made.append(_write(core, site, *waiting))
             covered = Position(entries[0].position - 1)
@@ -188,12 +218,9 @@ def _write_closed(
     return made, covered
 
 
-def _by_generation(
-    site: ShardSite, manifests: Manifests, claim: Claim
-) -> Iterator[tuple[Generation, list[WalEntry]]]:
+def _by_generation(replay: Replay) -> Iterator[tuple[Generation, list[WalEntry]]]:
     """Entries with rows, one generation at a time: memory holds one MemTable's worth."""
-    replayed = replay_entries(site, manifests, claim)
-    for generation, group in groupby(replayed, key=lambda pair: pair[0]):
+    for generation, group in groupby(replay, key=lambda pair: pair[0]):
         yield generation, [entry for _, entry in group]
 
 

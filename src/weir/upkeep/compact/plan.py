@@ -93,9 +93,9 @@ def _log_of(core: Core, manifest: ShardManifest) -> Tail | None:
     last = last_with_rows(site, manifest, through)
     current = manifest.current_generation
     if last is None:
-        return Tail(WalFold(manifest.writer_epoch, after, through, current), 0, 0)
+        return Tail(WalFold(manifest.writer_epoch, after, through, current, 0), 0, 0)
     generation = max(current, last.generation or current)
-    fold = WalFold(manifest.writer_epoch, after, through, generation)
+    fold = WalFold(manifest.writer_epoch, after, through, generation, int(last.position))
     return Tail(fold, *weigh(core, site, after, last))
 
 

@@ -1,0 +1,197 @@
+"""Generation tags: which entries share a MemTable when a log is replayed, and which still count.
+
+Keeps
+  F-14 in the order of positions tags never fall: a writer tags at or above the highest tag in the
+       log and the manifest's current generation
+  F-14 no entry above R is left out because of its tag alone
+  F-15 no generation holds more than the table's defaults let any writer replay
+
+The rule of tags, for all who write, weir or native: the first live entry (above R, with rows) is
+tagged with the manifest's current generation g, and tags rise one by one from there. pylance starts
+its MemTable at g whatever the first tag is, and tags its own rows with the MemTable's number: over
+a log that begins above g it would tag below what is there. Three may move R or g:
+
+  a flush       publishes generation g and covers its entries: the next begins with g + 1
+  a fold        covers entries by rows in the base (L-6) and sets g to the tag of the next entry; so
+                an owner without a MemTable announces each rise in the manifest before it uses it,
+                and of an owner that announces nothing the last entry stays above R
+  a claim       finds a log that breaks the rule (another program's, an older release's) and sets g
+                to the first tag, or flushes everything before its first put
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from weir.config import WriterConfig
+from weir.errors import FencedError, MissingEntry
+from weir.format import paths
+from weir.format.manifest import ShardManifest
+from weir.format.wal_entry import Fill, WalEntry, decode_entry
+from weir.log.fence import Claim
+from weir.log.manifests import Manifests
+from weir.log.rules import Evidence
+from weir.log.site import ShardSite
+from weir.store.api import ObjectMissing
+from weir.types import Generation, Position
+
+Change = Callable[[ShardManifest], tuple[ShardManifest, Evidence] | None]
+
+
+def is_live(entry: WalEntry, current_generation: int, *, keyed: bool) -> bool:
+    """True when the rows of an entry above R count: they may be in no SSTable.
+
+    pylance lets R lag behind what it flushed, by an entry or two. With a primary key that needs no
+    telling apart: entries applied again in their order are the same rows. Without one they would be
+    there twice; but there the current generation rises only with SSTables, each of which holds
+    every entry with its number, so that a lower tag tells (F-14).
+    """
+    if entry.is_fence or not entry.batches or entry.is_staged:
+        return False
+    return keyed or entry.generation is None or entry.generation >= current_generation
+
+
+def require_own(site: ShardSite, entry: WalEntry, claim: Claim) -> None:
+    """F-7: an entry of a newer epoch below our fence means that a newer writer owns the shard."""
+    if entry.epoch > claim.epoch:
+        raise FencedError(
+            f"{site}: met an entry of epoch {entry.epoch} at position {entry.position} while "
+            f"opening as epoch {claim.epoch}; a newer writer owns the shard",
+            epoch=claim.epoch,
+            fenced_by=entry.epoch,
+            position=entry.position,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one generation may hold (F-15); a single larger put has a generation for itself."""
+
+    rows: int
+    batches: int
+    nbytes: int
+
+    @staticmethod
+    def of(config: WriterConfig) -> Bounds:
+        """Those of a writer's settings."""
+        return Bounds(
+            config.max_memtable_rows, config.max_memtable_batches, config.max_memtable_size
+        )
+
+    def has_room(self, filled: Fill, more: Fill) -> bool:
+        """True when a generation that holds `filled` may take `more`."""
+        if not filled.rows:
+            return True
+        both = filled + more
+        return (
+            both.rows <= self.rows and both.batches <= self.batches and both.nbytes <= self.nbytes
+        )
+
+
+class GenerationTags:
+    """Tags of a writer without a MemTable: they rise where a MemTable would be full.
+
+    So whoever replays the log later, weir or a native writer, can do it in bounded memory (F-8).
+    Not locked: its owner calls it under a lock.
+    """
+
+    def __init__(self, generation: Generation, filled: Fill, bounds: Bounds) -> None:
+        """`filled`: what the generation holds already."""
+        self.generation = generation
+        self._filled = filled
+        self._bounds = bounds
+
+    def tag(self, more: Fill) -> Generation:
+        """The generation of the next rows."""
+        if not self._bounds.has_room(self._filled, more):
+            self.generation = Generation(self.generation + 1)
+            self._filled = Fill()
+        self._filled += more
+        return self.generation
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """The live entries of a log as seen from its two ends."""
+
+    generation: Generation
+    """The highest tag in use: the next entry carries it or the one after."""
+    filled: Fill
+    """What that generation holds."""
+    last: Position
+    """Where the last live entry is; R when there is none."""
+    begins: Generation | None = None
+    """The tag of the first live entry, when that is above the current generation."""
+
+
+def look_at_ends(
+    site: ShardSite, manifests: Manifests, claim: Claim, *, keyed: bool
+) -> LogEnds | None:
+    """What an owner that does not replay must know of the log; None: it must be flushed first.
+
+    An entry that says how full its generation is was appended by who had followed the whole log: if
+    the last one does, all of it keeps the rule. Two gets, and one for each fence on the way.
+    """
+    current = Generation(claim.manifest.current_generation)
+    after = int(claim.manifest.replay_after)
+
+    def find(positions: range) -> WalEntry | None:
+        for position in map(Position, positions):
+            path = paths.wal_path(site.shard, position)
+            entry = decode_entry(site.wal.get(path).data, position=position, path=path)
+            require_own(site, entry, claim)
+            if is_live(entry, current, keyed=keyed):
+                return entry
+        return None
+
+    try:
+        last = find(range(claim.fence - 1, after, -1))
+        if last is None:
+            return LogEnds(current, Fill(), Position(after))
+        first = find(range(after + 1, int(last.position))) or last
+    except ObjectMissing as missing:
+        latest = manifests.require()
+        manifests.require_owner(latest, claim.epoch)
+        if latest.replay_after == after:
+            raise MissingEntry(
+                f"{site}: the log has a hole between {after} and our fence"
+                f" {claim.fence}: {missing}; restore that object or clone from a checkpoint"
+            ) from missing
+        # Folded while we looked, and collected (L-6).
+        return look_at_ends(site, manifests, replace(claim, manifest=latest), keyed=keyed)
+    begins, filled = first.generation, last.filled
+    if begins is None or last.generation is None or filled is None or begins < current:
+        return None
+    raised = begins if begins > current else None
+    return LogEnds(last.generation, filled, last.position, begins=raised)
+
+
+def beginning_at(first: Generation) -> Change:
+    """Sets the current generation to the tag the live log begins with; nothing is tagged lower."""
+
+    def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+        if current.current_generation >= first:
+            return None
+        return replace(current, current_generation=first), Evidence(renumbers=True)
+
+    return change
+
+
+def rising_to(generation: Generation, last: Position) -> Change:
+    """Announces that the owner's next entry is tagged so; `last` is its last entry with rows.
+
+    Folds commit to the same manifest: one that came before has passed `last` or not, and one that
+    comes after finds the announcement (`upkeep.compact.logs.pass_folded`).
+    """
+
+    def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+        if (current.announced or 0) >= generation:
+            return None
+        following = replace(current, announced=generation)
+        if current.replay_after >= last and current.current_generation < generation:
+            # Nothing is live: the entry about to be written will be the first (F-14).
+            following = replace(following, current_generation=generation)
+        return following, Evidence(renumbers=True)
+
+    return change
