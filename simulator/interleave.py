@@ -26,7 +26,6 @@ Process = Callable[[Store], None]
 VERBS = (
     "put_if_absent",
     "put",
-    "put_if_match",
     "get",
     "get_range",
     "get_many",
@@ -35,7 +34,6 @@ VERBS = (
     "list",
     "list_folder",
     "delete",
-    "copy",
 )
 TIMEOUT = 30.0
 

@@ -21,7 +21,6 @@ from weir.store.api import (
     Folder,
     LostAnswer,
     Meta,
-    ObjectChanged,
     ObjectExists,
     ObjectMissing,
 )
@@ -32,8 +31,6 @@ T = TypeVar("T")
 
 class SimStore:
     """One actor's way to a shelf; implements `weir.store.api.Store`."""
-
-    supports_cas = True
 
     def __init__(self, shelf: Shelf, actor: Actor) -> None:
         self.shelf = shelf
@@ -69,18 +66,6 @@ class SimStore:
 
         self._write("put", check(path), apply)
 
-    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
-        """See `Store`."""
-        body = bytes(data)
-
-        def apply() -> str:
-            blob = self.shelf.blobs.get(path)
-            if blob is None or blob.meta.etag != etag:
-                raise ObjectChanged(path)
-            return self.shelf.put(self.actor, "put_if_match", path, body)
-
-        return self._write("put_if_match", check(path), apply)
-
     def delete(self, paths: Sequence[str]) -> None:
         """See `Store`; the objects go one after the other."""
         for path in paths:
@@ -92,16 +77,6 @@ class SimStore:
                     del self.shelf.blobs[path]
 
             self._write("delete", path, apply)
-
-    def copy(self, source: str, target: str) -> None:
-        """See `Store`."""
-
-        def apply() -> None:
-            if source not in self.shelf.blobs:
-                raise ObjectMissing(source)
-            self.shelf.put(self.actor, "copy", target, self.shelf.blobs[source].data)
-
-        self._write("copy", check(target), apply)
 
     # -- reads -----------------------------------------------------------------------------------
 
@@ -220,7 +195,7 @@ class SimStore:
         assert not self.actor.dead, "a dead process wrote"
         try:
             result = apply()
-        except (ObjectExists, ObjectChanged) as error:
+        except ObjectExists as error:
             self._say(op, path, type(error).__name__)
             self._after()
             raise
@@ -230,7 +205,7 @@ class SimStore:
         if outcome in {"twice", "echo"}:
             try:
                 apply()
-            except (ObjectExists, ObjectChanged):
+            except ObjectExists:
                 if outcome == "echo":
                     raise
         self._after()

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from simulator.scheduler import Actor, Scheduler
-from weir.store.api import Blob, Bytes, Meta, ObjectChanged, ObjectExists, ObjectMissing
+from weir.store.api import Blob, Bytes, Meta, ObjectExists, ObjectMissing
 
 
 @dataclass
@@ -95,7 +95,7 @@ class World:
             try:
                 late.apply()
                 outcome = "applied late"
-            except (ObjectExists, ObjectChanged, ObjectMissing):
+            except (ObjectExists, ObjectMissing):
                 outcome = "refused late"
             self.fired[outcome] += 1
             self.scheduler.note(late.actor.name, f"{late.op} {short(late.path)}: {outcome}")

@@ -107,7 +107,7 @@ def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
         yield Finding("store", "bad", str(error))
         return
     for check in report.checks:
-        state = "ok" if check.passed else ("bad" if check.required else "note")
+        state = "ok" if check.passed else "bad"
         yield Finding(check.name, state, check.detail or screen.span(check.took))
     medians = ", ".join(f"{verb} {screen.span(s)}" for verb, s in report.latencies.items())
     yield Finding("one request", "ok", medians)

@@ -1,4 +1,4 @@
-"""Object stores: URIs, put-if-absent, compare-and-swap, list, retry, the store's clock.
+"""Object stores: URIs, put-if-absent, list, retry, the store's clock.
 
 Bytes have no meaning here.
 """

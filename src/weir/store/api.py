@@ -4,7 +4,6 @@ Paths are relative to the store's root, with `/` between parts and none at the e
 be called from several threads. An implementation answers with a value or raises
 
     ObjectExists     put_if_absent: something is there. Says nothing about whose it is (F-11)
-    ObjectChanged    put_if_match: the object is not the one that was read
     ObjectMissing    get, get_range: nothing is there
     StoreError       the call failed; `LostAnswer` when it may have been applied all the same
     StoreDenied      the credentials were refused
@@ -27,10 +26,6 @@ SOMETIME: Final = float("nan")
 
 class ObjectExists(Exception):
     """Put-if-absent found an object at that path."""
-
-
-class ObjectChanged(Exception):
-    """Compare-and-swap found another version at that path."""
 
 
 class ObjectMissing(Exception):
@@ -71,10 +66,6 @@ class Store(Protocol):
     def uri(self) -> str:
         """Where the root is; never holds credentials."""
 
-    @property
-    def supports_cas(self) -> bool:
-        """True when `put_if_match` works here; local files do not offer it."""
-
     def put_if_absent(self, path: str, data: Bytes) -> float | None:
         """Create the object, whole or not at all, or raise `ObjectExists`. One request.
 
@@ -84,9 +75,6 @@ class Store(Protocol):
 
     def put(self, path: str, data: Bytes) -> None:
         """Create or replace the object. For hints only: what matters is never overwritten."""
-
-    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
-        """Replace exactly the version with that ETag and return the new one, or `ObjectChanged`."""
 
     def get(self, path: str) -> Blob:
         """The whole object, or `ObjectMissing`."""
@@ -114,9 +102,6 @@ class Store(Protocol):
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete many objects; a missing one counts as deleted (G-12)."""
-
-    def copy(self, source: str, target: str) -> None:
-        """Copy within this store, server-side where it can, replacing the target."""
 
     def now(self) -> float:
         """The store's clock, in seconds since 1970 (G-3)."""

@@ -45,8 +45,6 @@ _FOLDER_RACES = 8
 class LocalStore:
     """A folder of the local file system; safe for many threads and processes."""
 
-    supports_cas = False
-
     def __init__(self, root: str, *, fsync: bool = False, env: Env = SYSTEM) -> None:
         self._root = root.rstrip("/") or "/"
         self._base = self._root.rstrip("/") + "/"
@@ -147,13 +145,6 @@ class LocalStore:
         if self._fsync:
             self._sync_folders(target, path)
 
-    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
-        """Not offered by files; `weir.records.chain` does compare-and-swap with put-if-absent."""
-        raise StoreUnsuitable(
-            f"{self._root}: local files have no compare-and-swap by ETag (asked for {path!r}); "
-            "use weir.records.chain"
-        )
-
     def get(self, path: str) -> Blob:
         """Open, stat, read: the bytes and the metadata are of the same file."""
         try:
@@ -234,10 +225,6 @@ class LocalStore:
             self._folders.drop_empty(folder)
         if refused is not None:
             raise refused
-
-    def copy(self, source: str, target: str) -> None:
-        """Read and write; the target appears whole."""
-        self.put(target, self.get(source).data)
 
     def now(self) -> float:
         """The time the file system stamps on a file made now: a server's on a network mount."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from weir.env import SYSTEM, Env, Lock
-from weir.store.api import Blob, Bytes, Folder, Meta, ObjectChanged, ObjectExists, ObjectMissing
+from weir.store.api import Blob, Bytes, Folder, Meta, ObjectExists, ObjectMissing
 from weir.store.paths import check, check_folder
 
 
@@ -29,8 +29,6 @@ _SHELVES: dict[str, _Shelf] = {}
 
 class MemoryStore:
     """A folder of a named in-memory store; without a name it is private."""
-
-    supports_cas = True
 
     def __init__(self, name: str = "", prefix: str = "", *, env: Env = SYSTEM) -> None:
         self._shelf = _SHELVES.setdefault(name, _Shelf()) if name else _Shelf()
@@ -57,14 +55,6 @@ class MemoryStore:
         """Create or replace."""
         with self._shelf.lock:
             self._set(path, data)
-
-    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
-        """Replace under the lock if the ETag still fits."""
-        with self._shelf.lock:
-            blob = self._shelf.blobs.get(self._lead + check(path))
-            if blob is None or blob.meta.etag != etag:
-                raise ObjectChanged(path)
-            return self._set(path, data).etag
 
     def get(self, path: str) -> Blob:
         """The stored bytes themselves; they are immutable."""
@@ -121,10 +111,6 @@ class MemoryStore:
         with self._shelf.lock:
             for path in paths:
                 self._shelf.blobs.pop(self._lead + check(path), None)
-
-    def copy(self, source: str, target: str) -> None:
-        """The same bytes under another name."""
-        self.put(target, self.get(source).data)
 
     def now(self) -> float:
         """The clock that stamps the objects: this process's."""

@@ -25,7 +25,6 @@ from weir.store.api import (
     Folder,
     LostAnswer,
     Meta,
-    ObjectChanged,
     ObjectExists,
     ObjectMissing,
 )
@@ -51,8 +50,6 @@ _KINDS: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "a
 
 class ObjStore:
     """One prefix of one bucket."""
-
-    supports_cas = True
 
     def __init__(self, uri: str, config: Mapping[str, str], *, env: Env = SYSTEM) -> None:
         self._uri = uri.rstrip("/")
@@ -102,21 +99,6 @@ class ObjStore:
         """One PUT; several for a large object."""
         check(path)
         self._run(path, lambda: obstore.put(self._store, path, data), write=True)
-
-    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
-        """One PUT with `If-Match`."""
-        check(path)
-        try:
-            result = self._run(
-                path,
-                lambda: obstore.put(
-                    self._store, path, data, mode={"e_tag": etag}, use_multipart=False
-                ),
-                write=True,
-            )
-        except (ObjectExists, ObjectMissing):
-            raise ObjectChanged(path) from None
-        return result["e_tag"]
 
     def get(self, path: str) -> Blob:
         """One GET."""
@@ -190,11 +172,6 @@ class ObjStore:
             for path in paths:
                 with contextlib.suppress(ObjectMissing):
                     self._run(path, lambda path=path: obstore.delete(self._store, path), write=True)  # type: ignore[misc]
-
-    def copy(self, source: str, target: str) -> None:
-        """One server-side copy."""
-        check(source), check(target)
-        self._run(source, lambda: obstore.copy(self._store, source, target), write=True)
 
     def now(self) -> float:
         """The time the store stamps on an object written now: a PUT, a HEAD and a DELETE.
@@ -284,7 +261,7 @@ def translate(error: Exception, *, uri: str, path: str = "", write: bool = False
             return StoreError(f"{where}: a concurrent request was in the way (409); try again")
         return ObjectExists(path)
     if isinstance(error, exceptions.PreconditionError):
-        return ObjectChanged(path)
+        return ObjectExists(path)  # 412: the only condition we set is that nothing is there
     denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
     if denied or status in (401, 403):
         code = _CODE.search(text)

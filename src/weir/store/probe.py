@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from weir.env import SYSTEM, Env
 from weir.errors import StoreError, StoreUnsuitable
-from weir.store.api import LostAnswer, ObjectChanged, ObjectExists, ObjectMissing, Store
+from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, Store
 
 ROUNDS = 5
 CREATORS = 8
@@ -27,7 +27,6 @@ class Check:
     passed: bool
     took: float
     detail: str = ""
-    required: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +40,12 @@ class ProbeReport:
     @property
     def passed(self) -> bool:
         """True when everything weir needs was kept."""
-        return all(check.passed for check in self.checks if check.required)
+        return all(check.passed for check in self.checks)
 
     @property
     def failures(self) -> tuple[Check, ...]:
-        """The required checks that failed."""
-        return tuple(check for check in self.checks if check.required and not check.passed)
+        """The checks that failed."""
+        return tuple(check for check in self.checks if not check.passed)
 
 
 def probe(
@@ -91,8 +90,6 @@ class _Probe:
             self._check("read after write", self._read_after_write)
             self._check("list after write", self._list_after_write)
             self._check("delete", self._delete)
-            if self._store.supports_cas:
-                self._check("compare-and-swap", self._swap, required=False)
         finally:
             # Listed, not remembered: a create whose answer was lost may have been applied.
             with contextlib.suppress(StoreError):
@@ -100,12 +97,12 @@ class _Probe:
         medians = {verb: sorted(took)[len(took) // 2] for verb, took in self._latencies.items()}
         return ProbeReport(self._store.uri, tuple(self._checks), medians)
 
-    def _check(self, name: str, run: Callable[[], str], *, required: bool = True) -> None:
+    def _check(self, name: str, run: Callable[[], str]) -> None:
         """`run` answers with what went wrong, or nothing."""
         start = self._env.clock.boottime()
         problem = run()
         took = self._env.clock.boottime() - start
-        self._checks.append(Check(name, not problem, took, problem, required))
+        self._checks.append(Check(name, not problem, took, problem))
 
     def _timed(self, verb: str, call: Callable[[], object]) -> None:
         start = self._env.clock.boottime()
@@ -184,23 +181,6 @@ class _Probe:
         if self._read(path) is not None:
             return "a deleted object was still read"
         return "" if self._create(path, b"again") else "a deleted object could not be created again"
-
-    def _swap(self) -> str:
-        path = f"{self._folder}/swapped"
-        self._create(path, str(self._env.new_id()).encode())
-        etag = self._store.get(path).meta.etag
-        if etag is None:
-            return "the store gives no ETags"
-        bodies = [f"{i} {self._env.new_id()}".encode() for i in range(self._creators)]
-
-        def swap(body: bytes) -> bool:
-            with contextlib.suppress(ObjectChanged, StoreError):
-                self._store.put_if_match(path, body, etag)
-                return True
-            return False
-
-        won = sum(self._env.threads.map(swap, bodies, workers=self._creators))
-        return "" if won == 1 else f"{won} of {self._creators} concurrent swaps succeeded"
 
     def _read(self, path: str) -> bytes | None:
         found: list[bytes] = []

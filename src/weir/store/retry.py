@@ -23,7 +23,6 @@ from weir.store.api import (
     Folder,
     LostAnswer,
     Meta,
-    ObjectChanged,
     ObjectExists,
     ObjectMissing,
     Store,
@@ -78,11 +77,6 @@ class RetryingStore:
         """The inner store's."""
         return self.inner.uri
 
-    @property
-    def supports_cas(self) -> bool:
-        """The inner store's."""
-        return self.inner.supports_cas
-
     def put_if_absent(self, path: str, data: Bytes) -> float | None:
         """Create, settling lost answers; `LostAnswer` when it stays unknown after the retries.
 
@@ -100,24 +94,6 @@ class RetryingStore:
     def put(self, path: str, data: Bytes) -> None:
         """Repeated: the last write wins, and it is ours either way."""
         self._repeat("put", lambda: self.inner.put(path, data))
-
-    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
-        """Repeated; `ObjectChanged` after a lost answer is settled by comparing the bytes."""
-        lost = False
-
-        def attempt() -> str | None:
-            nonlocal lost
-            try:
-                return self.inner.put_if_match(path, data, etag)
-            except ObjectChanged:
-                if lost and (blob := self._find(path)) and blob.data == bytes(data):
-                    return blob.meta.etag
-                raise
-            except LostAnswer:
-                lost = True
-                raise
-
-        return self._repeat("put_if_match", attempt)
 
     def get(self, path: str) -> Blob:
         """Repeated, but never for a missing object."""
@@ -172,10 +148,6 @@ class RetryingStore:
     def delete(self, paths: Sequence[str]) -> None:
         """Repeated: a missing object counts as deleted (G-12)."""
         self._repeat("delete", lambda: self.inner.delete(paths))
-
-    def copy(self, source: str, target: str) -> None:
-        """Repeated."""
-        self._repeat("copy", lambda: self.inner.copy(source, target))
 
     def now(self) -> float:
         """Repeated."""

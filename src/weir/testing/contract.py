@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir.env import SYSTEM
-from weir.errors import InvalidInput, WeirError
-from weir.store.api import ObjectChanged, ObjectExists, ObjectMissing, Store
+from weir.errors import InvalidInput
+from weir.store.api import ObjectExists, ObjectMissing, Store
 
 _RACERS = 4
 
@@ -75,23 +75,6 @@ def buffers_are_taken(store: Store) -> None:
     assert store.get("view").data == b"bc"
 
 
-def swap_by_etag(store: Store) -> None:
-    """A swap replaces exactly the version that was read, or the store says it offers none."""
-    store.put_if_absent("swap", b"1")
-    if not store.supports_cas:
-        _raises(WeirError, lambda: store.put_if_match("swap", b"2", "any"))
-        assert store.get("swap").data == b"1"
-        return
-    old = store.get("swap").meta.etag
-    assert old is not None
-    new = store.put_if_match("swap", b"2", old)
-    assert new == store.get("swap").meta.etag != old
-    _raises(ObjectChanged, lambda: store.put_if_match("swap", b"3", old))
-    _raises(ObjectChanged, lambda: store.put_if_match("nothing", b"3", old))
-    assert store.get("swap").data == b"2"
-    assert store.head("nothing") is None
-
-
 def get_tells_size_time_and_path(store: Store) -> None:
     """Metadata of a get, a head and a list agree."""
     before = store.now()
@@ -117,7 +100,6 @@ def missing_objects(store: Store) -> None:
     """Nothing there: an error from reads, None from looks, an empty listing."""
     _raises(ObjectMissing, lambda: store.get("no/such"))
     _raises(ObjectMissing, lambda: store.get_range("no/such", 0, 1))
-    _raises(ObjectMissing, lambda: store.copy("no/such", "target"))
     assert store.head("no/such") is None
     assert store.get_many(["no/such"]) == [None]
     assert store.head_many(["no/such"]) == [None]
@@ -177,14 +159,6 @@ def deletes_many(store: Store) -> None:
     assert list(store.list("")) == []
 
 
-def copies(store: Store) -> None:
-    """A copy holds the same bytes and replaces its target."""
-    store.put_if_absent("from", b"body")
-    store.put_if_absent("to/here", b"old")
-    store.copy("from", "to/here")
-    assert store.get("to/here").data == store.get("from").data == b"body"
-
-
 def odd_names(store: Store) -> None:
     """Names with dots, spaces, equals and percent signs come back as they were given."""
     names = {"n/a b=c.d", "n/%41", "n/ü-ß", "n/.hidden"}
@@ -217,7 +191,6 @@ CHECKS: tuple[Callable[[Store], None], ...] = (
     put_if_absent_after_delete,
     put_replaces,
     buffers_are_taken,
-    swap_by_etag,
     get_tells_size_time_and_path,
     empty_objects,
     missing_objects,
@@ -226,7 +199,6 @@ CHECKS: tuple[Callable[[Store], None], ...] = (
     many_in_order,
     lists_by_folder,
     deletes_many,
-    copies,
     odd_names,
     paths_stay_inside,
     large_objects,

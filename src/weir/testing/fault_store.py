@@ -139,11 +139,6 @@ class FaultStore:
         """The inner store's."""
         return self.inner.uri
 
-    @property
-    def supports_cas(self) -> bool:
-        """The inner store's."""
-        return self.inner.supports_cas
-
     def on(
         self, op: str = "*", path: str = "*", *, skip: int = 0, rate: float = 1.0
     ) -> FaultBuilder:
@@ -183,10 +178,6 @@ class FaultStore:
         """See `Store`."""
         self._call("put", [path], lambda: self.inner.put(path, data))
 
-    def put_if_match(self, path: str, data: Bytes, etag: str) -> str | None:
-        """See `Store`."""
-        return self._call("put_if_match", [path], lambda: self.inner.put_if_match(path, data, etag))
-
     def get(self, path: str) -> Blob:
         """See `Store`."""
         return self._call("get", [path], lambda: self.inner.get(path))
@@ -224,10 +215,6 @@ class FaultStore:
     def delete(self, paths: Sequence[str]) -> None:
         """See `Store`; a fault strikes when any of the paths fits."""
         self._call("delete", paths, lambda: self.inner.delete(paths))
-
-    def copy(self, source: str, target: str) -> None:
-        """See `Store`; faults match the target."""
-        self._call("copy", [target], lambda: self.inner.copy(source, target))
 
     def now(self) -> float:
         """See `Store`."""

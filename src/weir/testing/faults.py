@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from weir.env import Env
 
-WRITES = frozenset({"put_if_absent", "put", "put_if_match", "delete", "copy"})
+WRITES = frozenset({"put_if_absent", "put", "delete"})
 # fmt: off
 Action = Literal[
     "delay", "fail_before", "fail_after", "refuse", "deny",

@@ -7,7 +7,7 @@ import pytest
 from obstore import exceptions
 
 from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable, WeirError
-from weir.store.api import LostAnswer, ObjectChanged, ObjectExists, ObjectMissing
+from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
 from weir.store.objects import ObjStore, translate
 from weir.store.open import open_bare
 
@@ -100,8 +100,6 @@ def test_f11_409_is_again_and_never_exists(server, store):
     server.reply = (409, error("ConditionalRequestConflict"))
     with pytest.raises(StoreError, match="409"):
         store.put_if_absent("a", b"1")
-    with pytest.raises(StoreError, match="409"):
-        store.put_if_match("a", b"1", "etag")
 
 
 def test_409_of_azure_is_exists():
@@ -140,9 +138,7 @@ def test_failed_writes_are_lost_answers(server, store, status):
     server.reply = (status, "")
     for write in (
         lambda: store.put("a", b"1"),
-        lambda: store.put_if_match("a", b"1", "etag"),
         lambda: store.delete(["a"]),
-        lambda: store.copy("a", "b"),
     ):
         with pytest.raises(LostAnswer):
             write()
@@ -170,7 +166,7 @@ MAPPED = {
     "NotModifiedError": StoreError,
     "NotSupportedError": StoreUnsuitable,
     "PermissionDeniedError": StoreDenied,
-    "PreconditionError": ObjectChanged,
+    "PreconditionError": ObjectExists,
     "UnauthenticatedError": StoreDenied,
     "UnknownConfigurationKeyError": InvalidInput,
 }

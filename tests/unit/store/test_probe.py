@@ -112,16 +112,6 @@ def test_broken_stores_are_found_out_and_refused(kind, failed):
         require_put_if_absent(kind())
 
 
-def test_swap_that_is_not_kept_is_told_but_not_required():
-    class Careless(MemoryStore):
-        def put_if_match(self, path, data, etag):
-            self.put(path, data)
-
-    report = probe(Careless())
-    assert report.passed
-    assert [check.name for check in report.checks if not check.passed] == ["compare-and-swap"]
-
-
 def test_lost_answers_do_not_make_a_store_unsuitable():
     env = Env(random=random.Random(3))
     faults = FaultStore(MemoryStore(), env=env)
