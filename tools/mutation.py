@@ -571,6 +571,48 @@ MUTANTS = (
         "F-16",
     ),
     Mutant(
+        "all shards failed, and the others are done",
+        "src/weir/routing/writer.py",
+        '        rest = "" if len(failures) == parts else ", the others are done"\n',
+        '        rest = ", the others are done"\n',
+        tests("tests/rules/test_edges_outcomes.py", "-k", "partial"),
+        "F-16",
+    ),
+    Mutant(
+        "forked twins draw the same ids",
+        "src/weir/env.py",
+        "field(default_factory=random.SystemRandom)\n",
+        "field(default_factory=random.Random)\n",
+        tests("tests/rules/test_edges_process.py"),
+        "F-17",
+    ),
+    Mutant(
+        "a forked child goes on with its parent's handle",
+        "src/weir/env.py",
+        "        return self._forks() != self._at\n",
+        "        return False\n",
+        tests("tests/rules/test_edges_process.py", "-k", "a_writer_used_in_a_forked_child"),
+        "F-16",
+    ),
+    Mutant(
+        "side files are put over those of a twin",
+        "src/weir/lake/sstable/write.py",
+        '            self._store.put_if_absent(f"{path}/{paths.BLOOM_FILTER}", bloom.to_bytes())\n',
+        '            self._store.put(f"{path}/{paths.BLOOM_FILTER}", bloom.to_bytes())\n',
+        tests("tests/rules/test_edges_process.py"),
+        "F-17",
+    ),
+    Mutant(
+        "no helpers once the main thread has returned",
+        "src/weir/env.py",
+        "        helpers = [crew.offer(work) ",
+        "        from concurrent.futures import ThreadPoolExecutor\n\n"
+        "        pool = ThreadPoolExecutor()\n"
+        "        helpers = [pool.submit(work) ",
+        tests("tests/rules/test_edges_process.py", "-k", "at_exit or main_thread"),
+        "F-16",
+    ),
+    Mutant(
         "a hand-over leaves rows behind",
         "src/weir/shard/handover.py",
         "        flushed = old.flush()\n",

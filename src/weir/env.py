@@ -8,12 +8,13 @@ A simulator owns all of them by passing its own `Env`; nothing else in the produ
 from __future__ import annotations
 
 import os
+import queue
 import random
 import threading
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
@@ -151,7 +152,7 @@ class SystemThreads:
                     errors[index] = error
 
         crew = _crew()
-        helpers = [crew.submit(work) for _ in range(min(workers, len(items)) - 1)]
+        helpers = [crew.offer(work) for _ in range(min(workers, len(items)) - 1)]
         work()
         for helper in helpers:
             if not helper.cancel():
@@ -162,18 +163,80 @@ class SystemThreads:
 
 
 _CREW_THREADS = 64
-_CREW: list[ThreadPoolExecutor] = []
 
 
-def _crew() -> ThreadPoolExecutor:
+class _Crew:
+    """Threads that help with maps and are kept between them.
+
+    `ThreadPoolExecutor` does as much, but takes no work once the main thread has returned, when
+    other threads still put and `atexit` still closes writers (F-16).
+    """
+
+    def __init__(self) -> None:
+        self._offers: queue.SimpleQueue[tuple[Future[None], Callable[[], None]]] = (
+            queue.SimpleQueue()
+        )
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._started = 0
+
+    def offer(self, run: Callable[[], None]) -> Future[None]:
+        """Have `run` run by a thread, if one comes before the offer is cancelled."""
+        offer: Future[None] = Future()
+        if self._has_thread():
+            self._offers.put((offer, run))
+        else:
+            offer.cancel()
+        return offer
+
+    def _has_thread(self) -> bool:
+        """True when one waits, was started for this, or will be through with other work."""
+        if self._idle.acquire(blocking=False):
+            return True
+        with self._lock:
+            if self._started < _CREW_THREADS:
+                name = f"weir-map-{self._started}"
+                try:
+                    threading.Thread(target=self._work, name=name, daemon=True).start()
+                except RuntimeError:  # the system has no more, or the interpreter is at its end
+                    return self._started > 0
+                self._started += 1
+        return True
+
+    def _work(self) -> None:
+        while True:
+            try:
+                offer, run = self._offers.get_nowait()
+            except queue.Empty:
+                self._idle.release()
+                offer, run = self._offers.get()
+            if offer.set_running_or_notify_cancel():
+                run()
+                offer.set_result(None)
+            del offer, run  # what a map worked on is not kept until the next
+
+
+_CREW: list[_Crew] = []
+_FORKS = [0]
+
+
+def _crew() -> _Crew:
     if not _CREW:
-        _CREW.append(ThreadPoolExecutor(_CREW_THREADS, thread_name_prefix="weir-map"))
+        _CREW.append(_Crew())
     return _CREW[0]
 
 
+def _forks() -> int:
+    return _FORKS[0]
+
+
+def _count_fork() -> None:
+    _FORKS[0] += 1
+    _CREW.clear()  # threads do not survive a fork; the child starts its own
+
+
 if hasattr(os, "register_at_fork"):
-    # Threads do not survive a fork; the child starts its own.
-    os.register_at_fork(after_in_child=_CREW.clear)
+    os.register_at_fork(after_in_child=_count_fork)
 
 
 @dataclass(frozen=True)
@@ -193,14 +256,34 @@ class Env:
 
     clock: Clock = field(default_factory=SystemClock)
     threads: Threads = field(default_factory=SystemThreads)
-    random: random.Random = field(default_factory=random.Random)
+    random: random.Random = field(default_factory=random.SystemRandom)
+    """The system's, which has no state that a fork or a restored machine would repeat (F-17)."""
     places: Places | None = None
     """None: a URI says where its store is."""
     limits: Limits = field(default_factory=Limits)
+    forks: Callable[[], int] = _forks
+    """How many forks lie between this process and the one that began: another in each child."""
 
     def new_id(self) -> uuid.UUID:
         """A random UUID out of this environment's randomness."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+
+class Home:
+    """The process that a handle was opened in.
+
+    A forked child has a copy of the handle, of locks that nobody will release and of threads that
+    do not run: it must not use it (F-16).
+    """
+
+    def __init__(self, env: Env) -> None:
+        self._forks = env.forks
+        self._at = env.forks()
+
+    @property
+    def is_left(self) -> bool:
+        """True in a child that was forked since."""
+        return self._forks() != self._at
 
 
 def default_variable(name: str, value: str) -> None:

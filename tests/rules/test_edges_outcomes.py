@@ -9,6 +9,7 @@ import asyncio
 import copy
 import pickle
 import time
+from pathlib import Path
 from uuid import UUID
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pytest
 import weir.log.rules
 import weir.store.api
 from tests.support.hooks import HookStore
+from tests.support.moments import again, make, put, rows
 from tests.support.one_shard import KEYLESS, open_writer, rows_on_store, site_on, table_on_store
 from tests.support.threads import Caller
 from weir import errors
@@ -168,6 +170,25 @@ def test_f16_rows_whose_putter_gave_up_are_handed_back_by_close() -> None:
     with pytest.raises(FencedError) as closed:
         writer.close()
     assert keys(closed.value.not_written) == [2]
+
+
+@pytest.mark.parametrize("fenced", [1, 3])
+def test_f16_a_partial_write_says_of_the_others_what_is_true(tmp_path: Path, fenced: int) -> None:
+    table = make(tmp_path / "t", 3)
+    writer = table.writer()
+    put(writer, range(30), "a")
+    for shard in table.shards()[:fenced]:
+        shard.writer().close()
+    with pytest.raises(errors.PartialWrite) as told:
+        put(writer, range(30), "b")
+    said = str(told.value)
+    assert f"{fenced} of 3 shards failed" in said
+    assert ("the others are done" in said) == (fenced < 3)
+    for shard, error in told.value.failures.items():
+        assert error.not_written == told.value.unacknowledged[shard] != []
+    left = {key for batch in told.value.not_written for key in batch.column("id").to_pylist()}
+    found = rows(again(table))
+    assert left == {key for key, text in found.items() if text == "a"}
 
 
 # -- true state ------------------------------------------------------------------------------------

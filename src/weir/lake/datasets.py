@@ -13,8 +13,8 @@ from typing import Final
 import lance
 from lance.lance import _Session
 
-from weir.env import SYSTEM, Env
-from weir.errors import MissingEntry, NotAWeirTable
+from weir.env import SYSTEM, Env, Home
+from weir.errors import InvalidInput, MissingEntry, NotAWeirTable
 from weir.lake.lance_errors import lance_errors
 
 INDEX_CACHE_BYTES: Final = 512 * 1024 * 1024
@@ -37,9 +37,11 @@ class Datasets:
             metadata_cache_size_bytes=METADATA_CACHE_BYTES,
         )
         self._latest: lance.LanceDataset | None = None
+        self._home = Home(env)
 
     def open(self, uri: str, version: int | None = None) -> lance.LanceDataset:
         """A new handle."""
+        self._check_home()
         with lance_errors(f"opening {uri}" + (f" at version {version}" if version else "")):
             return lance.dataset(
                 uri, version=version, storage_options=self.storage_options, session=self.session
@@ -47,6 +49,7 @@ class Datasets:
 
     def latest(self) -> lance.LanceDataset:
         """The base table at its latest version. One listing; a new version costs one more read."""
+        self._check_home()
         known = self._latest
         if known is not None:
             with lance_errors(f"looking for a new version of {self.uri}"):
@@ -83,3 +86,12 @@ class Datasets:
                 f"SSTable {uri} is not there; it may have been collected after this read was"
                 " planned: read the table again"
             ) from error
+
+    def _check_home(self) -> None:
+        # Lance's threads do not survive a fork: a call through the parent's handle may never end.
+        if self._home.is_left:
+            raise InvalidInput(
+                f"{self.uri}: this handle belongs to the process that was forked, and Lance does"
+                " not work in its children; start them by spawn or forkserver, and open the table"
+                " there"
+            )

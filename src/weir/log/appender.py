@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from weir.config import WriterConfig
 from weir.durations import Duration
+from weir.env import Home
 from weir.errors import (
     CommitConflict,
     FencedError,
@@ -81,6 +82,7 @@ class WalAppender:
         self._intake = Intake(schema)
         self._next = Position(claim.fence + 1)
         self._lock = site.env.threads.lock()
+        self._home = Home(site.env)
         self._end: Callable[[Sequence[pa.RecordBatch]], WeirError] | None = None
         """What a later call is told, of rows that were never sent."""
         self._unsettled: Entry | None = None
@@ -166,6 +168,12 @@ class WalAppender:
         Staged rows do not count before a manifest publishes them; their tag is below the current
         generation, by which native writers pass over them too (`weir.shard.load`).
         """
+        if self._home.is_left:
+            raise WriterClosed(
+                f"{self.site}: this appender belongs to the process that was forked; open one in"
+                " the process that is to write",
+                not_written=batches,
+            )
         with self._lock:
             self._check(batches)
             self._settle()

@@ -16,6 +16,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.config import WriterConfig
+from weir.env import Home
 from weir.errors import (
     FencedError,
     PartialWrite,
@@ -33,6 +34,7 @@ from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import Shard, schema_for_writing
 from weir.shard.ack import Ack
+from weir.shard.ending import forked
 from weir.shard.writer import ShardWriter
 
 Failures = dict[UUID, tuple[WeirError, list[pa.RecordBatch]]]
@@ -66,6 +68,7 @@ class TableWriter:
         self._writers: dict[UUID, ShardWriter] = {}
         self._opening: dict[UUID, Any] = {}
         self._closed = False
+        self._home = Home(core.env)
 
     def __repr__(self) -> str:
         return f"TableWriter({self._core.uri}, shards open: {len(self._writers)})"
@@ -93,6 +96,8 @@ class TableWriter:
 
     def close(self) -> None:
         """Make every accepted row durable and give all shards back (M-8). Twice is harmless."""
+        if self._home.is_left:
+            return  # the rows are the parent's, and so are the locks
         with self._lock:
             self._closed = True
             writers, self._writers = self._writers, {}
@@ -124,6 +129,8 @@ class TableWriter:
             error.add_note(f"closing the writer also failed: {failure}")
 
     def _write(self, batches: list[pa.RecordBatch], timeout: float | None) -> None:
+        if self._home.is_left:
+            raise forked(self._core.uri, batches)
         if self._closed:
             raise WriterClosed(f"{self._core.uri}: this writer was closed", not_written=batches)
         for _ in range(REROUTES):
@@ -249,6 +256,8 @@ class TableWriter:
             return opened
 
     def _each(self, writers: dict[UUID, ShardWriter], run: Callable[[ShardWriter], object]) -> None:
+        if self._home.is_left:
+            raise forked(self._core.uri)
         failures: Failures = {}
 
         def attempt(item: tuple[UUID, ShardWriter]) -> None:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from weir.errors import Backpressure
 from weir.types import Position
 
 if TYPE_CHECKING:
@@ -122,6 +123,24 @@ def run_callbacks(acks: Sequence[Ack]) -> None:
                 log.exception("ack.callback.failed %r", ack)
     if interrupt is not None:
         raise interrupt
+
+
+async def put_and_await(put: Callable[[float | None], Ack], nudge: Callable[[], None]) -> Ack:
+    """Put, waiting for room at most so long, and return when it is durable; the loop runs on."""
+    try:
+        ack = put(0.0)
+    except Backpressure:
+        ack = await asyncio.get_running_loop().run_in_executor(None, put, None)
+    try:
+        if not ack.done:
+            done = awaitable(ack)
+            nudge()
+            await done
+    except BaseException:
+        ack.claimed = False  # cancelled: whoever closes the writer is told
+        raise
+    ack.wait()
+    return ack
 
 
 def awaitable(ack: Ack) -> asyncio.Future[None]:

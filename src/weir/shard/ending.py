@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from weir.env import Threads
+from weir.env import Env, Home
 from weir.errors import FencedError, UnknownOutcome, WeirError, WriterClosed
 
 if TYPE_CHECKING:
@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 class Ending:
     """Why one writer ended, and which rows it left. Set once; asked from any thread after that."""
 
-    def __init__(self, name: str, threads: Threads) -> None:
+    def __init__(self, name: str, env: Env) -> None:
         self.failure: WeirError | None = None
+        self.home = Home(env)
         self._name = name
         self._left: Sequence[Ack] = ()
-        self._lock = threads.lock()
+        self._lock = env.threads.lock()
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing more can be done through this handle."""
+        return self.failure is not None or self.home.is_left
 
     def begin(self, failure: WeirError, left: Sequence[Ack], *, sent: int) -> None:
         """The writer ends with these puts not acknowledged; the first `sent` may be in the log."""
@@ -40,6 +46,8 @@ class Ending:
 
     def refused(self, batches: Sequence[pa.RecordBatch] = ()) -> WeirError:
         """What a later call is told: its own rows were not written, of others it hears nothing."""
+        if self.home.is_left:
+            return forked(self._name, batches)
         if self.failure is None:
             text = f"{self._name}: the writer is closed; open a new one"
             return WriterClosed(text, not_written=batches)
@@ -91,6 +99,15 @@ class Ending:
         )
         told.__cause__ = failure
         return told
+
+
+def forked(name: str, batches: Sequence[pa.RecordBatch] = ()) -> WriterClosed:
+    """What a handle of the parent process says in a forked child."""
+    return WriterClosed(
+        f"{name}: this writer belongs to the process that was forked, which goes on with it; open a"
+        " writer in the process that is to write, started by spawn or forkserver",
+        not_written=batches,
+    )
 
 
 def internal(error: BaseException) -> WeirError:

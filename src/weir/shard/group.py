@@ -93,14 +93,14 @@ class GroupCommit:
         self._last_warning = -1e9
         self.held_bytes = 0
         self.queued_bytes = 0
-        self._ending = Ending(name, env.threads)
-        self.refused = self._ending.refused
-        self.ended = self._ending.told
+        self.ending = Ending(name, env)
+        self.refused = self.ending.refused
+        self.ended = self.ending.told
 
     @property
     def failure(self) -> WeirError | None:
         """What ended the writer."""
-        return self._ending.failure
+        return self.ending.failure
 
     # -- putting ---------------------------------------------------------------------------------
 
@@ -309,7 +309,7 @@ class GroupCommit:
         if self.failure is not None:
             return []
         failed = [ack for ack in self._queue if not ack.done]
-        self._ending.begin(error, failed, sent=len(self._flying) if sent else 0)
+        self.ending.begin(error, failed, sent=len(self._flying) if sent else 0)
         self._queue.clear()
         self.queued_bytes = 0
         for ack in failed:

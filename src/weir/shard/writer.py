@@ -7,17 +7,17 @@ from there to SSTables (flush.py). A WAL-only writer has only the log (M-2).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.errors import Backpressure, FencedError, WalOnlyMode, WeirError
+from weir.errors import FencedError, WalOnlyMode, WeirError
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.format.wal_entry import Fill
@@ -30,7 +30,7 @@ from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.tags import Bounds, GenerationTags, LogEnds
 from weir.search.memory import WriterIndexes
-from weir.shard.ack import Ack, awaitable
+from weir.shard.ack import Ack, put_and_await
 from weir.shard.flush import MemTables
 from weir.shard.group import GroupCommit
 from weir.shard.once import Once
@@ -157,6 +157,7 @@ class ShardWriter:
         Returns False when it was. Rows and token become durable together, in one conditional write.
         """
         batches = self.intake.rows(data)
+        self._check_open(batches)
         return self.once.put(batches, app=app, version=version, timeout=timeout)
 
     def last_version(self, app: str) -> int:
@@ -165,22 +166,12 @@ class ShardWriter:
 
     async def aput(self, data: Any) -> Ack:
         """`put` for asyncio: returns when durable, without blocking the loop."""
-        loop = asyncio.get_running_loop()
         batches = self.intake.rows(data)
-        try:
-            ack = self._enqueue(batches, 0.0)
-        except Backpressure:
-            ack = await loop.run_in_executor(None, self._enqueue, batches, None)
-        if not ack.done:
-            done = awaitable(ack)
-            self._group.nudge()
-            await done
-        ack.wait()
-        return ack
+        return await put_and_await(partial(self._enqueue, batches, claimed=True), self._group.nudge)
 
     def flush_wal(self, timeout: float | None = None) -> Position:
         """Return when everything put so far is durable; the last durable position."""
-        if self._closed:
+        if self._is_shut:
             raise self._group.refused()
         self._group.drain(timeout)
         return Position(self._appender.next_position - 1)
@@ -191,15 +182,18 @@ class ShardWriter:
         Raises `WalOnlyMode` on a WAL-only writer. One SSTable and one manifest commit, or just a
         manifest commit when there was nothing but fences to cover, or nothing at all.
         """
-        return self._require_memtables("flush").flush_all(self.flush_wal)
+        memtables = self._require_memtables("flush")
+        if self._is_shut:
+            raise self._group.refused()
+        return memtables.flush_all(self.flush_wal)
 
     def close(self) -> None:
         """Make every accepted row durable, flush (MemTable mode), close the gap (M-8).
 
         Raises what prevented it, with all rows left that no other call was told of, each in its
-        state (F-16). Twice is harmless.
+        state (F-16). Twice is harmless, and so is the copy of a handle in a forked child.
         """
-        if self._closed:
+        if self._is_shut:
             return
         self._closed = True
         try:
@@ -250,7 +244,7 @@ class ShardWriter:
     @property
     def is_open(self) -> bool:
         """True until it is closed, fenced or stopped."""
-        return not self._closed and self._group.failure is None
+        return not self._closed and not self._group.ending.is_over
 
     @property
     def site(self) -> ShardSite:
@@ -297,14 +291,14 @@ class ShardWriter:
     def _enqueue(
         self,
         batches: list[pa.RecordBatch],
-        timeout: float | None,
+        timeout: float | None = None,
         tokens: Sequence[tuple[str, int]] = (),
         *,
         claimed: bool = False,
     ) -> Ack:
+        self._check_open(batches)
         rows = sum(batch.num_rows for batch in batches)
         if not rows:
-            self._check_open()
             return Ack(None, (), rows=0, nbytes=0)
         more = Fill(rows, len(batches), self.intake.fit(batches, self.site.env.limits))
         ack = Ack(self._group, batches, rows=rows, nbytes=more.nbytes, tokens=tokens)
@@ -389,6 +383,10 @@ class ShardWriter:
             )
         return self._memtables
 
-    def _check_open(self) -> None:
-        if self._closed or self._group.failure is not None:
-            raise self._group.refused()
+    @property
+    def _is_shut(self) -> bool:
+        return self._closed or self._group.ending.home.is_left
+
+    def _check_open(self, batches: Sequence[pa.RecordBatch] = ()) -> None:
+        if not self.is_open:
+            raise self._group.refused(batches)

@@ -17,7 +17,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from weir.env import SYSTEM, Env
+from weir.env import SYSTEM, Env, Home
 from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
 from weir.store.api import (
     Blob,
@@ -44,6 +44,9 @@ _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "specified bucket does not exist")
 _NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "MissingCredentials")
 _NEVER_SENT = ("ConnectionRefused", "dns error", "kind: Connect")
+
+_RUNTIME: dict[str, Home] = {}
+"""Where obstore's threads run, once it was used: in a forked child every call would hang."""
 
 _KINDS: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "abfss": AzureStore}
 
@@ -197,6 +200,12 @@ class ObjStore:
             return None
 
     def _run(self, path: str, call: Callable[[], T], *, write: bool = False) -> T:
+        _RUNTIME.setdefault("home", Home(self._env))
+        if _RUNTIME["home"].is_left:
+            raise InvalidInput(
+                f"{self._uri}: this process was forked from one that had used an object store, and"
+                " the store's client does not survive that; start processes by spawn or forkserver"
+            )
         try:
             return call()
         except (exceptions.BaseError, OSError, ValueError) as error:

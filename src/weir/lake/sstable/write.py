@@ -3,7 +3,8 @@
 Keeps
   M-4  the directory is complete when `write_sstable` returns, and nothing names it yet
   L-2  a deletion vector hides all but the last row of each key
-Everything is written under a directory name that is used once, so a crash leaves an orphan (G-4).
+  F-17 a directory is claimed by creating its bloom filter: one name, drawn twice, is used once
+A crash leaves an orphan (G-4).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 from lance.file import LanceFileWriter
 
 from weir.env import Env
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, StoreError
 from weir.format import paths
 from weir.format.bloom import BloomFilter
 from weir.format.keys import pk_values
@@ -34,7 +35,7 @@ from weir.format.schema import FIELD_ID, TOMBSTONE_FIELD, TableSchema
 from weir.lake.api import SsTableInfo
 from weir.lake.lance_errors import lance_errors
 from weir.lake.whole_buffers import unsliced
-from weir.store.api import Store
+from weir.store.api import ObjectExists, Store
 from weir.types import Version
 
 AfterWrite = Callable[[lance.LanceDataset], None]
@@ -70,7 +71,8 @@ class SsTableWriter:
         """Write the complete directory `path` (relative to the table).
 
         Three objects, and three more with a key; one to three more when a key repeats or the table
-        has lost a column. Data and side files are written at the same time.
+        has lost a column. Once the first one is there, data and key index are written at the same
+        time. `StoreError` when the name is taken, with nothing written: take another.
         """
         rows = _table(batches, schema)
         key_columns = [rows.column(name) for name in schema.primary_key]
@@ -93,13 +95,8 @@ class SsTableWriter:
             if values is not None:
                 superseded = self._write_key_index(path, values)
 
-        def write_bloom() -> None:
-            bloom = BloomFilter()
-            if key_columns:
-                bloom.insert(key_columns)
-            self._store.put(f"{path}/{paths.BLOOM_FILTER}", bloom.to_bytes())
-
-        jobs = [write_data, write_bloom, write_key_index]
+        self._claim(path, key_columns)
+        jobs = [write_data, write_key_index]
         self._env.threads.map(lambda job: job(), jobs, workers=len(jobs))
         self._finish_manifest(path, schema, superseded)
         if after_write is not None:
@@ -112,6 +109,19 @@ class SsTableWriter:
             in_memory_bytes=rows.nbytes,
             primary_key_bytes=sum(c.nbytes for c in key_columns) if key_columns else None,
         )
+
+    def _claim(self, path: str, key_columns: list[pa.ChunkedArray]) -> None:
+        """Create the bloom filter: from here on nobody else writes below `path` (F-17)."""
+        bloom = BloomFilter()
+        if key_columns:
+            bloom.insert(key_columns)
+        try:
+            self._store.put_if_absent(f"{path}/{paths.BLOOM_FILTER}", bloom.to_bytes())
+        except ObjectExists:
+            raise StoreError(
+                f"{self._uri}/{path}: an SSTable is there already, so the name is taken and nothing"
+                " was written; try again, under another name"
+            ) from None
 
     def _write_key_index(self, path: str, values: pa.Array) -> npt.NDArray[np.uint64]:
         """Write `_pk_index/` and return the rows that a later row of the same key replaces."""
@@ -152,7 +162,7 @@ class SsTableWriter:
         deletion = None
         if len(superseded):
             file_id = self._env.random.getrandbits(63)
-            self._store.put(
+            self._store.put_if_absent(
                 f"{path}/{deletion_file_name(file_id)}", encode_deletion_bitmap(superseded)
             )
             deletion = (file_id, len(superseded))
