@@ -1,0 +1,27 @@
+"""A proxy before an S3 server that writes down every request: what is really on the wire."""
+
+import http.server
+from typing import NamedTuple
+
+from tests.support.bad_proxy import BadProxy
+
+
+class Seen(NamedTuple):
+    """One request."""
+
+    method: str
+    path: str
+    if_none_match: str | None
+
+
+class RecordingProxy(BadProxy):
+    """Forwards everything; `seen` holds the requests in the order they came."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port, seed=0, rates={})
+        self.seen: list[Seen] = []
+
+    def _serve(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        headers = request.headers
+        self.seen.append(Seen(request.command, request.path, headers.get("if-none-match")))
+        super()._serve(request)
