@@ -142,7 +142,7 @@ class WriterConfig:
         """`fence_ttl` in seconds, of a table whose settings these are."""
         return FENCE_TTL if self.fence_ttl is None else seconds(self.fence_ttl)
 
-    def to_lance(self) -> dict[str, Any]:
+    def to_lance(self) -> dict[str, object]:
         """The settings Lance's MemWAL index can store, under its names."""
         return {
             "durable_write": self.durable_write,
@@ -164,7 +164,7 @@ class WriterConfig:
         }
         return replace(WriterConfig(), **known)
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, object]:
         """As JSON-ready values, for the table's record."""
         record = {f.name: getattr(self, f.name) for f in fields(self)}
         record["fence_ttl"] = self.fence_ttl_s
@@ -174,10 +174,10 @@ class WriterConfig:
         return record
 
     @staticmethod
-    def from_record(record: Mapping[str, Any]) -> WriterConfig:
+    def from_record(record: Mapping[str, object]) -> WriterConfig:
         """Back from a record; names this release does not know are left out."""
         known = {f.name for f in fields(WriterConfig)}
-        values = {k: v for k, v in record.items() if k in known}
+        values: dict[str, Any] = {k: v for k, v in record.items() if k in known}
         values["index_configs"] = tuple(IndexConfig(**c) for c in values.get("index_configs", ()))
         return replace(WriterConfig(), **values)
 

@@ -21,6 +21,8 @@ from weir.routing.core import Core
 from weir.routing.opening import Options
 from weir.routing.shards import Shard, all_shards, find_shard
 from weir.routing.writer import TableWriter
+from weir.search.lance import PROBES, REFINE
+from weir.search.plan import SearchOptions
 from weir.types import Filter, Keys, Vector
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.clone import clone
@@ -189,8 +191,8 @@ class Table:
         checkpoint: Pinned | str | None = None,
         *,
         metric: str | None = None,
-        nprobes: int | None = None,
-        refine_factor: int | None = None,
+        nprobes: int = PROBES,
+        refine_factor: int = REFINE,
         exact: bool = False,
     ) -> pa.Table:
         """The `k` rows nearest to a vector, or best for words of text, nearest first.
@@ -210,10 +212,7 @@ class Table:
             columns=columns,
             freshness=freshness,
             pinned=self._pinned(checkpoint),
-            metric=metric,
-            nprobes=nprobes,
-            refine_factor=refine_factor,
-            exact=exact,
+            options=SearchOptions(metric, nprobes, refine_factor, exact),
         )
 
     # -- upkeep ----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -37,6 +37,10 @@ from weir.read.snapshot import (
     take_snapshot,
 )
 from weir.routing.core import Core
+from weir.types import Filter
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 
@@ -71,7 +75,7 @@ class Scan:
         core: Core,
         *,
         columns: Sequence[str] | None = None,
-        filter: Any = None,
+        filter: Filter | None = None,
         limit: int | None = None,
         freshness: Freshness = "durable",
         pinned: Pinned | None = None,
@@ -130,7 +134,7 @@ class Scan:
 
         return self._read(read)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pd.DataFrame:
         """All rows as a pandas DataFrame."""
         return self.to_table().to_pandas()
 

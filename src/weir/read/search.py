@@ -8,7 +8,6 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -18,22 +17,20 @@ from weir.read.scan import with_snapshot
 from weir.read.snapshot import Freshness, Pinned, check_freshness
 from weir.routing.core import Core
 from weir.search.plan import SearchOptions, search_levels
+from weir.types import Filter, Vector
 
 
 def search(
     core: Core,
     column: str,
-    query: Any,
+    query: str | Vector,
     *,
     k: int = 10,
-    filter: Any = None,
+    filter: Filter | None = None,
     columns: Sequence[str] | None = None,
     freshness: Freshness = "durable",
     pinned: Pinned | None = None,
-    metric: str | None = None,
-    nprobes: int | None = None,
-    refine_factor: int | None = None,
-    exact: bool = False,
+    options: SearchOptions,
 ) -> pa.Table:
     """The `k` rows nearest to a vector, or best for words, best first.
 
@@ -46,10 +43,6 @@ def search(
     check_freshness(freshness)
     if columns is not None and (isinstance(columns, str) or not list(columns)):
         raise InvalidInput(f"columns must be a list of at least one column, got {columns!r}")
-    given = {"nprobes": nprobes, "refine_factor": refine_factor}
-    options = SearchOptions(
-        metric=metric, exact=exact, **{n: v for n, v in given.items() if v is not None}
-    )
 
     def run(reader: SnapshotReader) -> pa.Table:
         return search_levels(

@@ -36,6 +36,7 @@ from weir.routing.shards import Shard, schema_for_writing
 from weir.shard.ack import Ack
 from weir.shard.ending import forked
 from weir.shard.writer import ShardWriter
+from weir.types import Keys, Rows
 
 Failures = dict[UUID, tuple[WeirError, list[pa.RecordBatch]]]
 
@@ -73,7 +74,7 @@ class TableWriter:
     def __repr__(self) -> str:
         return f"TableWriter({self._core.uri}, shards open: {len(self._writers)})"
 
-    def put(self, data: Any, *, timeout: float | None = None) -> None:
+    def put(self, data: Rows, *, timeout: float | None = None) -> None:
         """Upsert the rows (append, without a key); returns when every shard has its part.
 
         Durable on return, or buffered with `durable_write=False`. Raises `SchemaMismatch` or
@@ -82,7 +83,7 @@ class TableWriter:
         """
         self._write(self._intake.rows(data), timeout)
 
-    def delete(self, keys: Any, *, timeout: float | None = None) -> None:
+    def delete(self, keys: Keys, *, timeout: float | None = None) -> None:
         """Delete the rows with those keys: values, tuples, dicts or an Arrow table."""
         self._write(self._intake.tombstones(keys), timeout)
 

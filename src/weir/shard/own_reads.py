@@ -9,6 +9,7 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from weir.merge.merge import Belongs, merge_lookup, merge_scan, replanned, unles
 from weir.search.plan import SearchOptions, search_levels
 from weir.shard.flush import MemTables
 from weir.shard.group import GroupCommit
+from weir.types import Filter, Vector
 
 T = TypeVar("T")
 
@@ -74,16 +76,16 @@ class OwnReads:
     def search(
         self,
         column: str,
-        query: Any,
+        query: str | Vector,
         k: int,
-        filter: Any,
-        *,
-        columns: Sequence[str] | None = None,
-        **options: Any,
+        filter: Filter | None,
+        columns: Sequence[str] | None,
+        options: SearchOptions,
     ) -> pa.Table:
         """See `ShardWriter.search`."""
         indexes = self._memtables.indexes
-        options.setdefault("metric", indexes.metric(column))
+        if options.metric is None:
+            options = replace(options, metric=indexes.metric(column))
 
         def look() -> pa.Table:
             levels, base = self._levels()
@@ -98,7 +100,7 @@ class OwnReads:
                 columns=columns,
                 belongs=self._belongs,
                 fresh=indexes.fresh,
-                options=SearchOptions(**options),
+                options=options,
             )
 
         return self._read(look)

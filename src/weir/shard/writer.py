@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 
@@ -29,7 +29,9 @@ from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.tags import Bounds, GenerationTags, LogEnds
+from weir.search.lance import PROBES, REFINE
 from weir.search.memory import WriterIndexes
+from weir.search.plan import SearchOptions
 from weir.shard.ack import Ack, put_and_await
 from weir.shard.flush import MemTables
 from weir.shard.group import GroupCommit
@@ -45,7 +47,7 @@ from weir.shard.stats import (
     wal_stats,
     writer_stats,
 )
-from weir.types import Epoch, Generation, Position
+from weir.types import Epoch, Filter, Generation, Keys, Position, Rows, Vector
 
 log = logging.getLogger("weir.shard")
 
@@ -128,9 +130,7 @@ class ShardWriter:
         writer._counters.replay_seconds = site.env.clock.boottime() - began
         return writer
 
-    # -- writing ---------------------------------------------------------------------------------
-
-    def put(self, data: Any, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
+    def put(self, data: Rows, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
         """Upsert the rows (append, on a table without a key); returns when durable, or buffered.
 
         `data` is anything Arrow-shaped, a DataFrame, or a list of dicts. With `durable_write` it
@@ -143,14 +143,14 @@ class ShardWriter:
         """
         return self._put(self.intake.rows(data), wait=wait, timeout=timeout)
 
-    def delete(self, keys: Any, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
+    def delete(self, keys: Keys, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
         """Delete the rows with those keys (values, tuples, dicts or an Arrow table); like a put
         otherwise."""
         ack = self._put(self.intake.tombstones(keys), wait=wait, timeout=timeout)
         self._counters.rows_deleted += ack.rows
         return ack
 
-    def put_once(self, data: Any, *, app: str, version: int, timeout: float | None = None) -> bool:
+    def put_once(self, data: Rows, *, app: str, version: int, timeout: float | None = None) -> bool:
         """Put `data` as one entry unless batch `version` of `app`, or a later one, is in already
         (P-2).
 
@@ -164,7 +164,7 @@ class ShardWriter:
         """The highest batch number of `app` that is in this shard, -1 before the first."""
         return self.once.last_version(app)
 
-    async def aput(self, data: Any) -> Ack:
+    async def aput(self, data: Rows) -> Ack:
         """`put` for asyncio: returns when durable, without blocking the loop."""
         batches = self.intake.rows(data)
         return await put_and_await(partial(self._enqueue, batches, claimed=True), self._group.nudge)
@@ -208,10 +208,8 @@ class ShardWriter:
             if self._memtables is not None:
                 self._memtables.stop()
 
-    # -- reading ---------------------------------------------------------------------------------
-
     def scan(
-        self, columns: Sequence[str] | None = None, filter: Any = None
+        self, columns: Sequence[str] | None = None, filter: Filter | None = None
     ) -> pa.RecordBatchReader:
         """This shard's rows, the newest of each key, with everything this writer has put (M-1).
 
@@ -219,17 +217,26 @@ class ShardWriter:
         """
         return self._readable("scan").scan(columns, filter)
 
-    def get(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
+    def get(self, keys: Keys, columns: Sequence[str] | None = None) -> pa.Table:
         """The newest rows of those keys; one in the MemTable costs microseconds, no request."""
         return self._readable("get").get(keys, columns)
 
     def search(
-        self, column: str, query: Any, k: int = 10, filter: Any = None, **options: Any
+        self,
+        column: str,
+        query: str | Vector,
+        k: int = 10,
+        filter: Filter | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        metric: str | None = None,
+        nprobes: int = PROBES,
+        refine_factor: int = REFINE,
+        exact: bool = False,
     ) -> pa.Table:
         """The `k` best rows of this shard, with all this writer has put; see `Table.search`."""
-        return self._readable("search").search(column, query, k, filter, **options)
-
-    # -- telling ---------------------------------------------------------------------------------
+        options = SearchOptions(metric, nprobes, refine_factor, exact)
+        return self._readable("search").search(column, query, k, filter, columns, options)
 
     @property
     def epoch(self) -> Epoch:
@@ -285,8 +292,6 @@ class ShardWriter:
 
     def __repr__(self) -> str:
         return f"ShardWriter({self._appender.site}, epoch={self.epoch})"
-
-    # -- inside ----------------------------------------------------------------------------------
 
     def _enqueue(
         self,

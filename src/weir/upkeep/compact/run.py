@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 from uuid import UUID
 
 from weir.durations import Duration, seconds
@@ -71,7 +71,7 @@ class CompactReport:
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON-ready values."""
         values = dict(vars(self))
         values["generations"] = {str(s): g for s, g in self.generations.items()}

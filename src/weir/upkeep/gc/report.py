@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 Kind = Literal["wal", "manifests", "sstables", "checkpoints", "consumers", "base", "leftovers"]
 KINDS: Final[tuple[Kind, ...]] = (
@@ -44,7 +44,7 @@ class KindReport:
         self.deleted_bytes += other.deleted_bytes
         self.kept.update(other.kept)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON-ready values."""
         return {
             "seen": self.seen,
@@ -90,7 +90,7 @@ class GcReport:
         """The part of one kind, made when first asked for."""
         return self.kinds.setdefault(name, KindReport())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON-ready values."""
         return {
             "dry_run": self.dry_run,

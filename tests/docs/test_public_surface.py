@@ -1,0 +1,61 @@
+"""What `import weir` shows: one sorted list, each name documented, every signature typed."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import weir
+
+REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text()
+
+
+def functions() -> Iterator[tuple[str, Callable]]:
+    """Every public function, and every public method of every public class."""
+    for name in weir.__all__:
+        found = getattr(weir, name)
+        if inspect.isfunction(found):
+            yield name, found
+        if not inspect.isclass(found):
+            continue
+        for attribute, value in vars(found).items():
+            if attribute.startswith("_") and attribute not in ("__init__", "__iter__"):
+                continue
+            bare = value.fget if isinstance(value, property) else value
+            bare = inspect.unwrap(getattr(bare, "__func__", bare))
+            if inspect.isfunction(bare):
+                yield f"{name}.{attribute}", bare
+
+
+FUNCTIONS = dict(functions())
+
+
+def test_public_names_are_one_sorted_list_without_doubles() -> None:
+    assert weir.__all__ == sorted(set(weir.__all__))
+
+
+@pytest.mark.parametrize("name", weir.__all__)
+def test_every_public_name_is_documented(name: str) -> None:
+    found = getattr(weir, name)
+    if inspect.isclass(found) and issubclass(found, Exception):
+        assert "::: weir.errors" in REFERENCE
+    else:
+        assert f"::: weir.{name}\n" in REFERENCE
+    if inspect.isclass(found) or inspect.isfunction(found):
+        assert found.__doc__
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_public_signature_has_any_or_open_options(name: str) -> None:
+    signature = inspect.signature(FUNCTIONS[name])
+    for parameter in signature.parameters.values():
+        if parameter.name in ("self", "cls"):
+            continue
+        assert parameter.kind is not parameter.VAR_KEYWORD, f"{name} takes **{parameter.name}"
+        assert parameter.annotation is not parameter.empty, f"{name}: {parameter.name}"
+        assert not re.search(r"\bAny\b", str(parameter.annotation)), f"{name}: {parameter}"
+    if not name.endswith(".__init__"):
+        assert signature.return_annotation is not signature.empty, name
+        assert not re.search(r"\bAny\b", str(signature.return_annotation)), name
