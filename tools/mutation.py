@@ -76,7 +76,8 @@ MUTANTS = (
     Mutant(
         "a collision at open means fenced for nobody",
         "src/weir/log/fence.py",
-        "            manifests.require_owner(manifests.require(), epoch)\n            position",
+        "            manifests.require_owner(manifests.require(), epoch, position)\n"
+        "            position",
         "            position",
         soak(8000, "fencing"),
         "F-5",
@@ -1329,6 +1330,22 @@ MUTANTS = (
         "(config or core.record.writer_defaults)",
         tests("tests/interop/test_bounds_pylance.py"),
         "F-15",
+    ),
+    Mutant(
+        "a manifest with R above L is taken by its word",
+        "src/weir/format/manifest.py",
+        "Position(max(message.last_seen, message.replay_after))",
+        "Position(message.last_seen)",
+        tests("tests/rules/test_edges_open.py"),
+        "F-3",
+    ),
+    Mutant(
+        "a fenced writer is not told where it was stopped",
+        "src/weir/shard/ending.py",
+        "                position=failure.position,\n",
+        "",
+        tests("tests/rules/test_edges_open.py"),
+        "F-13",
     ),
 )
 

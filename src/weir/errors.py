@@ -111,6 +111,17 @@ class FencedError(WeirError):
         self.fenced_by = fenced_by
         self.position = position
 
+    def at(self, position: int) -> FencedError:
+        """The same, and it says at which position of the log it was met."""
+        return FencedError(
+            f"{self} Its next entry was to be at position {position} of the log.",
+            epoch=self.epoch,
+            fenced_by=self.fenced_by,
+            position=position,
+            not_written=self.not_written,
+            perhaps_written=self.perhaps_written,
+        )
+
 
 class WriterClosed(WeirError):
     """The handle was closed or stopped by an earlier error (its cause); open a new writer.

@@ -285,8 +285,8 @@ def test_f6_replay_ends_at_our_fence_not_at_a_later_tip(bench: Bench) -> None:
 def test_f7_a_newer_epoch_met_in_replay_means_fenced(bench: Bench) -> None:
     bench.open().append(bench.rows(1))
     claim = claim_shard(bench.site)
-    bench.delete_entry(claim.fence)
-    bench.place_fence(claim.fence, epoch=claim.epoch + 5)
+    bench.delete_entry(claim.fence - 1)
+    bench.place_fence(claim.fence - 1, epoch=claim.epoch + 5)
     with pytest.raises(FencedError) as fenced:
         list(Replay(bench.site, bench.manifests(), claim))
     assert fenced.value.fenced_by == claim.epoch + 5

@@ -152,7 +152,8 @@ def _from_message(message: Any) -> ShardManifest:
         version=Version(message.version),
         writer_epoch=Epoch(message.writer_epoch),
         replay_after=Position(message.replay_after),
-        last_seen=Position(message.last_seen),
+        # A position that is covered was used, whatever a foreign writer noted (F-3).
+        last_seen=Position(max(message.last_seen, message.replay_after)),
         current_generation=Generation(message.current_generation),
         sstables=tuple(_sstable(entry) for entry in message.sstables),
         shard_spec_id=message.shard_spec_id,

@@ -364,16 +364,16 @@ class WalAppender:
 
     def _finish_fenced(self, fenced: FencedError, entry: Entry) -> FencedError:
         by, at = fenced.fenced_by, self._next
-        text = f"{fenced} It was stopped at position {at} of the log."
 
         def ended(
             rows: Sequence[pa.RecordBatch], sent: Sequence[pa.RecordBatch] = ()
         ) -> FencedError:
-            told = {"epoch": self.epoch, "fenced_by": by, "position": at}
-            return FencedError(text, **told, not_written=rows, perhaps_written=sent)
+            told = FencedError(str(fenced), epoch=self.epoch, fenced_by=by)
+            told.not_written, told.perhaps_written = list(rows), list(sent)
+            return told.at(at)
 
         self._end = ended
-        log.warning("wal.fenced shard=%s epoch=%d by=%d", self.site.shard, self.epoch, by)
+        log.warning("wal.fenced shard=%s epoch=%d by=%d at=%d", self.site.shard, self.epoch, by, at)
         return ended((), entry.batches) if entry.sent else ended(entry.batches)
 
     def _finish_unknown(self, position: Position, entry: Entry, cause: Exception) -> UnknownOutcome:

@@ -77,8 +77,8 @@ def claim_shard(
     Raises `SealedShard`, `FencedError` (a still newer writer came while we opened),
     `UnknownOutcome` (the store never answered), and `InvalidInput` for a `fence_ttl` above the
     table's, with nothing claimed. `announces` promises that no entry will be tagged above those in
-    the log before the manifest says so (F-14). About eight requests; `pause` is called with the
-    name of each step taken, for tests.
+    the log before the manifest says so (F-14). Seventeen requests in nine round trips, six of
+    them probes for the end of the log; `pause` is called with the name of each step, for tests.
     """
     lifetime = proof_lifetime(site, fence_ttl)
     manifests = manifests or Manifests(site)
@@ -160,7 +160,7 @@ def _fence(
             stored = site.wal.put_if_absent(paths.wal_path(site.shard, position), entry)
             break
         except ObjectExists:
-            manifests.require_owner(manifests.require(), epoch)
+            manifests.require_owner(manifests.require(), epoch, position)
             position = Position(position + 1)
         except LostAnswer as lost:
             raise UnknownOutcome(
@@ -192,7 +192,7 @@ def _validate(
 ) -> None:
     """F-4: while we fenced, others may have flushed past us and collected what we would have
     met."""
-    manifests.require_owner(current, epoch)
+    manifests.require_owner(current, epoch, position)
     if position <= max(current.replay_after, floors.wal):
         raise FencedError(
             f"{site}: the fence at position {position} came too late, the log is already covered "
@@ -200,4 +200,5 @@ def _validate(
             f"{current.replay_after} and collected through {floors.wal}; open the shard again",
             epoch=epoch,
             fenced_by=current.writer_epoch,
+            position=position,
         )

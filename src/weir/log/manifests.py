@@ -199,10 +199,13 @@ class Manifests:
         )
         return self.commit(claimed, current, Evidence())
 
-    def require_owner(self, manifest: ShardManifest, epoch: Epoch) -> None:
-        """Raise `FencedError` when the manifest shows a newer epoch than `epoch`."""
+    def require_owner(
+        self, manifest: ShardManifest, epoch: Epoch, position: Position | None = None
+    ) -> None:
+        """Raise `FencedError` when the manifest shows a newer epoch than `epoch`; `position` is
+        where its owner was to write."""
         if manifest.writer_epoch > epoch:
-            raise FencedError(
+            fenced = FencedError(
                 f"{self.site}: epoch {epoch} was fenced by epoch {manifest.writer_epoch}, a newer "
                 "writer "
                 "owns the shard. This handle is finished; open a new writer to take the shard "
@@ -210,6 +213,7 @@ class Manifests:
                 epoch=epoch,
                 fenced_by=manifest.writer_epoch,
             )
+            raise fenced if position is None else fenced.at(position)
 
     def _hinted(self) -> ShardManifest | None:
         try:

@@ -79,6 +79,7 @@ class Ending:
                 str(failure),
                 epoch=failure.epoch,
                 fenced_by=failure.fenced_by,
+                position=failure.position,
                 not_written=not_written,
                 perhaps_written=perhaps_written,
             )

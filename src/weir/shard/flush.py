@@ -19,7 +19,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from weir.env import Thread
-from weir.errors import CommitConflict, StoreError, WeirError
+from weir.errors import CommitConflict, FencedError, StoreError, WeirError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import TableSchema
@@ -315,7 +315,11 @@ class MemTables:
                 )
             return following, Evidence(covered=covered)
 
-        committed = self._appender.manifests.update(change, epoch=self._appender.epoch)
+        appender = self._appender
+        try:
+            committed = appender.manifests.update(change, epoch=appender.epoch)
+        except FencedError as fenced:
+            raise fenced.at(appender.next_position) from None
         self._appender.ownership.proven(began)
         with self._group.lock:
             # Readers switch from the MemTable to the SSTable in one step (M-1).

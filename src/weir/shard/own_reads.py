@@ -158,7 +158,8 @@ class OwnReads:
     def _require_owner(self) -> None:
         manifests = self._appender.manifests
         try:
-            manifests.require_owner(manifests.require(), self._appender.epoch)
+            at = self._appender.next_position
+            manifests.require_owner(manifests.require(), self._appender.epoch, at)
         except FencedError as fenced:
             self._group.fail(fenced)
             raise self._group.refused() from fenced

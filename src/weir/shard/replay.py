@@ -97,9 +97,11 @@ class Replay(Iterator[tuple[Generation, WalEntry]]):
 
 
 def _read(site: ShardSite, manifests: Manifests, claim: Claim) -> Iterator[WalEntry]:
-    tailer = WalTailer(site)
+    last = claim.fence - 1  # the fence itself is ours, and holds no rows
+    if last <= claim.manifest.replay_after:
+        return
     try:
-        yield from tailer.read_range(claim.manifest.replay_after, claim.fence)
+        yield from WalTailer(site).read_range(claim.manifest.replay_after, last)
     except (MissingEntry, SnapshotExpired) as missing:
         latest = manifests.require()
         manifests.require_owner(latest, claim.epoch)

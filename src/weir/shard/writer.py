@@ -105,9 +105,9 @@ class ShardWriter:
         """Claim the shard, fence every older writer, replay what they left, and serve.
 
         Raises `SealedShard`, `FencedError` (a newer writer came while this one opened),
-        `MissingEntry` or `CorruptEntry` (the log is damaged), `UnknownOutcome`, `StoreError`. About
-        eight requests, plus one get for each entry replayed (concurrent). `progress(done, total)`
-        is called for each replayed entry.
+        `MissingEntry` or `CorruptEntry` (the log is damaged), `UnknownOutcome`, `StoreError`.
+        Seventeen requests in nine round trips, plus one get for each entry replayed (concurrent).
+        `progress(done, total)` is called for each replayed entry.
         """
         config = config or WriterConfig()
         # Before the claim: settings that do not fit the table leave no trace (M-2).

@@ -46,11 +46,12 @@ def manifests(draw):
         if current > 1
         else st.just([])
     )
+    covered, seen = sorted((draw(U64), draw(U64)))
     return ShardManifest(
         version=draw(st.integers(1, 2**64 - 1)),
         writer_epoch=draw(U64),
-        replay_after=draw(U64),
-        last_seen=draw(U64),
+        replay_after=covered,
+        last_seen=seen,
         current_generation=current,
         sstables=tuple(
             SsTable(g, f"0123abcd_gen_{g}", draw(SIZES), draw(SIZES), draw(SIZES))
@@ -61,6 +62,7 @@ def manifests(draw):
         field_entries=tuple(draw(st.lists(st.tuples(st.text(), st.binary()), max_size=3))),
         status=draw(st.sampled_from(Status)),
         commit_id=draw(st.sampled_from([b"", bytes(range(16))])),
+        announced=draw(st.one_of(st.none(), st.integers(1, 2**64 - 1))),
     )
 
 
@@ -82,6 +84,11 @@ def test_field_entries_have_the_bytes_of_the_format_sheet():
 def test_any_manifest_round_trips(manifest):
     path = paths.manifest_path(manifest.shard_id, manifest.version)
     assert decode_manifest(encode_manifest(manifest), path=path) == manifest
+
+
+def test_f3_what_is_covered_was_seen_whatever_a_foreign_manifest_says():
+    odd = replace(FIRST, replay_after=7, last_seen=3)
+    assert decode_manifest(encode_manifest(odd), path="m").last_seen == 7
 
 
 def test_f9_two_claimants_write_different_bytes():

@@ -200,7 +200,7 @@ def _write_closed(
     core: Core, site: ShardSite, manifest: ShardManifest, through: int
 ) -> tuple[list[SsTable], Position]:
     """The closed generations as SSTables nobody names yet, and the last position they cover."""
-    claim = Claim(manifest, Position(through))
+    claim = Claim(manifest, Position(through + 1))  # as if it were replayed right here
     covered = Position(manifest.replay_after)
     made: list[SsTable] = []
     replay = Replay(site, Manifests(site), claim, keyed=bool(core.record.primary_key))
