@@ -1006,6 +1006,22 @@ MUTANTS = (
         "P-6",
     ),
     Mutant(
+        "a new query goes on with another one's numbers",
+        "src/weir/spark/queries.py",
+        "    if owner != query:\n",
+        "    if False:\n",
+        tests("tests/rules/test_edges_tokens.py", "-k", "name_of_an_application"),
+        "P-6",
+    ),
+    Mutant(
+        "a stream is not asked whose numbers it uses",
+        "src/weir/spark/sink.py",
+        "            require_own_numbers(table.core, self.app, query, token.version)\n",
+        "            pass\n",
+        tests("tests/spark/test_stream.py", "-k", "p6 and stream"),
+        "P-6",
+    ),
+    Mutant(
         "only the decoder knows how large an entry may be",
         "src/weir/format/wal_entry.py",
         "    if size > max_bytes:\n        raise _too_large(size, max_bytes)\n",

@@ -9,7 +9,9 @@ import weir
 from tests.support.local_shard import LocalShard, row
 from tests.support.moments import SCHEMA, again
 from tests.support.threads import Caller
+from weir.errors import InvalidInput
 from weir.shard.tokens import Tokens
+from weir.spark.queries import require_own_numbers
 from weir.upkeep.gc.collect import Target, collect, target_of
 
 
@@ -292,3 +294,28 @@ def test_p6_a_token_outlives_the_restore_that_discarded_its_rows(table, dies_bef
     with again(table).shard(value).writer() as own:
         assert not own.put_once(rows, app="q", version=1)
     assert len(seen(table)) == 5 + len(rows)
+
+
+# -- whose numbers ---------------------------------------------------------------------------------
+
+
+def test_p6_the_name_of_an_application_belongs_to_the_query_that_took_it_first(table, tmp_path):
+    core = table.core
+    for batch in (0, 1, 0):  # a query may be set back: its own numbers are its own
+        require_own_numbers(core, "q", "query-1", batch)
+    with pytest.raises(InvalidInput, match="an appId of its own"):
+        require_own_numbers(core, "q", "query-2", 0)
+    with pytest.raises(InvalidInput, match="an appId of its own"):
+        require_own_numbers(core, "q", "query-2", 100)
+    require_own_numbers(core, "other", "query-2", 0)
+    copy = table.clone(str(tmp_path / "copy")).core
+    with pytest.raises(InvalidInput, match="query-1"):
+        require_own_numbers(copy, "q", "query-2", 0)
+    require_own_numbers(copy, "q", "query-1", 2)
+
+
+def test_p6_numbers_that_an_older_release_recorded_are_not_anothers(table):
+    put_all(table, ROWS, 3)
+    with pytest.raises(InvalidInput, match="batch 3"):
+        require_own_numbers(table.core, "q", "new", 0)
+    require_own_numbers(table.core, "q", "the same one, which goes on", 3)

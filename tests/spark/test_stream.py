@@ -116,8 +116,45 @@ def test_a_stream_of_upserts_and_deletes(spark: SparkSession, tmp_path: Path) ->
     run(df, table, tmp_path / "c", deleteColumn="dead", appId="etl")
     expected = {k: "old" for k in range(10) if k != 2} | {1: "new", 50: "new"}
     assert in_weir(table) == once(expected)
-    # The same application with a fresh checkpoint is the same application: batch 0 is in.
-    run(df, table, tmp_path / "other", deleteColumn="dead", appId="etl")
+
+
+@pytest.mark.parametrize("how", ["stream", "foreachBatch", "older release"])
+def test_p6_a_new_checkpoint_location_under_an_old_app_id_is_refused_not_skipped(
+    spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    """It counts from batch 0 again: the numbers are in, the rows are not."""
+    table = make_table(tmp_path, keyed=False)
+    first, second = tmp_path / "first", tmp_path / "second"
+    for number in range(3):
+        write_input(first, number, {number: "first"})
+        write_input(second, number, {10 + number: "second"})
+
+    def write(folder: Path, checkpoint: str, app: str) -> None:
+        df = source(spark, folder)
+        if how != "foreachBatch":
+            run(df, table, tmp_path / checkpoint, appId=app)
+            return
+
+        def batch(rows: DataFrame, number: int) -> None:
+            weir.spark.write(rows, table.uri, app_id=app, txn_version=number)
+
+        writer = df.writeStream.option("checkpointLocation", str(tmp_path / checkpoint))
+        writer.foreachBatch(batch).trigger(availableNow=True).start().awaitTermination()
+
+    write(first, "a", "etl")
+    if how == "older release":
+        (record,) = table.core.store.list("_weir/apps")
+        table.core.store.delete([record.path])
+    with pytest.raises(Exception, match="an appId of its own"):
+        write(second, "b", "etl")
+    expected = dict.fromkeys(range(3), "first")
+    assert in_weir(table) == once(expected)
+    write(second, "c", "other")
+    write_input(first, 3, {3: "first"})
+    if how != "older release":
+        forget_last_commit(tmp_path / "a")  # the query itself goes on, and replays
+    write(first, "a", "etl")
+    expected |= {10 + k: "second" for k in range(3)} | {3: "first"}
     assert in_weir(table) == once(expected)
 
 

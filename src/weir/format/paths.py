@@ -21,6 +21,7 @@ SHARDS: Final = "_mem_wal"
 WEIR: Final = "_weir"
 CHECKPOINTS: Final = "_weir/checkpoints"
 CONSUMERS: Final = "_weir/consumers"
+APPS: Final = "_weir/apps"
 TABLE_FOLDERS: Final = (
     SHARDS,
     "_versions",
@@ -280,6 +281,11 @@ def token_dir(shard: UUID, app: str) -> str:
     """Markers of one application's exactly-once tokens (P-2); hashed: the name is the user's."""
     folder = job_tokens_dir(shard) if app.startswith(JOB_APP) else tokens_dir(shard)
     return f"{folder}/{token_folder(app)}"
+
+
+def app_path(app: str) -> str:
+    """The record that says whose batches are numbered under an application's name (P-6)."""
+    return f"{APPS}/{token_folder(app)}.json"
 
 
 def token_folder(app: str) -> str:

@@ -32,6 +32,7 @@ from weir.routing.core import Core
 from weir.spark.layout import Layout
 from weir.spark.places import Place, flag, number
 from weir.spark.publish import ENTRY_BYTES, ShardSink, Token
+from weir.spark.queries import require_own_numbers
 from weir.spark.staging import Stage, Staged, read_staged, remove_staged
 from weir.spark.types import check_written, from_spark
 
@@ -95,6 +96,8 @@ class Sink:
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
         table = self.place.current()
         schema = table.schema
+        if self.app is not None and token is not None and query is not None:
+            require_own_numbers(table.core, self.app, query, token.version)
         rows = (from_spark(batch, schema, self.marker) for batch in batches if batch.num_rows)
         if self.layout is not None:
             if token is None:

@@ -48,7 +48,14 @@ from weir.store.api import ObjectExists, Store
 from weir.store.open import normalize, open_store
 from weir.types import Position, Version
 from weir.upkeep import checkpoint as checkpoints
-from weir.upkeep.copying import CopiedLog, copy_base, copy_sstables, copy_wal, lost_prefix
+from weir.upkeep.copying import (
+    CopiedLog,
+    copy_base,
+    copy_folder,
+    copy_sstables,
+    copy_wal,
+    lost_prefix,
+)
 from weir.upkeep.parents import detach, discard, give_up, reclaimable_pins, release_clone
 from weir.upkeep.pinning import Pause, versions
 
@@ -247,6 +254,7 @@ def _run(job: _Job, lineage: Lineage) -> None:
     for tie in lineage.pins:
         Checkpoints(_store_of(job, tie.uri)).refresh(tie.checkpoint, expires=None)
     job.pause("kept")
+    copied += copy_folder(core.store, job.store, paths.APPS, core.env)  # P-6
     _write_record(job, record)
     job.pause("recorded")
     ready = replace(
@@ -306,8 +314,7 @@ def _copy_shard(job: _Job, pin: ShardPin) -> tuple[Position, int]:
     copied = copy_sstables(core.store, job.store, pin.shard, names, core.env)
     log_ = _copy_log(job, pin)
     start = log_.start
-    # P-6: those of rows in SSTables and the base, and those in the log that a native writer of the
-    # clone would flush without knowing of them.
+    # P-6: also those in the log, which a native writer of the clone would not know of.
     Tokens(site).carry(merged(dict(pin.tokens), by_folder(log_.tokens)))
     job.pause(f"copied {pin.shard}")
     if job.wal is not job.store and start < pin.wal_through:

@@ -106,6 +106,11 @@ def copy_sstables(source: Store, target: Store, shard: UUID, names: Sequence[str
     return _copy(source, target, objects, env)
 
 
+def copy_folder(source: Store, target: Store, folder: str, env: Env) -> int:
+    """Copy every object of a folder; returns the bytes."""
+    return _copy(source, target, list(source.list(folder)), env)
+
+
 def copy_base(source: Store, target: Store, version: int, env: Env) -> int:
     """Copy the base at that version, files and all: a deep clone. Returns the bytes."""
     shared = borrowed_places(source, version)

@@ -1,0 +1,34 @@
+"""Whose batches an application's numbers count: `_weir/apps`, one record each, never changed (P-6).
+
+A streaming query numbers its batches from 0. Another query that writes under the same application's
+name, because its checkpoint location is new, numbers other batches by the same numbers: they would
+be taken for batches that are in. So the first query that writes under a name keeps it.
+"""
+
+from __future__ import annotations
+
+from weir.errors import CorruptEntry
+from weir.format import paths
+from weir.records import codec
+from weir.store.api import ObjectExists, ObjectMissing, Store
+
+
+def query_of(store: Store, app: str) -> str | None:
+    """The query whose batches are numbered under the name `app`, or None. One get."""
+    path = paths.app_path(app)
+    try:
+        raw = codec.loads(store.get(path).data, path)
+    except ObjectMissing:
+        return None
+    if not isinstance(raw.get("query"), str):
+        raise CorruptEntry(f"{path} names no query")
+    return str(raw["query"])
+
+
+def take_app(store: Store, app: str, query: str) -> str:
+    """Let `query` number the batches of `app` unless another does; returns the one that does."""
+    try:
+        store.put_if_absent(paths.app_path(app), codec.dumps({"app": app, "query": query}))
+    except ObjectExists:
+        return query_of(store, app) or query
+    return query

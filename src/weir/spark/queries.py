@@ -1,0 +1,61 @@
+"""Refuses a stream that numbers its batches under a name that another query's batches bear (P-6).
+
+With the option `appId` the token of a batch is (appId, batch number). A query started with a new
+checkpoint location counts from 0 again: without this, its batches would be skipped without a word
+until their numbers pass the old ones.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from weir.errors import InvalidInput
+from weir.records.apps import query_of, take_app
+from weir.routing.core import CONCURRENCY, Core
+from weir.shard.tokens import Tokens
+
+_KNOWN_MAX: Final = 10_000
+
+
+def require_own_numbers(core: Core, app: str, query: str, batch: int) -> None:
+    """`InvalidInput` unless batches of `app` are numbered by `query`, or by nobody yet.
+
+    One get the first time in a process. The first batch of all under that name also asks every
+    shard, once: a table may have tokens without this record, of an older release.
+    """
+    key = (core.record.table_id, app, query)
+    if key in _KNOWN:
+        return
+    owner = query_of(core.store, app)
+    if owner is None:
+        highest = _highest(core, app)
+        if highest > batch:
+            raise InvalidInput(
+                f"{core.uri}: batch {highest} of appId {app!r} is in already, and query {query}"
+                f" comes with batch {batch}: {_ADVICE}"
+            )
+        owner = take_app(core.store, app, query)
+    if owner != query:
+        raise InvalidInput(
+            f"{core.uri}: appId {app!r} numbers the batches of query {owner}, and this is query"
+            f" {query}: {_ADVICE}"
+        )
+    if len(_KNOWN) >= _KNOWN_MAX:
+        _KNOWN.clear()
+    _KNOWN.add(key)
+
+
+def _highest(core: Core, app: str) -> int:
+    def look(shard: UUID) -> int:
+        recorded = Tokens(core.beside(shard)).load(app)
+        return -1 if recorded is None else recorded
+
+    return max(core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY), default=-1)
+
+
+_ADVICE: Final = (
+    "its batches would be taken for those that are in, and skipped. A new checkpoint location makes"
+    " a new query, which counts from 0. Give it an appId of its own, or none; nothing was written"
+)
+_KNOWN: set[tuple[UUID, str, str]] = set()
