@@ -1363,6 +1363,22 @@ MUTANTS = (
         tests("tests/rules/test_edges_open.py"),
         "F-13",
     ),
+    Mutant(
+        "of two first opens one is told that the store is another table's",
+        "src/weir/shard/handover.py",
+        "        _id_for(stores, site.shard, target)  # raises when it is another table's\n",
+        "        raise\n",
+        tests("tests/rules/test_edges_wal_store.py", "-k", "f1"),
+        "F-1",
+    ),
+    Mutant(
+        "the log of a sealed shard may go on",
+        "src/weir/log/floors.py",
+        "        ended = self.open <= self.shut or manifest.status is Status.SEALED\n",
+        "        ended = self.open <= self.shut\n",
+        tests("tests/rules/test_edges_wal_store.py", "-k", "s5"),
+        "S-5",
+    ),
 )
 
 

@@ -372,8 +372,9 @@ def test_f1_a_first_open_with_a_wal_store_claims_once(tmp_path):
     assert rows(again(table)) == expect((A, "a"))
 
 
+@pytest.mark.parametrize("place", ["t", "w", "w2"])
 @pytest.mark.parametrize("step", ["prepared", "stamped", "proved"])
-def test_f1_a_first_open_beside_another_one_ends_with_one_log(tmp_path, step):
+def test_f1_a_first_open_beside_another_one_ends_with_one_log(tmp_path, step, place):
     from weir.shard.handover import open_writer
 
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
@@ -382,7 +383,7 @@ def test_f1_a_first_open_beside_another_one_ends_with_one_log(tmp_path, step):
 
     def claim(at):
         if at == step and not rival:
-            rival.append(again(table, wal_uri=table.uri).shards()[0].writer())
+            rival.append(again(table, wal_uri=str(tmp_path / place)).shards()[0].writer())
             put(rival[0], A, "a")
 
     writer = open_writer(
