@@ -23,6 +23,7 @@ from weir.store.api import (
     Meta,
     ObjectExists,
     ObjectMissing,
+    Parts,
 )
 from weir.store.paths import check, check_folder
 
@@ -65,6 +66,10 @@ class SimStore:
             self.shelf.put(self.actor, "put", path, body)
 
         self._write("put", check(path), apply)
+
+    def put_parts(self, path: str, parts: Parts) -> None:
+        """See `Store`."""
+        self.put(path, b"".join(parts()))
 
     def delete(self, paths: Sequence[str]) -> None:
         """See `Store`; the objects go one after the other."""

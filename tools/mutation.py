@@ -1379,6 +1379,30 @@ MUTANTS = (
         tests("tests/rules/test_edges_wal_store.py", "-k", "s5"),
         "S-5",
     ),
+    Mutant(
+        "a base that others overwrote is read",
+        "src/weir/routing/core.py",
+        "        require_weir_base(base, self.record.primary_key, self.uri)\n",
+        "",
+        tests("tests/rules/test_edges_overwritten.py"),
+        "L-8",
+    ),
+    Mutant(
+        "a long task says nothing of itself",
+        "src/weir/upkeep/tasks.py",
+        '        with regularly(core.env, lambda: tell(str(tasks[0]["run"]), 0)):\n',
+        "        if True:\n",
+        tests("tests/rules/test_edges_base.py", "-k", "renews_its_claim"),
+        "L-4",
+    ),
+    Mutant(
+        "a large file is copied whole",
+        "src/weir/upkeep/copying.py",
+        "workers=WORKERS)) + sum(map(in_parts, large))\n",
+        "workers=WORKERS)) + sum(map(one, large))\n",
+        tests("tests/rules/test_edges_copying.py"),
+        "C-10",
+    ),
 )
 
 

@@ -3,6 +3,8 @@
 Others are plain Lance programs, which know nothing of weir, and weir's own tidying.
 """
 
+import dataclasses
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +16,11 @@ import pyarrow as pa
 import pytest
 
 import weir
+from weir.env import Env
 from weir.errors import CommitConflict, WeirError
+from weir.routing.core import Core
+from weir.upkeep import tasks
+from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.compact.run import compact
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
@@ -227,3 +233,42 @@ def test_l8_an_overwritten_base_is_not_folded_into(tmp_path: Path) -> None:
     with pytest.raises(WeirError, match="overwr"):
         compact(table.core, pause=at("written", overwrite))
     assert lance.dataset(table.uri).to_table().to_pylist() == plain.to_pylist()
+
+
+class Leaping:
+    """A clock that is ten minutes later at every look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def boottime(self) -> float:
+        self.now += 600.0
+        return self.now
+
+
+def test_l4_a_compaction_of_one_long_task_renews_its_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known to be at work in the middle of a task; else a second run would take it for dead."""
+    table = make(tmp_path, keyed=True)
+    put(table, {1: "one"})
+    jobs = Jobs(table.core.store)
+    told = threading.Event()
+    numbers: list[int] = []
+
+    def slow(core: Core, task: tasks.Task) -> tasks.Result:
+        latest = jobs.latest()
+        assert latest is not None
+        numbers.append(latest.seq)
+        assert told.wait(60), "nothing was told while the task ran"
+        numbers.append(jobs.latest().seq)  # type: ignore[union-attr]
+        return real(core, task)
+
+    real = tasks.run_task
+    monkeypatch.setattr(tasks, "TELL_SECONDS", 0.01)
+    monkeypatch.setattr(tasks, "run_task", slow)
+    core = dataclasses.replace(table.core, env=Env(clock=Leaping()))  # type: ignore[arg-type]
+    report = compact(core, progress=lambda *_: told.set())
+    assert report.tasks == 1
+    assert numbers[1] > numbers[0], "the claim was not renewed"
+    assert rows_of(table, freshness="base") == Counter({(1, "one"): 1})

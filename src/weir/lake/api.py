@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from weir.errors import CorruptEntry
 from weir.format.base_manifest import MemWalDetails
 from weir.format.manifest import SsTable
 from weir.format.schema import TableSchema
@@ -99,6 +100,24 @@ class Base(Protocol):
 
     def fragments(self) -> list[tuple[int, int]]:
         """Id and number of live rows of each fragment."""
+
+
+def require_weir_base(base: Base, primary_key: Sequence[str], uri: str) -> None:
+    """Raise `CorruptEntry` when another program made this version no base of a weir table (L-8).
+
+    Without the MemWAL index nobody knows which generations are in the base, without the key's marks
+    nobody knows which rows are the newest. One read for a version that was not looked at before.
+    """
+    lost = [] if base.mem_wal is not None else ["its MemWAL index is gone"]
+    if tuple(base.schema.primary_key) != tuple(primary_key):
+        had, has = (list(key) or "none" for key in (primary_key, base.schema.primary_key))
+        lost.append(f"its primary key is {has}, it was {had}")
+    if lost:
+        raise CorruptEntry(
+            f"{uri} at base version {base.version}: {' and '.join(lost)}. Another program overwrote"
+            " the base or dropped the index (LanceDB: mode 'overwrite', unset_lsm_write_spec); rows"
+            " in the log are safe. Restore an older version of the base with Lance, or a checkpoint"
+        )
 
 
 class Lake(Protocol):

@@ -26,7 +26,8 @@ from lance import LanceOperation
 from lance.fragment import FragmentMetadata
 from lance.mem_wal import CompactedSsTable
 
-from weir.errors import CommitConflict, CorruptEntry, InvalidInput, StoreError
+from weir.errors import CommitConflict, InvalidInput, StoreError
+from weir.lake.api import require_weir_base
 from weir.lake.base.fence import check_fence, fence_base
 from weir.lake.base.fold import Changes, Claim, to_text, together
 from weir.lake.base.history import commits, find_commit
@@ -122,29 +123,13 @@ def commit_fold(
 def _require_same_table(planned: LanceBase, latest: LanceBase) -> None:
     """Raise unless what was planned on one version makes sense on the other."""
     where = f"{latest.dataset.uri} at version {latest.version}"
-    require_base(latest, planned.schema.primary_key, has_index=planned.mem_wal is not None)
+    if planned.mem_wal is not None:
+        require_weir_base(latest, planned.schema.primary_key, latest.dataset.uri)
     before, now = planned.schema, latest.schema
     if before.field_ids != now.field_ids or not before.arrow.equals(now.arrow):
         raise CommitConflict(
             f"{where}: its columns were changed since version {planned.version}, on which this was"
             " planned; run it again"
-        )
-
-
-def require_base(base: LanceBase, primary_key: Sequence[str], *, has_index: bool = True) -> None:
-    """Raise `CorruptEntry` when another program made this version no base of a weir table."""
-    lost = []
-    if has_index and base.mem_wal is None:
-        lost.append("its MemWAL index is gone")
-    if tuple(base.schema.primary_key) != tuple(primary_key):
-        had, has = (list(key) or "none" for key in (primary_key, base.schema.primary_key))
-        lost.append(f"its primary key is {has}, it was {had}")
-    if lost:
-        raise CorruptEntry(
-            f"{base.dataset.uri} at version {base.version}: {' and '.join(lost)}. Another program"
-            " overwrote the base or dropped the index (LanceDB: mode 'overwrite',"
-            " unset_lsm_write_spec); rows in the log are safe. Restore an older version of the base"
-            " with Lance, or a checkpoint, and look with `weir doctor`"
         )
 
 

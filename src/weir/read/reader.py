@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from weir.format.schema import TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
-from weir.lake.api import Base
 from weir.log.site import ShardSite
 from weir.merge.levels import Level, MemLevel
 from weir.merge.tail_levels import HELD_ENTRIES
@@ -68,7 +67,7 @@ class SnapshotReader:
     def __init__(self, core: Core, snapshot: Snapshot) -> None:
         self.core = core
         self.snapshot = snapshot
-        self.base: Base = core.lake.open_base(snapshot.base_version)
+        self.base = core.base(snapshot.base_version)
 
     @property
     def schema(self) -> TableSchema:

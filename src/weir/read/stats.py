@@ -113,7 +113,7 @@ def collect_stats(core: Core) -> TableStats:
         return _look(core, shard, now, pins, wal_uri)
 
     found = core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY)
-    base = core.lake.open_base()
+    base = core.base()
     return TableStats(
         uri=core.uri,
         base_version=base.version,

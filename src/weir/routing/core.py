@@ -24,7 +24,7 @@ from weir.format.sharding import (
     shard_id,
     value_from_entries,
 )
-from weir.lake.api import Lake
+from weir.lake.api import Base, Lake, require_weir_base
 from weir.log.floors import FloorValues
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
@@ -99,9 +99,18 @@ class Core:
         """Requests worth making at once: files answer sooner than another thread takes over."""
         return 1 if is_local(self.store) and is_local(self.wal) else CONCURRENCY
 
+    def base(self, version: int | None = None) -> Base:
+        """The latest version of the base (one listing), or that one.
+
+        Raises `CorruptEntry` when another program made it no base of this table (L-8).
+        """
+        base = self.lake.open_base(version)
+        require_weir_base(base, self.record.primary_key, self.uri)
+        return base
+
     def schema(self) -> TableSchema:
         """The schema of the latest base version. One listing."""
-        return self.lake.open_base().schema
+        return self.base().schema
 
     def known_schema(self) -> TableSchema:
         """The schema of some recent base version; the key columns are the same in all of them.

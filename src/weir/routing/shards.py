@@ -117,10 +117,15 @@ class Shard:
 
 
 def schema_for_writing(core: Core) -> TableSchema:
-    """The latest schema, its columns marked (`weir.format.schema`). One listing."""
-    lake = core.lake
+    """The latest schema, its columns marked (`weir.format.schema`).
+
+    One listing when nothing is to be marked. `CorruptEntry`: see `Core.base`.
+    """
+    schema, lake = core.schema(), core.lake
     # A model of a lake has columns that never change.
-    return lake.schema_for_writing() if isinstance(lake, PylanceLake) else core.schema()
+    return (
+        lake.schema_for_writing() if schema.unmarked and isinstance(lake, PylanceLake) else schema
+    )
 
 
 def all_shards(core: Core) -> list[Shard]:

@@ -60,7 +60,7 @@ def plan(
 
 def parts_of(table: weir.Table, snapshot: Snapshot, *, split_rows: int = SPLIT_ROWS) -> list[Part]:
     """The partitions of one snapshot; the same for whoever plans it."""
-    base = table.core.lake.open_base(snapshot.base_version)
+    base = table.core.base(snapshot.base_version)
     text = snapshot.to_json()
     parts: list[Part] = []
     group: list[int] = []

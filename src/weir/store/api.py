@@ -11,7 +11,7 @@ be called from several threads. An implementation answers with a value or raises
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -55,6 +55,9 @@ class Blob:
     meta: Meta
 
 
+Parts = Callable[[], Iterator[bytes]]
+"""The bytes of an object in order, from the beginning each time it is called."""
+
 Folder = tuple[list[str], list[Meta]]
 """Names of folders, and objects."""
 
@@ -75,6 +78,13 @@ class Store(Protocol):
 
     def put(self, path: str, data: Bytes) -> None:
         """Create or replace the object. For hints only: what matters is never overwritten."""
+
+    def put_parts(self, path: str, parts: Parts) -> None:
+        """Create or replace an object of any size, whole or not at all, part by part.
+
+        Memory holds a few parts; each is a request of its own where a store limits what one takes.
+        For copies of immutable objects under names of their own; `parts` may be asked again.
+        """
 
     def get(self, path: str) -> Blob:
         """The whole object, or `ObjectMissing`."""

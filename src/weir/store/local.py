@@ -22,11 +22,20 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
-from weir.store.api import Blob, Bytes, Folder, LostAnswer, Meta, ObjectExists, ObjectMissing
+from weir.store.api import (
+    Blob,
+    Bytes,
+    Folder,
+    LostAnswer,
+    Meta,
+    ObjectExists,
+    ObjectMissing,
+    Parts,
+)
 from weir.store.folders import Folders, meta_of
 from weir.store.paths import check, check_folder
 
@@ -115,7 +124,7 @@ class LocalStore:
         return ObjectExists(path)
 
     def _link_temporary(self, target: str, path: str, data: Bytes) -> float:
-        temporary = self._write_temporary(target, data)
+        temporary = self._write_temporary(target, (data,))
         try:
             os.link(temporary, target)
             return os.stat(temporary).st_ctime
@@ -135,7 +144,14 @@ class LocalStore:
     def put(self, path: str, data: Bytes) -> None:
         """Write a temporary file beside the target and rename it over it."""
         target = self._base + check(path)
-        temporary = self._write_temporary(target, data)
+        self._replace(path, target, (data,))
+
+    def put_parts(self, path: str, parts: Parts) -> None:
+        """The same, written part by part."""
+        self._replace(path, self._base + check(path), parts())
+
+    def _replace(self, path: str, target: str, parts: Iterable[Bytes]) -> None:
+        temporary = self._write_temporary(target, parts)
         try:
             os.replace(temporary, target)
         except OSError as error:
@@ -228,7 +244,7 @@ class LocalStore:
 
     def now(self) -> float:
         """The time the file system stamps on a file made now: a server's on a network mount."""
-        temporary = self._write_temporary(self._base + "clock", b"")
+        temporary = self._write_temporary(self._base + "clock", ())
         try:
             return os.stat(temporary).st_mtime
         except OSError as error:
@@ -237,7 +253,7 @@ class LocalStore:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
 
-    def _write_temporary(self, target: str, data: Bytes) -> str:
+    def _write_temporary(self, target: str, parts: Iterable[Bytes]) -> str:
         """A whole new file beside `target`, synced if asked for; its name is never listed."""
         for _ in range(_FOLDER_RACES):
             temporary = f"{target}#{next(self._numbers)}"
@@ -253,15 +269,16 @@ class LocalStore:
             try:
                 try:
                     self._folders.require_in(file, self._folder_of(target))
-                    _write(file, data)
+                    for data in parts:
+                        _write(file, data)
                     if self._fsync:
                         os.fsync(file)
                 finally:
                     os.close(file)
-            except (OSError, StoreDenied) as error:
+            except BaseException as error:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
-                if isinstance(error, StoreDenied):
+                if not isinstance(error, OSError):
                     raise
                 raise self._failed(error, target) from error
             return temporary

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from weir.env import SYSTEM, Env, Lock
-from weir.store.api import Blob, Bytes, Folder, Meta, ObjectExists, ObjectMissing
+from weir.store.api import (
+    Blob,
+    Bytes,
+    Folder,
+    Meta,
+    ObjectExists,
+    ObjectMissing,
+    Parts,
+)
 from weir.store.paths import check, check_folder
 
 
@@ -55,6 +63,10 @@ class MemoryStore:
         """Create or replace."""
         with self._shelf.lock:
             self._set(path, data)
+
+    def put_parts(self, path: str, parts: Parts) -> None:
+        """Create or replace."""
+        self.put(path, b"".join(parts()))
 
     def get(self, path: str) -> Blob:
         """The stored bytes themselves; they are immutable."""

@@ -27,6 +27,7 @@ from weir.store.api import (
     Meta,
     ObjectExists,
     ObjectMissing,
+    Parts,
 )
 from weir.store.paths import check, check_folder
 
@@ -36,6 +37,9 @@ _CONCURRENCY = 16
 """Requests in flight for get_many and head_many."""
 _TIMEOUTS = {"timeout": "60s", "connect_timeout": "5s"}
 """A whole request, body included, and its connection; `storage_options` may say otherwise."""
+_PART_BYTES = 32 << 20
+"""S3 takes 10,000 parts, so that an object may have 312 GiB; one part must be sent in a minute."""
+_PARTS_AT_ONCE = 2
 _CONDITIONAL = {"conditional_put", "aws_conditional_put"}
 _ACCOUNT = {"account_name", "azure_account_name", "azure_storage_account_name"}
 _LIST_PAGE = 1000
@@ -102,6 +106,35 @@ class ObjStore:
         """One PUT; several for a large object."""
         check(path)
         self._run(path, lambda: obstore.put(self._store, path, data), write=True)
+
+    def put_parts(self, path: str, parts: Parts) -> None:
+        """A multipart upload: no part comes near the limit of one PUT, in bytes or in time."""
+        check(path)
+        failed: list[BaseException] = []
+
+        def told() -> Iterator[bytes]:
+            try:
+                yield from parts()
+            except BaseException as error:
+                failed.append(error)  # obstore would tell of it as an error of its own
+                raise
+
+        def upload() -> None:
+            try:
+                obstore.put(
+                    self._store,
+                    path,
+                    told(),
+                    use_multipart=True,
+                    chunk_size=_PART_BYTES,
+                    max_concurrency=_PARTS_AT_ONCE,
+                )
+            except BaseException:
+                if failed:
+                    raise failed[0] from None
+                raise
+
+        self._run(path, upload, write=True)
 
     def get(self, path: str) -> Blob:
         """One GET."""

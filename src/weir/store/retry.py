@@ -25,6 +25,7 @@ from weir.store.api import (
     Meta,
     ObjectExists,
     ObjectMissing,
+    Parts,
     Store,
 )
 
@@ -94,6 +95,10 @@ class RetryingStore:
     def put(self, path: str, data: Bytes) -> None:
         """Repeated: the last write wins, and it is ours either way."""
         self._repeat("put", lambda: self.inner.put(path, data))
+
+    def put_parts(self, path: str, parts: Parts) -> None:
+        """Repeated from the first part on."""
+        self._repeat("put_parts", lambda: self.inner.put_parts(path, parts))
 
     def get(self, path: str) -> Blob:
         """Repeated, but never for a missing object."""

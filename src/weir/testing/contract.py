@@ -10,7 +10,7 @@ leaves its objects behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from weir.env import SYSTEM
 from weir.errors import InvalidInput
@@ -48,6 +48,23 @@ def put_if_absent_has_one_winner(store: Store) -> None:
     won = [body for body in SYSTEM.threads.map(create, bodies, workers=_RACERS) if body]
     assert len(won) == 1, f"{len(won)} creators won"
     assert store.get("race").data == won[0]
+
+
+def put_parts_makes_one_object(store: Store) -> None:
+    """Parts come together in order; a source that fails leaves nothing behind, and its error."""
+    parts = [bytes([i]) * (6 << 20) for i in range(3)]
+    store.put_parts("in/parts", lambda: iter(parts))
+    assert store.get("in/parts").data == b"".join(parts)
+    store.put_parts("empty", lambda: iter(()))
+    assert store.get("empty").data == b""
+
+    def broken() -> Iterator[bytes]:
+        yield parts[0]
+        raise ObjectMissing("the source")
+
+    _raises(ObjectMissing, lambda: store.put_parts("half", broken))
+    assert store.head("half") is None
+    assert [meta.path for meta in store.list("in")] == ["in/parts"]
 
 
 def put_if_absent_after_delete(store: Store) -> None:
@@ -188,6 +205,7 @@ def large_objects(store: Store) -> None:
 CHECKS: tuple[Callable[[Store], None], ...] = (
     put_if_absent_creates_once,
     put_if_absent_has_one_winner,
+    put_parts_makes_one_object,
     put_if_absent_after_delete,
     put_replaces,
     buffers_are_taken,

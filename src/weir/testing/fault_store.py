@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeVar
 
 from weir.env import SYSTEM, Env
 from weir.errors import StoreDenied, StoreError
-from weir.store.api import Blob, Bytes, Folder, LostAnswer, Meta, ObjectMissing, Store
+from weir.store.api import Blob, Bytes, Folder, LostAnswer, Meta, ObjectMissing, Parts, Store
 from weir.testing.faults import WRITES, Action, Crash, Event, Fault, Gate, Held
 
 __all__ = ["Crash", "Event", "Fault", "FaultBuilder", "FaultStore", "Gate", "Held"]
@@ -177,6 +177,10 @@ class FaultStore:
     def put(self, path: str, data: Bytes) -> None:
         """See `Store`."""
         self._call("put", [path], lambda: self.inner.put(path, data))
+
+    def put_parts(self, path: str, parts: Parts) -> None:
+        """See `Store`."""
+        self._call("put_parts", [path], lambda: self.inner.put_parts(path, parts))
 
     def get(self, path: str) -> Blob:
         """See `Store`."""

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from weir.env import Env
 
-WRITES = frozenset({"put_if_absent", "put", "delete"})
+WRITES = frozenset({"put_if_absent", "put", "put_parts", "delete"})
 # fmt: off
 Action = Literal[
     "delay", "fail_before", "fail_after", "refuse", "deny",

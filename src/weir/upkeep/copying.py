@@ -28,7 +28,8 @@ from weir.types import Position, Version
 WORKERS: Final = 8
 CHUNK: Final = 64
 LARGE_BYTES: Final = 16 << 20
-"""Objects from this size on are copied one at a time: memory holds one of them."""
+"""Objects from this size on are copied one at a time and in parts: memory holds a few of them."""
+PART_BYTES: Final = 16 << 20
 
 BASE_FOLDERS: Final = ("data", "_deletions", "_indices")
 
@@ -134,9 +135,13 @@ def _copy(source: Store, target: Store, objects: Sequence[Meta], env: Env) -> in
         _put(target, meta.path, data)
         return len(data)
 
+    def in_parts(meta: Meta) -> int:
+        _put_large(source, target, meta)
+        return meta.size
+
     small = [meta for meta in objects if meta.size < LARGE_BYTES]
     large = [meta for meta in objects if meta.size >= LARGE_BYTES]
-    return sum(env.threads.map(one, small, workers=WORKERS)) + sum(map(one, large))
+    return sum(env.threads.map(one, small, workers=WORKERS)) + sum(map(in_parts, large))
 
 
 def _put(target: Store, path: str, data: bytes) -> None:
@@ -144,7 +149,31 @@ def _put(target: Store, path: str, data: bytes) -> None:
         target.put_if_absent(path, data)
     except ObjectExists:
         if target.get(path).data != data:
-            raise CorruptEntry(
-                f"{target.uri}/{path} holds other bytes than the clone needs there: leftovers of"
-                " another clone. Clone to an empty place (C-4)"
-            ) from None
+            raise _other_bytes(target, path) from None
+
+
+def _put_large(source: Store, target: Store, meta: Meta) -> None:
+    """The same in parts: a file of the base may have 8 GiB, and S3 takes 5 at once.
+
+    No store creates in parts and only if absent. Names of such files are random and their bytes
+    never change: who gets in between writes the same.
+    """
+    there = target.head(meta.path)
+    if there is None:
+        target.put_parts(meta.path, lambda: _parts(source, meta))
+        return
+    pairs = zip(_parts(source, meta), _parts(target, meta), strict=True)
+    if there.size != meta.size or any(ours != theirs for ours, theirs in pairs):
+        raise _other_bytes(target, meta.path)
+
+
+def _parts(store: Store, meta: Meta) -> Iterator[bytes]:
+    for start in range(0, meta.size, PART_BYTES):
+        yield store.get_range(meta.path, start, min(PART_BYTES, meta.size - start))
+
+
+def _other_bytes(target: Store, path: str) -> CorruptEntry:
+    return CorruptEntry(
+        f"{target.uri}/{path} holds other bytes than the clone needs there: leftovers of"
+        " another clone. Clone to an empty place (C-4)"
+    )

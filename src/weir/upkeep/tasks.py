@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
+from weir.env import Env
 from weir.errors import InvalidInput
 from weir.routing.core import Core
 
@@ -20,6 +23,11 @@ Result = dict[str, Any]
 Run = Callable[[Core, Task], Result]
 Progress = Callable[[str, int, int], None]
 """`progress(kind, done, total)`."""
+
+log = logging.getLogger("weir.upkeep")
+
+TELL_SECONDS: Final = 60.0
+"""How often a run says that it is at work, whether or not a task was finished."""
 
 LOCAL_WORKERS: Final = 2
 """Tasks at once in one process: one computes while another waits for the store."""
@@ -49,16 +57,52 @@ class LocalRunner:
         lock = core.env.threads.lock()
         done = 0
 
-        def one(task: Task) -> Result:
+        def tell(kind: str, more: int) -> None:
             nonlocal done
-            result = run_task(core, task)
             with lock:
-                done += 1
+                done += more
                 if progress is not None:
-                    progress(str(task["run"]), done, len(tasks))
+                    progress(kind, done, len(tasks))
+
+        def one(task: Task) -> Result:
+            result = run_task(core, task)
+            tell(str(task["run"]), 1)
             return result
 
-        return core.env.threads.map(one, list(tasks), workers=self.slots)
+        with regularly(core.env, lambda: tell(str(tasks[0]["run"]), 0)):
+            return core.env.threads.map(one, list(tasks), workers=self.slots)
+
+
+@contextmanager
+def regularly(env: Env, act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` every minute while the block runs.
+
+    One task may be a whole compaction, of hours. Whoever listens to its progress renews the claim
+    under which it runs; heard of only at its end, it would be taken for dead and replaced again and
+    again.
+    """
+    condition = env.threads.condition()
+    ended: list[bool] = []
+
+    def beat() -> None:
+        with condition:
+            while not ended:
+                condition.wait(TELL_SECONDS)
+                if ended:
+                    return
+                try:
+                    act()
+                except Exception as error:  # noqa: BLE001  the work goes on, and so does this
+                    log.warning("tasks.progress.failed reason=%r", error)
+
+    thread = env.threads.start(beat, name="weir-tasks-progress")
+    try:
+        yield
+    finally:
+        with condition:
+            ended.append(True)
+            condition.notify_all()
+        thread.join()
 
 
 def run_task(core: Core, task: Task) -> Result:

@@ -72,7 +72,7 @@ def find_waiting(core: Core, *, fold_wal: bool) -> tuple[LanceBase, list[Waiting
     if keyed:
         tails = core.env.threads.map(tail, known, workers=CONCURRENCY)
     # K-6: after the manifests, so that what was folded since is in it.
-    base = core.lake.open_base()
+    base = core.base()
     assert isinstance(base, LanceBase), "compaction works on Lance"
     waiting = [
         _waiting(manifest, log, base.compacted.get(manifest.shard_id, 0))

@@ -1,0 +1,106 @@
+"""L-8: a base that another program overwrote, or whose MemWAL index it dropped, is told, not read.
+
+What LanceDB does by `mode="overwrite"` and `unset_lsm_write_spec`, done here with pylance's calls.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+from lance.dataset import Index, LanceOperation
+
+import weir
+from tests.rules.test_edges_base import make, one, put, rows_of
+from weir.cli.doctor import _table as findings
+from weir.errors import CorruptEntry
+from weir.upkeep.compact.run import compact
+
+MEM_WAL = "__lance_mem_wal"
+
+
+def overwrite(table: weir.Table) -> None:
+    lance.write_dataset(one(7, "stranger"), table.uri, mode="overwrite")
+
+
+def drop_index(table: weir.Table) -> None:
+    dataset = lance.dataset(table.uri)
+    (uuid,) = (s.uuid for i in dataset.describe_indices() if i.name == MEM_WAL for s in i.segments)
+    gone = Index(uuid, MEM_WAL, [], dataset.version, set(), 0)  # type: ignore[arg-type]
+    operation = LanceOperation.CreateIndex(new_indices=[], removed_indices=[gone])
+    lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
+
+
+STRANGERS: dict[str, Callable[[weir.Table], None]] = {
+    "overwrite": overwrite,
+    "drop the index": drop_index,
+}
+
+VERBS: dict[str, Callable[[weir.Table], Any]] = {
+    "scan": lambda t: t.scan().to_table(),
+    "scan of the base": lambda t: t.scan(freshness="base").to_table(),
+    "get": lambda t: t.get([1]),
+    "open a writer": lambda t: t.writer().put([{"id": 1, "v": "x"}]),
+    "compact": lambda t: t.compact(),
+    "stats": lambda t: t.stats(),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_l8_every_verb_names_what_happened_to_the_base(
+    tmp_path: Path, stranger: str, verb: str
+) -> None:
+    table = make(tmp_path, keyed=True)
+    put(table, {1: "base", 2: "base"})
+    table.compact()
+    put(table, {1: "waits"})
+    STRANGERS[stranger](table)
+    before = lance.dataset(table.uri).version
+    for handle in (table, weir.open(table.uri)):
+        with pytest.raises(CorruptEntry, match="overwrote the base or dropped the index"):
+            VERBS[verb](handle)
+    assert lance.dataset(table.uri).version == before, "nothing was done to the base"
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_l8_doctor_calls_it_bad_and_a_restore_repairs_it(tmp_path: Path, stranger: str) -> None:
+    table = make(tmp_path, keyed=True)
+    put(table, {1: "base", 2: "base"})
+    table.compact()
+    put(table, {1: "waits"})
+    good = lance.dataset(table.uri).version
+    assert [finding.state for finding in findings(table.uri, {})] == ["ok"]
+    STRANGERS[stranger](table)
+    (found,) = findings(table.uri, {})
+    assert found.state == "bad"
+    assert "overwrote the base or dropped the index" in found.detail
+    lance.dataset(table.uri, version=good).restore()
+    assert rows_of(weir.open(table.uri)) == Counter({(1, "waits"): 1, (2, "base"): 1})
+    table.compact()
+    assert rows_of(table) == Counter({(1, "waits"): 1, (2, "base"): 1})
+
+
+def test_l8_a_checkpoint_repairs_an_overwritten_table(tmp_path: Path) -> None:
+    table = make(tmp_path, keyed=True)
+    put(table, {1: "base"})
+    table.compact()
+    pinned = table.checkpoint(scope="all", name="good")
+    overwrite(table)
+    table.restore(pinned)
+    assert rows_of(weir.open(table.uri)) == Counter({(1, "base"): 1})
+
+
+def test_l8_an_index_dropped_in_the_middle_of_a_compaction_stops_it(tmp_path: Path) -> None:
+    table = make(tmp_path, keyed=True)
+    put(table, {1: "one"})
+
+    def meddle(step: str) -> None:
+        if step == "written":
+            drop_index(table)
+
+    with pytest.raises(CorruptEntry, match="MemWAL index is gone"):
+        compact(table.core, pause=meddle)
+    assert lance.dataset(table.uri).count_rows() == 0, "nothing was folded"
