@@ -1116,6 +1116,14 @@ MUTANTS = (
         "G-13",
     ),
     Mutant(
+        "a log is collected in any store whose id is recorded",
+        "src/weir/upkeep/gc/collect.py",
+        "    if site.wal_id is None or by == site.store.uri:\n",
+        "    if site.wal_id is None or by:\n",
+        tests("tests/rules/test_edges_outside.py"),
+        "G-13",
+    ),
+    Mutant(
         "discarding a clone empties its whole place",
         "src/weir/upkeep/parents.py",
         "for folder in paths.TABLE_FOLDERS for meta in store.list(folder)]\n",

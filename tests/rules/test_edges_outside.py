@@ -410,8 +410,10 @@ def test_g13_a_log_is_collected_only_where_the_table_s_own_id_is(tmp_path):
             put(writer, B, "b")
     assert table.shards()[0].id == other.shards()[0].id
     folder = paths.wal_store_chain(table.shards()[0].id)
-    for place in (tmp_path / "w2", tmp_path / "o"):
-        rewrite(table, folder, lambda raw, to=str(place): raw.update(uri=to))
+    theirs = json.loads(max(Path(other.uri, folder).iterdir()).read_bytes())["store_id"]
+    for place, store_id in ((tmp_path / "w2", None), (tmp_path / "o", None), ("w2", theirs)):
+        named = {"uri": str(tmp_path / place)} | ({"store_id": store_id} if store_id else {})
+        rewrite(table, folder, lambda raw, named=named: raw.update(named))
         before = files(tmp_path)
         report = sweep(again(table), kinds=["wal"])
         assert report.skipped

@@ -92,6 +92,13 @@ def id_in(data: bytes | None, path: str) -> str | None:
     return None if data is None else str(codec.loads(data, path).get("store_id"))
 
 
+def stamped_by(wal: Store, shard: UUID) -> object:
+    """The URI of the table that gave the store its id. One get."""
+    path = paths.store_id_path(shard)
+    (data,) = wal.get_many([path])
+    return None if data is None else codec.loads(data, path).get("table")
+
+
 def require_store_id(wal: Store, shard: UUID, store_id: str) -> None:
     """`WalStoreMismatch` unless the store bears that id for the shard (S-1, S-8). One get."""
     found = read_store_id(wal, shard)
