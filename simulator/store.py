@@ -97,9 +97,9 @@ class SimStore:
         """See `Store`."""
         return self.get(path).data[start : start + max(length, 0)]
 
-    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
         """See `Store`; the objects are read at different moments."""
-        return [None if b is None else b.data for b in self._many("get_many", paths)]
+        return [None if b is None else b.data[:first] for b in self._many("get_many", paths)]
 
     def head(self, path: str) -> Meta | None:
         """See `Store`."""

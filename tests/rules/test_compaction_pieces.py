@@ -123,7 +123,7 @@ def test_p5_pieces_of_any_size_give_the_rows_of_a_dictionary(
         patch.setattr(compact_cut, "SPLIT_BYTES", 100)
         patch.setattr(compact_cut, "FRAGMENT_ROWS", 3)
         patch.setattr(fold, "FIND_BATCH_ROWS", 2)
-        patch.setattr(reader, "EAGER_ENTRIES", 2)
+        patch.setattr(reader, "UNIT_ENTRIES", 2)
         fill(table, model, new)
         if reshard_to is not None:
             # C-11: the sealed shards' rows are older than what their heirs get now.

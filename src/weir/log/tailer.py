@@ -6,6 +6,7 @@ Keeps
   G-7c the WAL floor tells a collected prefix from a hole; a hole is `MissingEntry`, never a silent
        skip. It is read after the entries and before they are handed out: what lies in a collected
        place is a zombie's, and nobody acknowledged it
+  L-10 a round of gets is bounded in bytes, however large the entries are
   S-9  the log is followed from store to store, as `ShardLog` knows them
 Entries are fetched concurrently ahead of the reader and handed out in order.
 """
@@ -21,6 +22,7 @@ from weir.log.shard_log import ShardLog
 from weir.log.site import HasSite, ShardSite, Stretch
 from weir.log.wal_store import check_identity
 from weir.store.api import ObjectMissing, is_local
+from weir.store.bounded import get_some
 from weir.types import Position
 
 PREFETCH_ENTRIES_FIRST = 8
@@ -29,7 +31,8 @@ PREFETCH_ENTRIES = 256
 most would be missing; then twice as many each round. A round ends with its slowest get, so that
 rounds of 32 leave a store idle a third of the time."""
 PREFETCH_BYTES = 64 << 20
-"""Aim of one round of concurrent gets; adapts to the size of the entries seen."""
+"""Aim of one round of concurrent gets, unless the reader's own limit is less; how many there are
+adapts to the size of the entries seen."""
 PREFETCH_BYTES_LOCAL = 1 << 20
 """The same for files, which are read one after the other: what stays in the processor's cache until
 it is decoded. 500 entries of 41 kB took 88 us each in rounds of 256, 62 in rounds of 32."""
@@ -136,9 +139,12 @@ class WalTailer:
         return self._stretch
 
     def _window(self) -> int:
-        wal = self._where(self.position).site.wal
-        aim = PREFETCH_BYTES_LOCAL if is_local(wal) else PREFETCH_BYTES
+        aim = self._aim(self._where(self.position).site)
         return max(4, min(self._ahead, int(aim / self._entry_bytes)))
+
+    def _aim(self, site: ShardSite) -> int:
+        aim = PREFETCH_BYTES_LOCAL if is_local(site.wal) else PREFETCH_BYTES
+        return min(aim, site.env.limits.read_bytes)
 
     def _fetch(self, count: int) -> list[WalEntry]:
         """Up to `count` entries from the current position, ending before the first missing one."""
@@ -148,7 +154,7 @@ class WalTailer:
             paths.wal_path(self.log.shard, Position(first + i))
             for i in range(where.count(first, count))
         ]
-        data = where.site.wal.get_many(wanted)
+        data = get_some(where.site.wal, wanted, self._aim(where.site))
         self._ahead = min(2 * self._ahead, PREFETCH_ENTRIES)
         found = [offset for offset, body in enumerate(data) if body is not None]
         if found:

@@ -21,9 +21,10 @@ from weir.log.tags import is_live
 from weir.merge.levels import MemLevel, MemView
 
 HELD_ENTRIES: Final = 10_000
-HELD_BYTES: Final = 64 << 20
-"""The longest tail held as one level; the default MemTable is flushed after 8000 puts."""
-ALL_BYTES: Final = 256 << 20
+"""The longest tail held as one level, unless it has more bytes than a read may hold; the default
+MemTable is flushed after 8000 puts."""
+_READS_HELD: Final = 4
+"""All tails held take as much as so many reads."""
 TAILS_HELD: Final = 64
 """Tails held by one table handle: one for each shard and cut that is read again and again."""
 
@@ -39,12 +40,13 @@ class _Growing:
         self.level = MemLevel((), schema, env)
         self.last = after
         self.nbytes = 0
+        self.most = env.limits.read_bytes
         self.ends: list[tuple[int, int]] = [(0, 0)]
         """Batches and rows up to each position, from `after` on."""
 
     @property
     def is_too_large(self) -> bool:
-        return self.nbytes > HELD_BYTES
+        return self.nbytes > self.most
 
     def take(self, entry: WalEntry, generation: int) -> None:
         count, rows = self.ends[-1]
@@ -82,7 +84,8 @@ class TailLevels:
             if tail.is_too_large:
                 # Remembered as such, so that nobody gathers it again.
                 tail.level = MemLevel((), schema, self._env)
-            while sum(held.nbytes for held in self._tails.values()) > ALL_BYTES:
+            most = _READS_HELD * self._env.limits.read_bytes
+            while sum(held.nbytes for held in self._tails.values()) > most:
                 if len(self._tails) == 1:
                     break
                 self._tails.popitem(last=False)

@@ -27,8 +27,8 @@ from weir.log.tip import find_tip
 from weir.merge.tail_levels import TailLevels
 from weir.types import Position
 
-TAIL_CACHE_BYTES: Final = 256 << 20
-"""Most that the decoded log entries kept by one table handle take together."""
+_READS_KEPT: Final = 4
+"""The decoded log entries kept by one table handle take as much as so many reads (L-10)."""
 _ENTRY_OVERHEAD_BYTES: Final = 1024
 
 
@@ -40,7 +40,7 @@ class Tails:
         self._manifests: dict[UUID, Manifests] = {}
         self._tips: dict[UUID, Position] = {}
         self._floors: dict[UUID, FloorValues] = {}
-        self._entries: ByteCache[WalEntry] = ByteCache(TAIL_CACHE_BYTES, env)
+        self._entries: ByteCache[WalEntry] = ByteCache(_READS_KEPT * env.limits.read_bytes, env)
         self.levels = TailLevels(env)
         self.base_version: int | None = None
         """The base as the last durable read saw it; older is as good."""

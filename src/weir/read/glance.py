@@ -117,12 +117,16 @@ def _tips(core: Core, shards: Sequence[_Known]) -> list[Position] | None:
         asked.setdefault(one.site.store, []).append(_newer_manifest(one))
         asked.setdefault(one.site.wal, []).extend([*_newer_entries(one), *_identity(one)])
     stores = list(asked)
+    # Each has its share of what a read may hold; a larger one is read with care (L-10).
+    share = max(1, core.env.limits.read_bytes // max(1, sum(map(len, asked.values()))))
     answers = core.env.threads.map(
-        lambda store: store.get_many(asked[store]), stores, workers=core.workers
+        lambda store: store.get_many(asked[store], first=share), stores, workers=core.workers
     )
     found: dict[str, bytes | None] = {}
     for store, answer in zip(stores, answers, strict=True):
         found.update(zip(asked[store], answer, strict=True))
+    if any(body is not None and len(body) >= share for body in found.values()):
+        return None
     tips = []
     for one in shards:
         if found[_newer_manifest(one)] is not None:

@@ -2,6 +2,7 @@
 
 Keeps
   L-2  generations the base has folded in are skipped
+  L-10 of a tail memory holds so many bytes at a time, however large its entries are
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from weir.merge.tails import Tails, live_entries
 from weir.read.snapshot import Cut, Snapshot
 from weir.routing.core import Core
 
-EAGER_ENTRIES: Final = 512
-"""Tail entries opened as one level in memory; of a longer tail this many at a time are held."""
+UNIT_ENTRIES: Final = 512
+"""Entries of a unit of a tail: what plans count in, without knowing their bytes."""
 _UNKNOWN_ROWS: Final = 1 << 40
 _TAKEN_BYTES: Final = 4 << 20
 """Entries handed to a tail that is kept at a time: one that turns out too large is let go soon."""
@@ -54,10 +55,10 @@ def _sstables(cut: Cut, folded: Mapping[UUID, int]) -> list[Unit]:
 
 
 def _tail_units(cut: Cut) -> list[Unit]:
-    """The tail in pieces that fit memory, newest first."""
+    """The tail in pieces of so many entries, newest first."""
     return [
-        Unit(cut, after=max(last - EAGER_ENTRIES, cut.after), through=last)
-        for last in range(cut.through, cut.after, -EAGER_ENTRIES)
+        Unit(cut, after=max(last - UNIT_ENTRIES, cut.after), through=last)
+        for last in range(cut.through, cut.after, -UNIT_ENTRIES)
     ]
 
 
@@ -86,20 +87,38 @@ class SnapshotReader:
     def levels_of(self, cut: Cut) -> list[Level]:
         """The levels of one shard: its tail, then its SSTables from the newest on."""
         folded = self.base.compacted
-        return [*self._tail(cut), *(self.open_unit(unit) for unit in _sstables(cut, folded))]
+        return [*self._tail(cut), *self.open_units(_sstables(cut, folded))]
 
     def units(self, shards: Sequence[UUID]) -> list[Unit]:
         """What those shards' levels are made of, newest first; the same in every process."""
         cuts = [cut for cut in self.snapshot.cuts if cut.shard in shards]
         return units_of(cuts, self.base.compacted)
 
-    def open_unit(self, unit: Unit) -> Level:
-        """One of them as a level; entries are read when it is scanned."""
+    def open_units(self, units: Sequence[Unit]) -> list[Level]:
+        """Them as levels, newest first; entries are read when a level is scanned."""
+        return [level for unit in units for level in self._open(unit)]
+
+    def _open(self, unit: Unit) -> list[Level]:
         cut = unit.cut
         if unit.sstable is not None:
-            return self.core.lake.open_sstable(cut.shard, unit.sstable, self.schema)
+            return [self.core.lake.open_sstable(cut.shard, unit.sstable, self.schema)]
         site = self.core.site_at(cut.shard, cut.through)
-        return _LongTail(self.core.tails, site, cut, unit.after, unit.through, self.schema)
+        return [
+            _TailPiece(self.core.tails, site, cut, after, last, self.schema)
+            for after, last in self._within_bytes(unit)
+        ]
+
+    def _within_bytes(self, unit: Unit) -> Iterator[tuple[int, int]]:
+        """The positions of the unit in pieces that a read may hold, newest first. A head each."""
+        sizes = self.core.log(unit.cut.shard).sizes(unit.after, unit.through - unit.after)
+        last, held = unit.through, 0
+        for position in range(unit.through, unit.after, -1):
+            size = sizes[position - unit.after - 1]
+            if position < last and held + size > self.core.env.limits.read_bytes:
+                yield position, last
+                last, held = position, 0
+            held += size
+        yield unit.after, last
 
     def _tail(self, cut: Cut) -> Iterator[Level]:
         if cut.through == cut.after:
@@ -110,12 +129,7 @@ class SnapshotReader:
             if held.rows:
                 yield held
             return
-        if cut.through - cut.after <= EAGER_ENTRIES:
-            level = _tail_level(self.core.tails, site, cut, cut.after, cut.through, self.schema)
-            if level.rows:
-                yield level
-            return
-        yield from (self.open_unit(unit) for unit in _tail_units(cut))
+        yield from self.open_units(_tail_units(cut))
 
     def _held_tail(self, site: ShardSite, cut: Cut) -> Level | None:
         """The tail as a level that is kept between reads; None when it is too long for that."""
@@ -130,7 +144,7 @@ class SnapshotReader:
         for entry in tails.entries(site, reached, cut.through) if reached < cut.through else ():
             fresh.append(entry)
             nbytes += entry.size
-            if nbytes > _TAKEN_BYTES:
+            if nbytes > min(_TAKEN_BYTES, self.core.env.limits.read_bytes):
                 if not tails.levels.extend(key, self.schema, fresh):
                     return None
                 fresh, nbytes = [], 0
@@ -139,21 +153,8 @@ class SnapshotReader:
         return tails.levels.view(key, self.schema, cut.through)
 
 
-def _tail_level(
-    tails: Tails, site: ShardSite, cut: Cut, after: int, last: int, schema: TableSchema
-) -> MemLevel:
-    batches = [
-        align_batch(batch, schema.wal)
-        for entry in live_entries(
-            tails.entries(site, after, last), cut.generation, keyed=bool(schema.primary_key)
-        )
-        for batch in entry.batches
-    ]
-    return MemLevel(batches, schema, site.env)
-
-
 @dataclass(frozen=True)
-class _LongTail:
+class _TailPiece:
     """A piece of a long tail, read when it is its turn: memory holds one piece at a time."""
 
     tails: Tails
@@ -179,4 +180,12 @@ class _LongTail:
         return self._load().lookup(keys, columns)
 
     def _load(self) -> MemLevel:
-        return _tail_level(self.tails, self.site, self.cut, self.after, self.last, self.schema)
+        entries = self.tails.entries(self.site, self.after, self.last)
+        batches = [
+            align_batch(batch, self.schema.wal)
+            for entry in live_entries(
+                entries, self.cut.generation, keyed=bool(self.schema.primary_key)
+            )
+            for batch in entry.batches
+        ]
+        return MemLevel(batches, self.schema, self.site.env)

@@ -92,8 +92,11 @@ class Store(Protocol):
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """`length` bytes from `start` on (fewer at the end of the object), or `ObjectMissing`."""
 
-    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
-        """The objects in the order asked for, fetched concurrently; None for a missing one."""
+    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
+        """The objects in the order asked for, fetched concurrently; None for a missing one.
+
+        Of each at most the `first` bytes, when given.
+        """
 
     def head(self, path: str) -> Meta | None:
         """The object's size, time and ETag, or None."""

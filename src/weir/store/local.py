@@ -185,12 +185,14 @@ class LocalStore:
         except OSError as error:
             raise self._failed(error, path) from error
 
-    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
         """One after the other: a read is faster than a hand-over to another thread."""
         found: list[bytes | None] = []
         for path in paths:
             try:
-                found.append(self.get(path).data)
+                found.append(
+                    self.get(path).data if first is None else self.get_range(path, 0, first)
+                )
             except ObjectMissing:
                 found.append(None)
         return found

@@ -79,10 +79,10 @@ class MemoryStore:
         """A slice."""
         return self.get(path).data[start : start + max(length, 0)]
 
-    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
         """One lookup each."""
         found = [self._shelf.blobs.get(self._lead + check(path)) for path in paths]
-        return [None if blob is None else blob.data for blob in found]
+        return [None if blob is None else blob.data[:first] for blob in found]
 
     def head(self, path: str) -> Meta | None:
         """One lookup."""

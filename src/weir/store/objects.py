@@ -165,9 +165,11 @@ class ObjStore:
             return b""
         raise StoreError(f"{self._uri}/{path}: the store refused bytes {start} to {start + length}")
 
-    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
         """One GET each, some at a time."""
-        return self._env.threads.map(self._try_get, list(paths), workers=_CONCURRENCY)
+        return self._env.threads.map(
+            lambda path: self._try_get(path, first), list(paths), workers=_CONCURRENCY
+        )
 
     def head(self, path: str) -> Meta | None:
         """One HEAD."""
@@ -226,9 +228,9 @@ class ObjStore:
             raise StoreError(f"{self._uri}: an object just written was not found; try again")
         return meta.last_modified
 
-    def _try_get(self, path: str) -> bytes | None:
+    def _try_get(self, path: str, first: int | None) -> bytes | None:
         try:
-            return self.get(path).data
+            return self.get(path).data if first is None else self.get_range(path, 0, first)
         except ObjectMissing:
             return None
 

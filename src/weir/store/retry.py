@@ -114,9 +114,9 @@ class RetryingStore:
         """Repeated."""
         return self._repeat("get_range", lambda: self.inner.get_range(path, start, length))
 
-    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
         """Repeated as a whole."""
-        return self._repeat("get_many", lambda: self.inner.get_many(paths))
+        return self._repeat("get_many", lambda: self.inner.get_many(paths, first=first))
 
     def head(self, path: str) -> Meta | None:
         """Repeated."""

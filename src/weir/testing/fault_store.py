@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from weir.env import SYSTEM, Env
@@ -190,15 +191,18 @@ class FaultStore:
         """See `Store`."""
         return self._call("get_range", [path], lambda: self.inner.get_range(path, start, length))
 
-    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+    def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
         """One `get` each, so that faults strike single objects."""
         found: list[bytes | None] = []
         for path in paths:
             try:
-                found.append(self.get(path).data)
+                found.append(self._call("get", [path], partial(self._beginning, path, first)))
             except ObjectMissing:
                 found.append(None)
         return found
+
+    def _beginning(self, path: str, first: int | None) -> bytes:
+        return self.inner.get(path).data if first is None else self.inner.get_range(path, 0, first)
 
     def head(self, path: str) -> Meta | None:
         """See `Store`."""

@@ -23,6 +23,7 @@ from weir.lake.manifest.shared_files import VERSIONS, borrowed_places
 from weir.log.site import ShardSite
 from weir.records.checkpoints import Scope, ShardPin
 from weir.store.api import Meta, ObjectExists, Store
+from weir.store.bounded import get_some
 from weir.types import Position, Version
 
 WORKERS: Final = 8
@@ -87,10 +88,13 @@ def lost_prefix(pin: ShardPin, last: Position, where: str) -> MissingEntry:
 
 
 def _entries(source: ShardSite, pin: ShardPin) -> Iterator[tuple[Position, bytes | None]]:
-    for first in range(pin.replay_after + 1, pin.wal_through + 1, CHUNK):
+    first = pin.replay_after + 1
+    while first <= pin.wal_through:
         wanted = [Position(p) for p in range(first, min(first + CHUNK, pin.wal_through + 1))]
-        found = source.wal.get_many([paths.wal_path(source.shard, p) for p in wanted])
-        yield from zip(wanted, found, strict=True)
+        where = [paths.wal_path(source.shard, p) for p in wanted]
+        found = get_some(source.wal, where, source.env.limits.read_bytes)
+        yield from zip(wanted, found, strict=False)
+        first += len(found)
 
 
 def _hole(source: ShardSite, pin: ShardPin, position: Position) -> MissingEntry:

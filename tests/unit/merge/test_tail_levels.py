@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from weir.env import SYSTEM
+from weir.env import SYSTEM, Env, Limits
 from weir.merge import tail_levels
 from weir.merge.levels import MemLevel
 from weir.read.reader import SnapshotReader
@@ -63,12 +63,11 @@ def test_only_what_is_new_is_read(table, monkeypatch):
         assert len(taken) - before - put_by_the_writer == 1
 
 
-def test_a_tail_too_large_to_be_held_is_read_in_pieces(table, monkeypatch):
-    monkeypatch.setattr(tail_levels, "HELD_BYTES", 2000)
+def test_a_tail_too_large_to_be_held_is_read_in_pieces(table):
     with table.shard(0).writer() as writer:
         for number in range(10):
             writer.put([{"id": number, "v": number}])
-        reader = weir.open(table.uri)
+        reader = weir.open(table.uri, env=Env(limits=Limits(read_bytes=2000)))
         for _ in range(2):
             assert reader.scan().count() == 10
             assert reader.get([7])["v"].to_pylist() == [7]
@@ -78,7 +77,7 @@ def test_a_tail_too_large_to_be_held_is_read_in_pieces(table, monkeypatch):
 
 
 def test_tails_are_dropped_when_all_together_are_too_large(table, monkeypatch):
-    monkeypatch.setattr(tail_levels, "ALL_BYTES", 1)
+    monkeypatch.setattr(tail_levels, "_READS_HELD", 0)
     with table.shard(0).writer() as writer:
         reader = weir.open(table.uri)
         for number in range(4):

@@ -16,9 +16,8 @@ still filling stays in the log, unless the shard is sealed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count, groupby
+from itertools import count
 from typing import Final
 
 from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
@@ -206,22 +205,20 @@ def _write_closed(
     replay = Replay(site, Manifests(site), claim, keyed=bool(core.record.primary_key))
     if replay.begins() is not None:
         return made, covered  # the next claim sets the numbers right (F-14)
-    waiting: tuple[Generation, list[WalEntry]] | None = None
-    for generation, entries in _by_generation(replay):
-        if waiting is not None:
-            made.append(_write(core, site, *waiting))
-            covered = Position(entries[0].position - 1)
-        waiting = (generation, entries)
-    if waiting is not None and manifest.status is Status.SEALED:
-        made.append(_write(core, site, *waiting))
+    filling: Generation | None = None
+    held: list[WalEntry] = []
+    # Memory holds the entries of one generation, a MemTable's worth (L-10).
+    for generation, entry in replay:
+        if filling is not None and generation != filling:
+            made.append(_write(core, site, filling, held))
+            covered = Position(entry.position - 1)
+            held = []
+        filling = generation
+        held.append(entry)
+    if filling is not None and manifest.status is Status.SEALED:
+        made.append(_write(core, site, filling, held))
         covered = Position(through)
     return made, covered
-
-
-def _by_generation(replay: Replay) -> Iterator[tuple[Generation, list[WalEntry]]]:
-    """Entries with rows, one generation at a time: memory holds one MemTable's worth."""
-    for generation, group in groupby(replay, key=lambda pair: pair[0]):
-        yield generation, [entry for _, entry in group]
 
 
 def _write(core: Core, site: ShardSite, generation: Generation, entries: list[WalEntry]) -> SsTable:

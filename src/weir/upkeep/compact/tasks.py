@@ -1,6 +1,7 @@
 """The tasks of a compaction: pure functions of the plan, in bounded memory, that commit nothing.
 
 Keeps
+  L-10 what is held of a log is bounded in bytes, also where the plan guessed wrong
   L-4  newest row of a key first, whatever slice or engine: the levels of the snapshot, in order
 A task that is run twice writes files twice; the result that arrives names one set of them.
 """
@@ -29,6 +30,8 @@ from weir.upkeep.tasks import Result, Run, Task
 
 HIT_ROWS: Final = 500_000
 """Keys found that are gathered before they are sifted."""
+WHOLE_READS: Final = 4
+"""What is folded in memory takes as much as so many reads, or is streamed after all."""
 CLUSTER_ROWS: Final = fold.ROWS_PER_FILE
 """Rows sorted at a time when clustering: a file's worth."""
 
@@ -39,7 +42,15 @@ def fold_whole(core: Core, task: Task) -> Result:
     base, schema = _base(reader), reader.schema
     levels = reader.levels()
     seen = no_keys(schema, levels)
-    batches = list(winners(levels, schema, core.env, seen=seen))
+    batches: list[pa.RecordBatch] = []
+    held = 0
+    for batch in winners(levels, schema, core.env, seen=seen):
+        batches.append(batch)
+        held += batch.nbytes
+        if held > WHOLE_READS * core.env.limits.read_bytes:
+            # A plan weighs a log by a few of its entries; what was held is let go of (L-10).
+            del batches
+            return fold_streamed(core, task)
     if not batches:
         return _result(fold.Changes(), 0, 0)
     rows = pa.Table.from_batches(batches)
@@ -91,11 +102,11 @@ def _piece_winners(
     """The rows of a piece that nothing newer replaces; memory holds the keys of the piece."""
     first, end = task["units"]
     schema = reader.schema
-    own: list[Scanned] = [reader.open_unit(unit) for unit in units[first:end]]
+    own: list[Scanned] = [*reader.open_units(units[first:end])]
     if task["within"] is not None:
         offset, limit = task["within"]
         own = [cast("LanceSsTable", level).part((offset, limit)) for level in own]
-    newer = [reader.open_unit(unit) for unit in units[:first]]
+    newer = reader.open_units(units[:first])
     rows = sum(level.rows for level in own)
     beaten = KeySet(key_type(schema), rows)
     if newer:

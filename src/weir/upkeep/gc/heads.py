@@ -16,6 +16,7 @@ from weir.log.floors import Floors
 from weir.log.site import ShardSite
 from weir.shard.tokens import Tokens
 from weir.store.api import ObjectMissing
+from weir.store.bounded import get_some
 from weir.types import Position, Version
 from weir.upkeep.gc.epochs import find_runs
 from weir.upkeep.gc.plan import Ages, Run, ShardState, replay_point
@@ -85,11 +86,14 @@ def record_tokens(site: ShardSite, positions: list[int]) -> None:
 
 
 def _tokens(site: ShardSite, positions: list[int]) -> Iterable[tuple[int, str, int]]:
-    where = [paths.wal_path(site.shard, Position(p)) for p in positions]
-    for position, path, data in zip(positions, where, site.wal.get_many(where), strict=True):
-        if data is not None:
-            entry = decode_entry(data, position=Position(position), path=path)
-            yield from ((position, app, number) for app, number in entry.tokens)
+    where = [(p, paths.wal_path(site.shard, Position(p))) for p in positions]
+    while where:
+        found = get_some(site.wal, [path for _, path in where], site.env.limits.read_bytes)
+        for (position, path), data in zip(where, found, strict=False):
+            if data is not None:
+                entry = decode_entry(data, position=Position(position), path=path)
+                yield from ((position, app, number) for app, number in entry.tokens)
+        where = where[len(found) :]
 
 
 def is_native(site: ShardSite, state: ShardState, ages: Ages) -> bool:
