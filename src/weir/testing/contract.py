@@ -149,6 +149,9 @@ def many_in_order(store: Store) -> None:
     wanted = [f"m/{i}" for i in reversed(range(32))]
     found = store.get_many(wanted)
     assert found == [None, None, *[str(i).encode() for i in reversed(range(30))]]
+    begun = store.get_many(wanted, first=1)
+    assert begun == [body and body[:1] for body in found]
+    assert store.get_many(wanted, first=9) == found
     sizes = [meta and meta.size for meta in store.head_many(wanted)]
     assert sizes == [None, None, *[len(str(i)) for i in reversed(range(30))]]
 
