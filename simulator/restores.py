@@ -13,6 +13,7 @@ from uuid import UUID
 from simulator.roles import final
 from simulator.scenarios import SHARD, TABLE, Role, Run
 from simulator.scheduler import Actor
+from simulator.steps import watched
 from simulator.truth import Rollback, State, Violation
 from weir.errors import WeirError
 from weir.making import open as open_table
@@ -80,7 +81,7 @@ def roll_back(run: Run, actor: Actor, table: Table, checkpoint: UUID) -> None:
             judge.rollback[actor.name] = Rollback(SHARD, state)
 
     run.note(actor, "restores")
-    report = restore(table.core, checkpoint, pause=begins)
+    report = restore(watched(table.core, "restore", begins), checkpoint)
     done = judge.rollback.pop(actor.name)
     if SHARD in report.shards:
         if not done.done:

@@ -60,8 +60,8 @@ MUTANTS = (
     Mutant(
         "probe after the claim",
         "src/weir/log/fence.py",
-        '        pause("claimed")\n',
-        '        pause("claimed")\n        position = _next_position(site, claimed, floors)\n',
+        '        site.env.failpoint("claim.claimed")\n',
+        "        position = _next_position(site, claimed, floors)\n",
         soak(8000, "fencing"),
         "F-1",
     ),
@@ -491,7 +491,7 @@ MUTANTS = (
     Mutant(
         "reshard seals late",
         "src/weir/upkeep/reshard.py",
-        "        _seal_all(core, old, pause)\n        state = _checkpoint(core, state)\n",
+        "        _seal_all(core, old)\n        state = _checkpoint(core, state)\n",
         "        state = _checkpoint(core, state)\n",
         soak(1500, "reshards"),
         "C-11",

@@ -250,6 +250,10 @@ class Limits:
     (L-10)."""
 
 
+def _go_on(_step: str) -> None:
+    """What a failpoint does outside of tests."""
+
+
 @dataclass(frozen=True)
 class Env:
     """What a process brings along: its clock, its randomness, its threads, its world."""
@@ -260,6 +264,9 @@ class Env:
     """The system's, which has no state that a fork or a restored machine would repeat (F-17)."""
     places: Places | None = None
     """None: a URI says where its store is."""
+    failpoint: Callable[[str], None] = _go_on
+    """Called at every step that a crash may come between, with its name ("compact.committed"):
+    where tests stop, kill or overtake an operation."""
     limits: Limits = field(default_factory=Limits)
     forks: Callable[[], int] = _forks
     """How many forks lie between this process and the one that began: another in each child."""

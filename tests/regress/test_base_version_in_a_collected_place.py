@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from simulator.keepers import ModelRunner
+from simulator.steps import watched
 from tests.support.one_shard import KEYED, lake_on, open_writer, site_on
 from tests.support.sim_table import core_on
 from weir.config import WriterConfig
@@ -117,7 +118,7 @@ def test_k1b_a_checkpoint_whose_base_is_being_cleaned_up_is_made_anew():
             target = Target(site.store, SYSTEM, [site], lake=lake, fence_ttl=0)
             collect(target, min_age=0, fence_retention=0)
 
-    made = create(handle.core, "durable", pause=look_at_the_tags)
+    made = create(watched(handle.core, "checkpoint", look_at_the_tags), "durable")
     assert before in lake.doomed
     store.delete([lake._path(version) for version in lake.doomed])
     assert made.base_version > before

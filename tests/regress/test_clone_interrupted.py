@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import CommitConflict
@@ -69,7 +70,7 @@ def test_c3_a_clone_taken_for_dead_does_not_become_ready_without_its_pin(parent,
             collect_impatiently(again(table))
 
     try:
-        clones.clone(again(table).core, place, made, pause=interfere)
+        clones.clone(watched(again(table).core, ("clone", "checkpoint"), interfere), place, made)
     except (CommitConflict, clones.CheckpointNotFound):
         assert read_lineage(clones.open_store(place)).state == "copying"
         again(table).clone(place, made)

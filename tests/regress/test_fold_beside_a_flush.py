@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.moments import SCHEMA, again, expect, make, put, rows
 from weir.config import WriterConfig
 from weir.errors import CommitConflict
@@ -62,7 +63,7 @@ def test_l2_a_fold_does_not_pass_entries_above_one_that_was_flushed_meanwhile(tm
 
         Manifests(site).update(change, epoch=writer.epoch)
 
-    compact(table.core, pause=publish_first)
+    compact(watched(table.core, "compact", publish_first))
     assert rows(again(table)) == expect((A, "a"), (B, "b"))
     writer.close()
     again(table).compact()

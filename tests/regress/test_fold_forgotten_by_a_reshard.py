@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import watched
 from weir.upkeep import reshard as resharding
 from weir.upkeep.compact.run import compact
 from weir.upkeep.exclusive import without_compaction
@@ -44,7 +45,7 @@ def table(tmp_path):
     made = weir.create(str(tmp_path / "t"), SCHEMA)
     put(made, 1, 2, 3)
     with pytest.raises(Died):
-        compact(made.core, pause=die_at("committed"))
+        compact(watched(made.core, "compact", die_at("committed")))
     return made
 
 

@@ -7,6 +7,7 @@ the log had left (S-3). Found by the simulator's moves.
 
 import pytest
 
+from simulator.steps import watched
 from tests.support.moments import again, expect, make, put, rows
 from weir.config import WriterConfig
 from weir.errors import SnapshotExpired
@@ -85,7 +86,7 @@ def test_s3_an_opener_that_lost_to_a_move_leaves_no_fence_in_the_old_store(tmp_p
                 put(other, B, "b")
 
     with pytest.raises(WalMoved):
-        claim_shard(late, pause=move)
+        claim_shard(watched(late, "claim", move))
     left = latest_record(table.core.store, shard).after
     assert late.store.head(paths.wal_path(shard, Position(left))) is not None
     assert late.store.head(paths.wal_path(shard, Position(left + 1))) is None

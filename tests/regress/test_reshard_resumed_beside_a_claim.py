@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import watched
 from weir.records.checkpoints import Checkpoint, Checkpoints, ShardPin
 from weir.routing.core import first_manifest
 from weir.store.memory import MemoryStore
@@ -48,7 +49,7 @@ def test_c11_an_interrupted_change_goes_on_although_a_compactor_died_meanwhile(
             raise Died
 
     with pytest.raises(Died):
-        reshard(table.core, weir.Bucket("id", 3), pause=die)
+        reshard(watched(table.core, "reshard", die), weir.Bucket("id", 3))
     with pytest.raises(Died):
         weir.open(table.uri).compact(engine=DeadRunner())
     report = reshard(weir.open(table.uri).core, weir.Bucket("id", 3), compact=False)

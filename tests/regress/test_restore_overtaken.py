@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import lance
 
+from simulator.steps import watched
 from tests.support.moments import again, expect, make, put, rows
 from weir.upkeep.restore import restore
 
@@ -24,5 +25,5 @@ def test_g12_a_restore_needs_nothing_that_only_it_knows_of(tmp_path):
             lance.dataset(table.uri).update_config({"somebody": "was here"})
             again(table).core.lake.cleanup_old_versions(timedelta(0))
 
-    restore(again(table).core, held, pause=go_on)
+    restore(watched(again(table).core, "restore", go_on), held)
     assert rows(again(table)) == expect((A, "a"))

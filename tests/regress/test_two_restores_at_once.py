@@ -4,6 +4,7 @@ it woke up: rows acknowledged since were gone, of a table that called itself who
 
 import pytest
 
+from simulator.steps import watched
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import CommitConflict
 from weir.upkeep.restore import restore
@@ -33,7 +34,7 @@ def test_a_restore_that_slept_through_another_one_stops(tmp_path, moment):
             again(table).compact(lease=0)
 
     with pytest.raises(CommitConflict):
-        restore(again(table).core, held, pause=meanwhile)
+        restore(watched(again(table).core, "restore", meanwhile), held)
     assert rows(again(table)) == expect((A, "a"), (C, "c"))
 
 
@@ -50,10 +51,10 @@ def test_a_restore_is_not_done_while_another_one_has_announced_its_rollback(tmp_
     def meanwhile(step):
         if step == "base":
             with pytest.raises(Asleep):
-                restore(again(table).core, held, pause=sleep)
+                restore(watched(again(table).core, "restore", sleep), held)
 
     with pytest.raises(CommitConflict):
-        restore(again(table).core, held, pause=meanwhile)
+        restore(watched(again(table).core, "restore", meanwhile), held)
     with caplog.at_level("WARNING", "weir"):
         again(table)
     assert "run it again" in caplog.text

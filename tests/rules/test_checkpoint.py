@@ -6,6 +6,7 @@ import uuid
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import SteppedClock, again, at_time, expect, make, put, rows
 from weir.env import Env
@@ -19,17 +20,19 @@ from weir.upkeep.pinning import closed_pins
 A, B, C = range(10), range(5, 20), range(15, 30)
 
 
-def collect_all(table, pause=lambda _step: None):
+def collect_all(table, hook=lambda _step: None):
     """Garbage collection with no slack at all: only what is referred to stays."""
     target = target_of(table.core)
-    report = collect(target, 0, 120, keep_first_entries=False, pause=pause)
+    report = collect(watched(target, "gc", hook), 0, 120, keep_first_entries=False)
     assert not report.errors, report.errors
     return report
 
 
 def steps_of(table, scope):
     seen = []
-    checkpoints.delete(table.core, checkpoints.create(table.core, scope=scope, pause=seen.append))
+    checkpoints.delete(
+        table.core, checkpoints.create(watched(table.core, "checkpoint", seen.append), scope=scope)
+    )
     return seen
 
 
@@ -65,7 +68,7 @@ def test_k1_collection_at_every_step_of_creation_never_takes_what_is_pinned(tmp_
                 table.compact()
                 collect_all(again(table))
 
-            made = checkpoints.create(table.core, scope=scope, pause=interfere)
+            made = checkpoints.create(watched(table.core, "checkpoint", interfere), scope=scope)
             wanted = dict(seen)
             if step in ("pinned", "announced", "tagged"):
                 # Collection was faster, or saw the record: either way one of the two gave way.
@@ -94,7 +97,7 @@ def test_k1b_a_checkpoint_made_at_every_step_of_collection_is_kept(tmp_path):
                 if len(seen) == n + 1:
                     made.append(again(table).checkpoint(scope="durable"))
 
-            collect_all(again(table), pause=interfere)
+            collect_all(again(table), hook=interfere)
             steps = steps or seen
             if not made:
                 break
@@ -124,7 +127,7 @@ def test_k1b_a_floor_raised_before_the_record_makes_the_checkpoint_start_over(tm
                 writer.flush()
                 Floors(table.core.beside(shard.id)).raise_to("manifest", versions[0])
 
-        made = checkpoints.create(table.core, scope="durable", pause=pass_it)
+        made = checkpoints.create(watched(table.core, "checkpoint", pass_it), scope="durable")
         assert made.shards[0].manifest_version > versions[0]
         assert [c.id for c in Checkpoints(table.core.store).all(pending=True)] == [made.id]
         assert list(table.core.lake.protected_versions()) == [made.base_tag]
@@ -419,7 +422,7 @@ def test_k6_a_compactor_at_every_point_loses_and_doubles_nothing(tmp_path):
                     writer.flush()
                     table.compact()
 
-            made = checkpoints.create(table.core, scope="durable", pause=fold)
+            made = checkpoints.create(watched(table.core, "checkpoint", fold), scope="durable")
             wanted = expect((A, f"a{n}"), (B, f"b{n}"))
             assert rows(table, checkpoint=made) == wanted
             assert table.scan(checkpoint=made).count() == len(wanted)
@@ -460,7 +463,7 @@ def test_k6_a_base_that_moved_while_the_shards_were_pinned_is_not_taken(tmp_path
                 writer.flush()
                 table.compact()
 
-        made = checkpoints.create(again(table).core, scope="durable", pause=fold)
+        made = checkpoints.create(watched(again(table).core, "checkpoint", fold), scope="durable")
         assert rows(table, checkpoint=made) == expect((A, "later"))
         assert made.shards[0].wal_through >= later[0], "a row past T is seen"
 

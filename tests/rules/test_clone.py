@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import SCHEMA, again, at_time, expect, make, put, rows, wipe
 from weir.errors import CorruptEntry, InvalidInput, MissingEntry
@@ -92,7 +93,7 @@ def test_c1_pins_are_there_before_anything_can_be_read(tmp_path):
             else:
                 raise MissingEntry("not finished")
 
-    clones.clone(table.core, str(tmp_path / "copy"), made, pause=look)
+    clones.clone(watched(table.core, ("clone", "checkpoint"), look), str(tmp_path / "copy"), made)
     known = dict(seen)
     assert known["begun"] == []
     assert known["base"] == [False]  # pinned, with a lifetime
@@ -177,7 +178,9 @@ def test_c3_ten_failed_clones_leave_no_immortal_pin(tmp_path):
                 raise Stop
 
         with pytest.raises(Stop):
-            clones.clone(table.core, str(tmp_path / f"copy{n}"), made, pause=stop)
+            clones.clone(
+                watched(table.core, ("clone", "checkpoint"), stop), str(tmp_path / f"copy{n}"), made
+            )
     assert any(c.owner for c in table.checkpoints())
     assert clones.reclaimable_pins(table.core) == []  # within the grace a retry may come
     now = [table.core.store.now() + 90_000]
@@ -199,7 +202,7 @@ def test_c3_discard_removes_pins_first_and_objects_second(tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        clones.clone(table.core, target, made, pause=stop)
+        clones.clone(watched(table.core, ("clone", "checkpoint"), stop), target, made)
     clones.discard(target)
     clones.discard(target)
     assert [c.id for c in table.checkpoints()] == [made.id]
@@ -550,7 +553,9 @@ def test_c14_a_clone_that_is_not_finished_holds_everything(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        clones.clone(table.core, str(tmp_path / "copy"), made, pause=stop)
+        clones.clone(
+            watched(table.core, ("clone", "checkpoint"), stop), str(tmp_path / "copy"), made
+        )
     table.delete_checkpoint(made)
     for _ in range(2):
         collect(target_of(again(table).core), 0, 120, keep_first_entries=False)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import watched
 from weir.errors import CommitConflict
 from weir.lake import fold_commit
 from weir.lake.base import fold
@@ -116,7 +117,7 @@ def test_l4_death_after_any_step_is_completed_by_the_next_run(
     table = make(tmp_path, keyed=keyed)
     model = fill(table, keyed=keyed)
     with pytest.raises(Died):
-        compact(table.core, pause=dies_at(step))
+        compact(watched(table.core, "compact", dies_at(step)))
     # L-5: in the middle of it all every reader sees every row once.
     other = weir.open(table.uri)
     assert rows_of(other) == model
@@ -147,7 +148,7 @@ def test_l5_an_append_only_row_is_never_read_twice(tmp_path: Path, step: str) ->
             seen.append((now, rows_of(reader)))
             pinned.append(reader.checkpoint(scope="durable", name=now))
 
-    compact(table.core, pause=look)
+    compact(watched(table.core, "compact", look))
     assert seen == [(step, model)]
     # What a checkpoint pinned in that moment reads the same for ever.
     put(table, {100: "late"})
@@ -163,7 +164,7 @@ def test_l7_without_the_note_rows_are_read_twice(
     model = fill(table, keyed=False)
     monkeypatch.setattr(fold_commit, "with_note", lambda schema, _folded: schema)
     with pytest.raises(Died):
-        compact(table.core, pause=dies_at("committed"))
+        compact(watched(table.core, "compact", dies_at("committed")))
     assert rows_of(weir.open(table.uri)).total() == 2 * model.total()
 
 
@@ -177,10 +178,10 @@ def test_l4_a_fenced_compactor_cannot_talk_over_its_successor(tmp_path: Path) ->
         # when the first goes on to commit.
         if now == "written":
             with pytest.raises(Died):
-                compact(second.core, lease=0, pause=dies_at("committed"))
+                compact(watched(second.core, "compact", dies_at("committed")), lease=0)
 
     with pytest.raises(CommitConflict):
-        compact(table.core, pause=late)
+        compact(watched(table.core, "compact", late))
     assert rows_of(weir.open(table.uri)) == model
     compact(second.core, lease=0)
     assert in_base(table) == rows_of(table) == model
@@ -197,7 +198,7 @@ def test_l4_of_two_at_once_one_wins(tmp_path: Path, keyed: bool) -> None:
         if now == "planned":
             reports.append(compact(other.core))
 
-    report = compact(table.core, pause=meanwhile)
+    report = compact(watched(table.core, "compact", meanwhile))
     assert reports[0].skipped
     assert reports[0].job is None
     assert report.job is not None
@@ -218,7 +219,7 @@ def test_l4_a_compactor_that_was_replaced_changes_nothing(
             compact(other.core, lease=0)
 
     with pytest.raises(CommitConflict):
-        compact(table.core, pause=replaced)
+        compact(watched(table.core, "compact", replaced))
     assert rows_of(weir.open(table.uri)) == in_base(table) == model
     assert all(not shard.manifest().sstables for shard in table.shards())
 
@@ -236,7 +237,7 @@ def test_l4_history_needed_by_an_unfinished_job_is_kept(tmp_path: Path) -> None:
     table = make(tmp_path)
     fill(table, keyed=True)
     with pytest.raises(Died):
-        compact(table.core, pause=dies_at("committed"))
+        compact(watched(table.core, "compact", dies_at("committed")))
     kept = keep_base_from(table.core.store)
     latest = Jobs(table.core.store).latest()
     assert latest is not None
@@ -250,7 +251,7 @@ def test_l4_history_cleaned_up_by_others_doubles_nothing(tmp_path: Path) -> None
     table = make(tmp_path, keyed=False)
     model = fill(table, keyed=False)
     with pytest.raises(Died):
-        compact(table.core, pause=dies_at("committed"))
+        compact(watched(table.core, "compact", dies_at("committed")))
     lance.dataset(table.uri).update_config({"other": "tool"})
     from datetime import timedelta
 
@@ -527,7 +528,7 @@ def test_l6_a_writer_that_claims_meanwhile_keeps_its_log(tmp_path: Path, mode: b
             with weir.open(table.uri).shard(0).writer(config) as writer:
                 writer.put([{"id": 2, "v": "newer"}])
 
-    report = compact(table.core, pause=claims)
+    report = compact(watched(table.core, "compact", claims))
     assert any("claimed" in note for note in report.notes)
     assert mode or table.shard(0).manifest().replay_after == kept
     assert rows_of(table) == Counter({(1, "a"): 1, (2, "newer"): 1})

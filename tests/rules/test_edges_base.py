@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import watched
 from weir.env import Env
 from weir.errors import CommitConflict, WeirError
 from weir.routing.core import Core
@@ -84,7 +85,7 @@ def test_l7_a_fold_is_known_although_others_rewrite_its_files(
         assert rows_of(reader) == model
         pinned.append(reader.checkpoint(scope="durable", name="between"))
 
-    compact(table.core, pause=at("committed", look))
+    compact(watched(table.core, "compact", at("committed", look)))
     assert rows_of(table) == rows_of(table, freshness="base") == model
     put(table, {100: "late"})
     table.compact()
@@ -103,7 +104,7 @@ def test_l7_what_a_fold_says_of_itself_outlives_a_dropped_column(tmp_path: Path)
         drop_a_column(table)
         assert weir.open(table.uri).scan().to_table().num_rows == 10
 
-    compact(table.core, pause=at("committed", look))
+    compact(watched(table.core, "compact", at("committed", look)))
     assert table.scan().to_table().num_rows == 10
 
 
@@ -151,7 +152,7 @@ def test_l8_a_stranger_between_plan_and_commit_never_doubles_a_key(
     table.compact()
     put(table, {**dict.fromkeys(range(8), "new"), 50: "new"})
     try:
-        compact(table.core, pause=at(step, lambda: STRANGERS[stranger](table)))
+        compact(watched(table.core, "compact", at(step, lambda: STRANGERS[stranger](table))))
     except CommitConflict:
         compact(weir.open(table.uri).core, lease=0)
     base = rows_of(table, freshness="base")
@@ -188,7 +189,7 @@ def test_l8_a_stranger_never_doubles_append_only_rows(tmp_path: Path) -> None:
         lance.write_dataset(one(99, "stranger"), table.uri, mode="append")
         rewrite_files(table)
 
-    compact(table.core, pause=at("written", meddle))
+    compact(watched(table.core, "compact", at("written", meddle)))
     assert rows_of(table) == rows_of(table, freshness="base") == model
 
 
@@ -217,7 +218,7 @@ def test_l8_a_base_rolled_back_in_the_middle_is_planned_anew(tmp_path: Path) -> 
         lance.dataset(table.uri, version=before).restore()
 
     with pytest.raises(CommitConflict, match="rolled back"):
-        compact(table.core, pause=at("written", back))
+        compact(watched(table.core, "compact", at("written", back)))
     compact(weir.open(table.uri).core, lease=0)
     assert rows_of(table) == Counter({(2, "two"): 1})
 
@@ -231,7 +232,7 @@ def test_l8_an_overwritten_base_is_not_folded_into(tmp_path: Path) -> None:
         lance.write_dataset(plain, table.uri, mode="overwrite")
 
     with pytest.raises(WeirError, match="overwr"):
-        compact(table.core, pause=at("written", overwrite))
+        compact(watched(table.core, "compact", at("written", overwrite)))
     assert lance.dataset(table.uri).to_table().to_pylist() == plain.to_pylist()
 
 

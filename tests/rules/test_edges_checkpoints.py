@@ -6,6 +6,7 @@ import threading
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.moments import SCHEMA, again, expect, make, put, rows
 from weir.errors import CommitConflict, FencedError, WeirError
 from weir.upkeep import checkpoint as checkpoints
@@ -104,14 +105,19 @@ def test_k10_a_checkpoint_beside_a_reshard_is_of_before_or_after_it(tmp_path, sc
         met.append(name)
         # Dies after the routing changed, before it tells the base: whose version says nothing.
         with pytest.raises(Dead):
-            reshard(again(table).core, weir.Bucket("id", 3), compact=False, pause=dead_at("routed"))
+            reshard(
+                watched(again(table).core, "reshard", dead_at("routed")),
+                weir.Bucket("id", 3),
+                compact=False,
+            )
         with again(table).writer() as writer:
             put(writer, OLD, "new")
 
-    held = checkpoints.create(table.core, scope=scope, pause=step)
+    core = watched(table.core, "checkpoint", step)
+    held = checkpoints.create(core, scope=scope)
     assert met
-    routed = {r.shard for r in table.core.record.routing}
-    assert held.routing_version == table.core.record.routing_version
+    routed = {r.shard for r in core.record.routing}
+    assert held.routing_version == core.record.routing_version
     assert routed <= {pin.shard for pin in held.shards}
     copy = again(table).clone(str(tmp_path / "copy"), checkpoint=held)
     assert rows(copy) == expect((OLD, "new"))

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.moments import again, at_time, expect, make, put, rows
 from weir.errors import InvalidInput
 from weir.upkeep import clone as clones
@@ -62,7 +63,9 @@ def test_c15_a_clone_on_a_disk_that_is_not_mounted_keeps_its_files(parent, tmp_p
                 raise Stop
 
         with pytest.raises(Stop):
-            clones.clone(make(tmp_path / "other", 1).core, str(place), pause=stop)
+            clones.clone(
+                watched(make(tmp_path / "other", 1).core, ("clone", "checkpoint"), stop), str(place)
+            )
     rewrite(parent)
     report = collect_later(parent)
     shutil.rmtree(place, ignore_errors=True)
@@ -100,7 +103,7 @@ def test_c15_a_clone_that_let_go_itself_is_believed(parent, tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        clones.clone(parent.core, str(place), pause=stop)
+        clones.clone(watched(parent.core, ("clone", "checkpoint"), stop), str(place))
     (pin,) = held(parent)
     assert clones.reclaimable_pins(parent.core) == [], "a retry may come"
     later = at_time(again(parent), [parent.core.store.now() + LATER])
@@ -116,6 +119,7 @@ def test_c3_a_clone_that_never_became_ready_is_let_go_by_its_lifetime(parent, tm
     class Stop(Exception):
         pass
 
+    made = parent.checkpoint(scope="durable")
     for number, step in enumerate(["begun", "announced", "confirmed", "base"]):
 
         def stop(at, step=step):
@@ -124,8 +128,8 @@ def test_c3_a_clone_that_never_became_ready_is_let_go_by_its_lifetime(parent, tm
 
         place = tmp_path / f"copy{number}"
         with pytest.raises(Stop):
-            clones.clone(parent.core, str(place), pause=stop)
+            clones.clone(watched(parent.core, ("clone", "checkpoint"), stop), str(place), made)
         shutil.rmtree(place)
     collect_later(parent)
     collect_later(parent)
-    assert held(parent) == []
+    assert [pin for pin in held(parent) if pin.owner] == []

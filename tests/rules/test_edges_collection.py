@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.moments import again, expect, make, put, rows, wipe
 from weir.format import paths
 from weir.upkeep.gc.collect import collect, plan, target_of
@@ -106,11 +107,14 @@ def test_s8_a_store_that_was_given_away_after_the_plan_is_left_alone(tmp_path, m
     else:
         given = []
         report = collect(
-            target_of(again(table).core),
+            watched(
+                target_of(again(table).core),
+                "gc",
+                lambda step: given.append(give_away()) if step == "pinned" else None,
+            ),
             0,
             120,
             kinds=["wal"],
-            pause=lambda step: given.append(give_away()) if step == "pinned" else None,
         )
         other, before = given[0]
         assert report.kind("wal").deleted == 0

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.rules.test_edges_base import Rows, make, put, rewrite_files, rows_of, upsert
 from tests.support.dying import Life, die_at_every_write
 from weir.errors import CommitConflict, FencedError
@@ -148,7 +149,7 @@ def test_l9_a_load_is_refused_while_a_compaction_holds_older_rows(tmp_path: Path
                 fold_older(weir.open(table.uri).core)
             refused.append(str(error.value))
 
-    compact(table.core, pause=load)
+    compact(watched(table.core, "compact", load))
     assert refused
     fold_older(table.core)
     assert rows_of(table, freshness="base") == old

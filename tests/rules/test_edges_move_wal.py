@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import InvalidInput, WalStoreMismatch
@@ -129,7 +130,7 @@ def test_s8_a_move_that_was_interrupted_goes_on_where_it_stopped(tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        move_wal(again(table).core, str(tmp_path / "w2"), pause=stop)
+        move_wal(watched(again(table).core, "move", stop), str(tmp_path / "w2"))
     found = again(table)
     assert found.wal_uri == str(tmp_path / "w2")
     assert found.stats().moving or len(places(table)) == 1

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.tables import count_requests
 from weir.config import WriterConfig
 from weir.format import paths
@@ -94,7 +95,7 @@ def test_f13_an_open_that_a_newer_one_overtook_names_its_position(table: weir.Ta
             claim_shard(site)
 
     with pytest.raises(weir.FencedError) as fenced:
-        claim_shard(site, pause=overtake)
+        claim_shard(watched(site, "claim", overtake))
     named(fenced.value, table, 1)
 
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import CorruptEntry, InvalidInput, StoreDenied
 from weir.format import paths
@@ -196,7 +197,7 @@ def test_g13_discarding_a_failed_clone_stays_in_its_own_folders(tmp_path):
             raise RuntimeError(step)
 
     with pytest.raises(RuntimeError):
-        clones.clone(table.core, str(target), pause=die)
+        clones.clone(watched(table.core, ("clone", "checkpoint"), die), str(target))
     Path(target, "_weir", "staging").symlink_to(tmp_path / "outside")
     with pytest.raises(StoreDenied, match="link"):
         clones.discard(str(target))
@@ -380,7 +381,9 @@ def test_g13_a_clone_lets_go_of_its_own_pins_only(tmp_path, how):
             raise RuntimeError(step)
 
     with contextlib.suppress(RuntimeError):
-        clones.clone(parent.core, str(tmp_path / "t"), deep=deep, pause=die)
+        clones.clone(
+            watched(parent.core, ("clone", "checkpoint"), die), str(tmp_path / "t"), deep=deep
+        )
     store = open_store(str(tmp_path / "t"))
     lineage = read_lineage(store)
     hostile = dataclasses.replace(lineage, pins=(ParentPin(other.uri, kept.id),))

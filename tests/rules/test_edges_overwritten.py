@@ -13,6 +13,7 @@ import pytest
 from lance.dataset import Index, LanceOperation
 
 import weir
+from simulator.steps import watched
 from tests.rules.test_edges_base import make, one, put, rows_of
 from weir.cli.doctor import _table as findings
 from weir.errors import CorruptEntry
@@ -102,5 +103,5 @@ def test_l8_an_index_dropped_in_the_middle_of_a_compaction_stops_it(tmp_path: Pa
             drop_index(table)
 
     with pytest.raises(CorruptEntry, match="MemWAL index is gone"):
-        compact(table.core, pause=meddle)
+        compact(watched(table.core, "compact", meddle))
     assert lance.dataset(table.uri).count_rows() == 0, "nothing was folded"

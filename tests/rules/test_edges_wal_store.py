@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.moments import again, expect, make, put, rows, wipe
 from weir.errors import CorruptEntry, FencedError, MissingEntry, WalStoreMismatch
 from weir.format import paths
@@ -387,13 +388,12 @@ def test_f1_a_first_open_beside_another_one_ends_with_one_log(tmp_path, step, pl
             put(rival[0], A, "a")
 
     writer = open_writer(
-        core.wal_stores,
+        watched(core, "move", claim).wal_stores,
         shard,
         core.wanted_wal,
         schema=core.schema(),
         lake=core.lake,
         config=weir.WriterConfig(),
-        pause=claim,
     )
     put(writer, B, "b")
     with pytest.raises(FencedError):

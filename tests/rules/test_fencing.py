@@ -7,6 +7,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
+from simulator.steps import watched
 from tests.support.shards import Bench
 from weir.errors import (
     CommitConflict,
@@ -192,7 +193,7 @@ def test_f4_the_fence_is_validated_whatever_happened_while_opening(
             claim_shard(bench.site)
 
     try:
-        claim = claim_shard(bench.site, pause=disturb)
+        claim = claim_shard(watched(bench.site, "claim", disturb))
     except FencedError:
         claim = None
     manifest = bench.manifests().require()
@@ -218,7 +219,7 @@ def test_f5_an_entry_landing_while_we_open_is_replayed(bench: Bench) -> None:
         if step == "claimed":
             old.append(bench.rows(7))
 
-    claim = claim_shard(bench.site, pause=land)
+    claim = claim_shard(watched(bench.site, "claim", land))
     assert claim.epoch == 2
     ids = [
         i

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from simulator.steps import watched
 from tests.support.shards import Bench
 from weir.env import SYSTEM
 from weir.errors import CommitConflict, FencedError, InvalidInput, SnapshotExpired, StoreError
@@ -250,7 +251,7 @@ def test_g4_folders_are_listed_before_the_manifest_is_read(place: Place) -> None
             place.flush(2)
 
     place.folder("00000001_gen_1")
-    collect(place.target(), 0, "7d", pause=publish)
+    collect(watched(place.target(), "gc", publish), 0, "7d")
     assert place.folders() == ["00000001_gen_1", "00000002_gen_2"]
 
 
@@ -264,7 +265,7 @@ def test_g5_a_fold_that_ends_while_we_collect_loses_nothing(place: Place) -> Non
             if at == step:
                 p.lake.compacted = {p.shard: 1}
 
-        collect(p.target(), 0, "7d", pause=fold)
+        collect(watched(p.target(), "gc", fold), 0, "7d")
         latest = p.manifests().require()
         assert {t.path for t in latest.sstables} <= set(p.folders())
 
@@ -292,7 +293,7 @@ def test_a_restore_during_collection_keeps_what_it_names_again(place: Place) -> 
                 )
                 p.record(2, deleted=True)
 
-        collect(p.target(), 0, "7d", pause=restore)
+        collect(watched(p.target(), "gc", restore), 0, "7d")
         assert p.folders() == ["00000001_gen_1"], step
 
 
@@ -539,7 +540,7 @@ def test_g12_two_collectors_at_once_and_a_missing_object_are_fine(place: Place) 
             steps.append(step)
             assert other.gc().ok
 
-    assert collect(place.target(), 0, "7d", pause=meanwhile).ok
+    assert collect(watched(place.target(), "gc", meanwhile), 0, "7d").ok
     assert steps
     assert place.positions() == [1, 3, 8]
 

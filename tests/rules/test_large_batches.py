@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.spark import SCHEMA, in_weir, make_table, once, put
 from weir.log.site import ShardSite
 from weir.shard.load import Load
@@ -59,7 +60,7 @@ def at(
 
     def dying(self: Load, *args: object, **kwargs: object) -> None:
         init(self, *args, **kwargs)  # type: ignore[arg-type]
-        self.pause = pause
+        self._appender.site = watched(self._appender.site, "load", pause)
 
     monkeypatch.setattr(Load, "__init__", dying)
 

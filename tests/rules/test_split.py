@@ -7,6 +7,7 @@ import lance
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import SCHEMA, SteppedClock, again, expect, make, put, rows
 from weir.env import Env
@@ -137,7 +138,7 @@ def test_c11_writes_in_flight_at_the_seal_are_replayed_or_follow(tmp_path):
         if step == "made":
             put(slow, B, "b")  # before the seal: in the old shard, and acknowledged
 
-    resharding.reshard(table.core, weir.Bucket("id", 2), pause=meanwhile)
+    resharding.reshard(watched(table.core, "reshard", meanwhile), weir.Bucket("id", 2))
     put(slow, C, "c")  # fenced and sealed under it: it follows the new routing
     slow.close()
     assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
@@ -233,7 +234,7 @@ def test_resharding_to_what_is_there_changes_nothing_and_two_at_once_are_refused
             raise Stop
 
     with pytest.raises(Stop):
-        resharding.reshard(table.core, weir.Bucket("id", 4), pause=stop)
+        resharding.reshard(watched(table.core, "reshard", stop), weir.Bucket("id", 4))
     with pytest.raises(InvalidInput, match="not finished"):
         again(table).reshard(weir.Bucket("id", 8))
     again(table).reshard(weir.Bucket("id", 4))
@@ -255,7 +256,7 @@ def test_c11_a_put_waits_for_a_dead_reshard_no_longer_than_asked_and_says_what_t
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            resharding.reshard(again(table).core, weir.Bucket("id", 4), pause=die)
+            resharding.reshard(watched(again(table).core, "reshard", die), weir.Bucket("id", 4))
         with pytest.raises((SealedShard, FencedError, weir.PartialWrite)) as waited:
             writer.put([{"id": i, "v": "b"} for i in A], timeout=0)
         errors = getattr(waited.value, "failures", {0: waited.value}).values()
@@ -369,7 +370,7 @@ def test_restore_survives_the_marks_of_a_compactor_that_slept(tmp_path):
             table.restore(made)
 
     with pytest.raises(weir.CommitConflict):
-        compact(sleeper.core, pause=restore)
+        compact(watched(sleeper.core, "compact", restore))
     assert rows(again(table)) == expect((A, "a"))
     again(table).compact(lease=0)
     assert rows(again(table)) == expect((A, "a"))

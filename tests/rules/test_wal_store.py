@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 import weir
+from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import again, expect, make, put, rows, wipe
 from weir.errors import MissingEntry, WalStoreMismatch
@@ -243,13 +244,12 @@ def test_s3_a_claim_in_the_middle_of_a_move_wins_or_follows(tmp_path, step):
     core = mover.core
     try:
         opened = open_writer(
-            core.wal_stores,
+            watched(core, "move", claim).wal_stores,
             shard,
             core.wanted_wal,
             schema=core.schema(),
             lake=core.lake,
             config=weir.WriterConfig(),
-            pause=claim,
         )
     except weir.FencedError:
         opened = None

@@ -16,7 +16,6 @@ fence above ours.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from weir.durations import Duration
@@ -70,7 +69,6 @@ def claim_shard(
     *,
     fence_ttl: Duration | None = None,
     announces: bool = False,
-    pause: Callable[[str], None] = lambda _step: None,
 ) -> Claim:
     """Become the only writer of the shard; every older writer is fenced when this returns.
 
@@ -78,7 +76,7 @@ def claim_shard(
     `UnknownOutcome` (the store never answered), and `InvalidInput` for a `fence_ttl` above the
     table's, with nothing claimed. `announces` promises that no entry will be tagged above those in
     the log before the manifest says so (F-14). Seventeen requests in nine round trips, six of
-    them probes for the end of the log; `pause` is called with the name of each step, for tests.
+    them probes for the end of the log.
     """
     lifetime = proof_lifetime(site, fence_ttl)
     manifests = manifests or Manifests(site)
@@ -86,14 +84,14 @@ def claim_shard(
         current, floors = manifests.latest_with_floors()
         position = _next_position(site, current, floors)
         current = _require_not_ahead(site, manifests, current, Position(position - 1))
-        pause("probed")
+        site.env.failpoint("claim.probed")
         try:
             claimed = manifests.claim(current, announces=announces)
         except CommitConflict as conflict:
             log.info("claim.again shard=%s reason=%s", site.shard, conflict)
             continue
-        pause("claimed")
-        claim = _fence(site, manifests, claimed, position, floors, pause)
+        site.env.failpoint("claim.claimed")
+        claim = _fence(site, manifests, claimed, position, floors)
         return replace(claim, fence_ttl=lifetime)
     raise CommitConflict(
         f"{site}: lost {CLAIM_ATTEMPTS} races for the epoch; several processes are opening the "
@@ -145,13 +143,12 @@ def _fence(
     claimed: ShardManifest,
     position: Position,
     floors: FloorValues,
-    pause: Callable[[str], None],
 ) -> Claim:
     epoch = Epoch(claimed.writer_epoch)
     # Before the fence: one in a store that the log has left would be taken for its tip by whoever
     # has not heard of the move yet, and the position be marked as used (S-3, F-6).
     settle(site, epoch, floors)
-    pause("settled")
+    site.env.failpoint("claim.settled")
     if claimed.replay_after >= position:  # the old writer flushed between our probe and our claim
         position = _next_position(site, claimed, floors)
     for _ in range(FENCE_ATTEMPTS):
@@ -170,7 +167,7 @@ def _fence(
             ) from lost
     else:
         raise CommitConflict(f"{site}: no free position found after {FENCE_ATTEMPTS} tries")
-    pause("fenced")
+    site.env.failpoint("claim.fenced")
     began = Moment.now(site.env.clock, stored)
     current, floors = manifests.latest_with_floors()
     _validate(site, manifests, current or claimed, floors, epoch, position)

@@ -156,7 +156,7 @@ class WalStores:
         `fence_ttl` gives the table's own setting, the bound of every writer's (G-7b).
         """
         self._table = table
-        self._env = env
+        self.env = env
         self._open_wal = open_wal
         self._fence_ttl = fence_ttl
         self._lock = env.threads.lock()
@@ -235,7 +235,7 @@ class WalStores:
             self.store,
             wal or self.store,
             shard,
-            self._env,
+            self.env,
             record.store_id,
             record.after,
             self._fence_ttl(),

@@ -58,7 +58,6 @@ OPEN_ATTEMPTS: Final = 8
 UNCLAIMED: Final = Epoch(0)
 """The epoch of a shard that nobody claimed yet: its log is empty, wherever it is."""
 
-Pause = Callable[[str], None]
 Wanted = Callable[[WalRecord], str | None]
 """Where the log should be, given where it is recorded."""
 
@@ -72,7 +71,6 @@ def open_writer(
     lake: Lake,
     config: WriterConfig,
     belongs: Belongs | None = None,
-    pause: Pause = lambda _step: None,
 ) -> ShardWriter:
     """A writer whose log is at `wanted(recorded)`.
 
@@ -83,9 +81,7 @@ def open_writer(
     """
     for _ in range(OPEN_ATTEMPTS):
         try:
-            site = _site(
-                stores, shard, wanted, schema=schema, lake=lake, config=config, pause=pause
-            )
+            site = _site(stores, shard, wanted, schema=schema, lake=lake, config=config)
             return ShardWriter.open(site, schema=schema, lake=lake, config=config, belongs=belongs)
         except (WalMoved, Overtaken) as moved:
             log.info("shard.open.again shard=%s reason=%s", shard, moved)
@@ -105,7 +101,6 @@ def move_log(
     schema: TableSchema,
     lake: Lake,
     config: WriterConfig,
-    pause: Pause = lambda _step: None,
 ) -> ShardSite:
     """The shard with its log at `target`, moved there if it was elsewhere (S-3).
 
@@ -114,9 +109,7 @@ def move_log(
     """
     for _ in range(OPEN_ATTEMPTS):
         try:
-            return _site(
-                stores, shard, lambda _at: target, schema, lake=lake, config=config, pause=pause
-            )
+            return _site(stores, shard, lambda _at: target, schema, lake=lake, config=config)
         except (WalMoved, Overtaken) as moved:
             log.info("wal.move.again shard=%s reason=%s", shard, moved)
             stores.forget(shard)
@@ -133,33 +126,32 @@ def _site(
     schema: TableSchema,
     lake: Lake,
     config: WriterConfig,
-    pause: Pause,
 ) -> ShardSite:
     record = latest_record(stores.store, shard)
     target = wanted(record)
     try:
         site = stores.resolve(shard, record)
     except (WalStoreMismatch, StoreError) as lost:
-        return _take_over(stores, shard, record, target, lost, pause)
+        return _take_over(stores, shard, record, target, lost)
     if target == record.uri or site.wal is stores.at(target):
         return site
     _id_for(stores, shard, target)
     current = Manifests(site).latest()
     if current is not None and current.writer_epoch == UNCLAIMED:
         try:
-            return _switch(stores, Manifests(site), target, UNCLAIMED, pause)
+            return _switch(stores, Manifests(site), target, UNCLAIMED)
         except FencedError as claimed:
             raise WalMoved(f"{site}: somebody was faster to open it: {claimed}") from claimed
     # Trusts its ownership no longer than the caller's own writer may (G-7b).
     flushing = replace(config, enable_memtable=True, index_configs=())
     with ShardWriter.open(site, schema=schema, lake=lake, config=flushing) as old:
-        pause("claimed")
+        stores.env.failpoint("move.claimed")
         flushed = old.flush()
         # P-6: while the log can still be read where it is.
         Tokens(site).recover(None, epoch=old.epoch, through=flushed.replay_after)
-        pause("flushed")
+        stores.env.failpoint("move.flushed")
         manifests = Manifests(site)
-        return _switch(stores, manifests, target, old.epoch, pause)
+        return _switch(stores, manifests, target, old.epoch)
 
 
 def _take_over(
@@ -168,7 +160,6 @@ def _take_over(
     record: WalRecord,
     target: str | None,
     lost: Exception,
-    pause: Pause,
 ) -> ShardSite:
     """S-2: go on without the recorded store, if nothing was left in it."""
     if target == record.uri and (
@@ -180,14 +171,14 @@ def _take_over(
     current, floors = manifests.latest_with_floors()
     _require_closed(manifests, record, target, floors, lost)
     claimed = manifests.claim(current)
-    pause("claimed")
+    stores.env.failpoint("move.claimed")
     # Again, now that R is ours: a living writer marks its first row, then looks for a claim.
     _, floors = manifests.latest_with_floors()
     _require_closed(manifests, record, target, floors, lost)
     log.warning("wal.lost shard=%s uri=%s: nothing was left in it", shard, record.uri)
     # For feeds it is a log that was collected: who has not read all of it is told (G-7c).
     manifests.floors.raise_to("wal", manifests.require().replay_after)
-    return _switch(stores, manifests, target, Epoch(claimed.writer_epoch), pause)
+    return _switch(stores, manifests, target, Epoch(claimed.writer_epoch))
 
 
 def _require_closed(
@@ -212,9 +203,7 @@ def _require_closed(
     )
 
 
-def _switch(
-    stores: WalStores, manifests: Manifests, target: str | None, epoch: Epoch, pause: Pause
-) -> ShardSite:
+def _switch(stores: WalStores, manifests: Manifests, target: str | None, epoch: Epoch) -> ShardSite:
     """One record moves the log. R = L holds, and `epoch` is ours, or nobody's yet."""
     store, shard = stores.store, manifests.site.shard
     chain = Chain(store, paths.wal_store_chain(shard))
@@ -224,19 +213,19 @@ def _switch(
     try:
         move_to = (target, store_id)
         chain.append(encode(record, epoch, new_id(), move_to=move_to), record.seq)
-        pause("prepared")
+        stores.env.failpoint("move.prepared")
         if store_id is not None:
             _stamp(stores, manifests.site, target, store_id)
-            pause("stamped")
+            stores.env.failpoint("move.stamped")
         manifests.require_owner(manifests.require(), epoch)
-        pause("proved")
+        stores.env.failpoint("move.proved")
         after = manifests.require().last_seen
         moved = WalRecord(record.seq + 2, target, store_id, after=after)
         chain.append(encode(moved, epoch, new_id()), record.seq + 1)
     except ObjectExists:
         manifests.require_owner(manifests.require(), epoch)
         raise WalMoved(f"{manifests.site}: somebody else settled where its log is") from None
-    pause("confirmed")
+    stores.env.failpoint("move.confirmed")
     manifests.floors.raise_to("store", moved.seq)
     log.info("wal.moved shard=%s from=%s to=%s", shard, record.uri, target)
     stores.forget(shard)

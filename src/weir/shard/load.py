@@ -64,8 +64,6 @@ class Load:
         self._covered = appender.claim.fence
         self._tables: list[SsTable] = []
         self.tokens = Tokens(appender.site)
-        self.pause: Callable[[str], None] = lambda _step: None
-        """Called with the name of each step taken, for tests."""
 
     @staticmethod
     def open(
@@ -100,15 +98,15 @@ class Load:
             return
         dead = Generation(self._first - 1)
         self._covered = self._appender.append_shaped(batches, generation=dead, is_staged=True)
-        self.pause("logged")
+        self._appender.site.env.failpoint("load.logged")
         self._tables.append(self._write(batches))
-        self.pause("written")
+        self._appender.site.env.failpoint("load.written")
 
     def publish(self, *, app: str, version: int) -> None:
         """Make all of it visible, with its token, in one manifest commit."""
         names = [table.path for table in self._tables]
         note = self.tokens.announce(app, version, names, epoch=self._appender.epoch)
-        self.pause("announced")
+        self._appender.site.env.failpoint("load.announced")
         tried: list[Version] = []
 
         def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
@@ -132,7 +130,7 @@ class Load:
             return following, Evidence(covered=self._covered)
 
         self._appender.manifests.update(change, epoch=self._appender.epoch)
-        self.pause("published")
+        self._appender.site.env.failpoint("load.published")
         self.tokens.record(app, version)
         self._appender.site.store.delete([note])
         log.info(

@@ -20,7 +20,7 @@ from weir.records.checkpoints import (
     checkpoint_of_tag,
 )
 from weir.routing.core import Core
-from weir.upkeep.pinning import Pause, closed_pins, drop, durable_pins, hold, make, versions
+from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make, versions
 
 __all__ = [
     "Checkpoint",
@@ -43,8 +43,6 @@ def create(
     scope: str = "all",
     name: str | None = None,
     ttl: Duration | None = None,
-    *,
-    pause: Pause = lambda _step: None,
 ) -> Checkpoint:
     """Pin the table as it is now and return the checkpoint.
 
@@ -66,7 +64,6 @@ def create(
             scope="all",
             lifetime=lifetime,
             name=name,
-            pause=pause,
         )
     return make(
         core,
@@ -74,7 +71,6 @@ def create(
         scope="durable",
         lifetime=lifetime,
         name=name,
-        pause=pause,
     )
 
 
@@ -128,7 +124,6 @@ def derive(
     owner: str,
     id: UUID,
     lifetime: float | None,
-    pause: Pause = lambda _step: None,
 ) -> Checkpoint:
     """Another checkpoint of the same moment, for `owner`; made while the source protects it (K-1).
 
@@ -150,7 +145,7 @@ def derive(
         owner=owner,
         base_only=source.base_only,
     )
-    return hold(core, draft, lifetime, lambda: _require(records, source), pause)
+    return hold(core, draft, lifetime, lambda: _require(records, source))
 
 
 def _require(records: Checkpoints, source: Checkpoint) -> None:

@@ -57,7 +57,7 @@ from weir.upkeep.copying import (
     lost_prefix,
 )
 from weir.upkeep.parents import detach, discard, give_up, reclaimable_pins, release_clone
-from weir.upkeep.pinning import Pause, versions
+from weir.upkeep.pinning import versions
 
 __all__ = ["clone", "detach", "discard", "give_up", "reclaimable_pins", "release_clone"]
 
@@ -81,7 +81,6 @@ class _Job:
     wal_uri: str | None
     options: Mapping[str, str]
     accept_loss: bool
-    pause: Pause
 
 
 def clone(
@@ -93,7 +92,6 @@ def clone(
     storage_options: Options = None,
     deep: bool = False,
     accept_loss: bool = False,
-    pause: Pause = lambda _step: None,
 ) -> Core:
     """Make a table at `destination` that holds exactly the checkpoint's rows, and open it.
 
@@ -137,7 +135,6 @@ def clone(
         wal_uri=wal_place,
         options=options,
         accept_loss=accept_loss,
-        pause=pause,
     )
     if wal is not None:
         _admit(wal, {pin.shard: _store_id(job, pin) for pin in source.shards})
@@ -213,7 +210,7 @@ def _begin(job: _Job, *, deep: bool) -> Lineage:
         deep=deep,
     )
     made = append_lineage(job.store, lineage, job.core.env.new_id())
-    job.pause("begun")
+    job.core.env.failpoint("clone.begun")
     return made
 
 
@@ -245,18 +242,18 @@ def _run(job: _Job, lineage: Lineage) -> None:
         copied += size
         if start > pin.replay_after:
             moved[pin.shard] = int(start)
-        job.pause(f"shard {pin.shard}")
+        job.core.env.failpoint(f"clone.shard {pin.shard}")
     if lineage.deep:
         copied += copy_base(core.store, job.store, job.source.base_version, core.env)
     else:
         versions(core).shallow_clone(job.store, job.source.base_version)
-    job.pause("base")
+    job.core.env.failpoint("clone.base")
     for tie in lineage.pins:
         Checkpoints(_store_of(job, tie.uri)).refresh(tie.checkpoint, expires=None)
-    job.pause("kept")
+    job.core.env.failpoint("clone.kept")
     copied += copy_folder(core.store, job.store, paths.APPS, core.env)  # P-6
     _write_record(job, record)
-    job.pause("recorded")
+    job.core.env.failpoint("clone.recorded")
     ready = replace(
         lineage,
         state="ready",
@@ -264,7 +261,7 @@ def _run(job: _Job, lineage: Lineage) -> None:
         replay_after=moved,
     )
     append_lineage(job.store, ready, core.env.new_id())
-    job.pause("ready")
+    job.core.env.failpoint("clone.ready")
     log.info("clone.made from=%s to=%s bytes_copied=%d", core.uri, job.uri, copied)
     if lineage.deep:
         detach(open_core(job.uri, storage_options=job.options, env=core.env))
@@ -301,9 +298,8 @@ def _pin_parents(job: _Job, lineage: Lineage) -> None:
             owner=job.uri,
             id=pin.checkpoint,
             lifetime=GRACE_SECONDS,
-            pause=job.pause,
         )
-        job.pause(f"pinned {pin.uri}")
+        job.core.env.failpoint(f"clone.pinned {pin.uri}")
 
 
 def _copy_shard(job: _Job, pin: ShardPin) -> tuple[Position, int]:
@@ -316,7 +312,7 @@ def _copy_shard(job: _Job, pin: ShardPin) -> tuple[Position, int]:
     start = log_.start
     # P-6: also those in the log, which a native writer of the clone would not know of.
     Tokens(site).carry(merged(dict(pin.tokens), by_folder(log_.tokens)))
-    job.pause(f"copied {pin.shard}")
+    job.core.env.failpoint(f"clone.copied {pin.shard}")
     if job.wal is not job.store and start < pin.wal_through:
         _record_wal_store(job, site, pin)  # S-4: where the copied entries are
     Manifests(site).create(

@@ -14,7 +14,6 @@ A sealed shard stays where it is: it takes no more entries, and every row of it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -35,8 +34,6 @@ log = logging.getLogger("weir.upkeep")
 PASSES: Final = 8
 """How often the shards are listed: others are made while those that were there are moved."""
 
-Pause = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class WalMoveReport:
@@ -55,7 +52,6 @@ def move_wal(
     uri: str | None,
     *,
     progress: Progress | None = None,
-    pause: Pause = lambda _step: None,
 ) -> WalMoveReport:
     """Keep the table's log at `uri` from now on; None, or the table's own URI: beside the data.
 
@@ -74,8 +70,8 @@ def move_wal(
     # The handle's own wish, if it had one, is over: its writers would move the log back.
     core.wal_uri = None
     core.record = replace(core.record, wal_uri=target)
-    pause("recorded")
-    report = _move_shards(core, target, progress, pause)
+    core.env.failpoint("move.recorded")
+    report = _move_shards(core, target, progress)
     standing = records.load().wal_uri
     if standing != target:
         raise CommitConflict(
@@ -112,9 +108,7 @@ def _require_free(core: Core, target: str | None) -> None:
     core.env.threads.map(check, core.shard_ids(), workers=CONCURRENCY)
 
 
-def _move_shards(
-    core: Core, target: str | None, progress: Progress | None, pause: Pause
-) -> WalMoveReport:
+def _move_shards(core: Core, target: str | None, progress: Progress | None) -> WalMoveReport:
     config = replace(core.record.writer_defaults, index_configs=())
     moved: list[UUID] = []
     there: list[UUID] = []
@@ -133,7 +127,7 @@ def _move_shards(
         else:
             schema = schema_for_writing(core)
             move_log(core.wal_stores, shard, target, schema=schema, lake=core.lake, config=config)
-            pause(f"moved {shard}")
+            core.env.failpoint(f"move.moved {shard}")
             group = moved
         with lock:
             group.append(shard)

@@ -54,7 +54,6 @@ ATTEMPTS: Final = 16
 PENDING_SECONDS: Final = 3600.0
 """How long an unconfirmed checkpoint protects: longer than any checkpoint takes to make."""
 
-Pause = Callable[[str], None]
 Pins = Callable[[], Sequence[ShardPin]]
 
 
@@ -79,7 +78,6 @@ def make(
     scope: Scope,
     lifetime: float | None,
     name: str | None = None,
-    pause: Pause = lambda _step: None,
 ) -> Checkpoint:
     """A confirmed checkpoint of what `pins()` gives, made anew when collection was faster."""
     last: Exception | None = None
@@ -87,7 +85,7 @@ def make(
         before = core.lake.open_base().version
         routing = core.refresh().routing_version
         shards = tuple(pins())
-        pause("pinned")
+        core.env.failpoint("checkpoint.pinned")
         # K-6: after every shard.
         base = core.lake.open_base()
         if base.version != before:
@@ -108,7 +106,7 @@ def make(
             name=name,
         )
         try:
-            return hold(core, draft, lifetime, partial(_shake_hands, core, draft), pause)
+            return hold(core, draft, lifetime, partial(_shake_hands, core, draft))
         except (Passed, CheckpointNotFound, MissingEntry) as passed:
             log.info("checkpoint.again table=%s reason=%s", core.uri, passed)
             last = passed
@@ -123,25 +121,24 @@ def hold(
     draft: Checkpoint,
     lifetime: float | None,
     check: Callable[[], None],
-    pause: Pause = lambda _step: None,
 ) -> Checkpoint:
     """Announce, protect the base, `check` that nothing was passed, confirm; or leave nothing."""
     records = Checkpoints(core.store)
     pending = records.announce(draft, pending_until=draft.created + PENDING_SECONDS)
-    pause("announced")
+    core.env.failpoint("checkpoint.announced")
     try:
         # The record comes before the tag, so that a tag nobody needs can be found by its name.
         versions(core).protect_version(pending.base_tag, pending.base_version)
-        pause("tagged")
+        core.env.failpoint("checkpoint.tagged")
         versions(core).check_version(pending.base_version)
         check()
-        pause("checked")
+        core.env.failpoint("checkpoint.checked")
         expires = None if lifetime is None else draft.created + lifetime
         confirmed = records.confirm(pending, expires=expires)
     except (CommitConflict, CheckpointNotFound, MissingEntry):
         drop(core, pending)
         raise
-    pause("confirmed")
+    core.env.failpoint("checkpoint.confirmed")
     return confirmed
 
 

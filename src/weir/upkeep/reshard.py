@@ -47,7 +47,6 @@ from weir.upkeep.compact.plan import find_waiting
 from weir.upkeep.compact.run import CompactReport
 from weir.upkeep.compact.run import compact as run_compaction
 from weir.upkeep.exclusive import without_compaction
-from weir.upkeep.pinning import Pause
 from weir.upkeep.tasks import Runner
 
 log = logging.getLogger("weir.upkeep")
@@ -76,7 +75,6 @@ def reshard(
     *,
     compact: bool = True,
     engine: Literal["local"] | Runner = "local",
-    pause: Pause = lambda _step: None,
 ) -> ReshardReport:
     """Spread the table's rows by `sharding` from now on; rows already there stay where they are.
 
@@ -90,24 +88,24 @@ def reshard(
     state, record = _begin(core, sharding)
     if state is None:
         return ReshardReport(record.routing_version, (), (), None, None)
-    pause("begun")
+    core.env.failpoint("reshard.begun")
     old = TableRecords(core.store).at_routing(state.routing_version)
     if old is None:
         raise CommitConflict(f"{core.uri}: the record of its old routing is gone")
     if record.routing_version == state.routing_version:
         _fold_sealed(core, old, engine)
         _make_shards(core, old, sharding)
-        pause("made")
-        _seal_all(core, old, pause)
+        core.env.failpoint("reshard.made")
+        _seal_all(core, old)
         state = _checkpoint(core, state)
-        pause("checkpointed")
+        core.env.failpoint("reshard.checkpointed")
         _change_routing(core, old, sharding)
-        pause("routed")
-    sealed = _seal_all(core, old, pause)
+        core.env.failpoint("reshard.routed")
+    sealed = _seal_all(core, old)
     _tell_natives(core, sharding)
-    pause("told")
+    core.env.failpoint("reshard.told")
     append_resharding(core.store, replace(state, state="done"), core.env.new_id())
-    pause("done")
+    core.env.failpoint("reshard.done")
     log.info("table.resharded uri=%s to=%s sealed=%d", core.uri, sharding, len(sealed))
     return ReshardReport(
         routing_version=core.refresh().routing_version,
@@ -187,12 +185,12 @@ def _old_shards(core: Core, old: TableRecord) -> list[UUID]:
     return found
 
 
-def _seal_all(core: Core, old: TableRecord, pause: Pause) -> list[UUID]:
+def _seal_all(core: Core, old: TableRecord) -> list[UUID]:
     shards = _old_shards(core, old)
 
     def one(shard: UUID) -> None:
         seal(core, shard)
-        pause(f"sealed {shard}")
+        core.env.failpoint(f"reshard.sealed {shard}")
 
     core.env.threads.map(one, shards, workers=CONCURRENCY)
     return shards

@@ -40,7 +40,7 @@ from weir.routing.shards import Shard
 from weir.types import Epoch, Generation, Position
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.exclusive import without_compaction
-from weir.upkeep.pinning import Pause, versions
+from weir.upkeep.pinning import versions
 
 log = logging.getLogger("weir.upkeep")
 
@@ -61,7 +61,7 @@ class RestoreReport:
     """For each shard the positions `(after, through]` whose entries no longer count."""
 
 
-def restore(core: Core, checkpoint: Ref, *, pause: Pause = lambda _step: None) -> RestoreReport:
+def restore(core: Core, checkpoint: Ref) -> RestoreReport:
     """Make the table what it was at the checkpoint; every writer is fenced.
 
     Raises `CheckpointNotFound`; `InvalidInput` when the table was resharded since (clone the
@@ -79,20 +79,20 @@ def restore(core: Core, checkpoint: Ref, *, pause: Pause = lambda _step: None) -
     records = Checkpoints(core.store)
     target = records.refresh(target, expires=core.store.now() + HOLD_SECONDS)
     lineage, undo = _begin(core, target)
-    pause("begun")
+    core.env.failpoint("restore.begun")
     with without_compaction(core) as hold:
-        pause("held")
+        core.env.failpoint("restore.held")
         # Lance lets nobody stand between a rollback and the latest version. So it is announced in
         # the chain that also says "ready": of two restores at once one is refused, and a rollback
         # that comes late leaves a table that says it must be restored again.
         lineage = append_lineage(core.store, lineage, core.env.new_id())
-        pause("announced")
+        core.env.failpoint("restore.announced")
         version = versions(core).restore(target.base_version)
         # Nothing stands between a sleeper and its rollback. One that came late undid what others
         # did; its shards must follow, or the table would be half of each. Who is replaced after its
         # rollback must leave the shards alone: they are another's.
         require = partial(hold.require_since, version)
-        pause("base")
+        core.env.failpoint("restore.base")
         pins = {pin.shard: pin for pin in target.shards}
         # The pinned one, which is the same: the new version is nobody's to keep (G-12).
         base = core.lake.open_base(target.base_version)
@@ -102,7 +102,7 @@ def restore(core: Core, checkpoint: Ref, *, pause: Pause = lambda _step: None) -
             span = _restore_shard(core, shard, pins.get(shard), base.schema, folded, require)
             if span is not None:
                 discarded[shard] = span
-            pause(f"shard {shard}")
+            core.env.failpoint(f"restore.shard {shard}")
         hold.require()
     done = {
         "checkpoint": str(target.id),
@@ -111,7 +111,7 @@ def restore(core: Core, checkpoint: Ref, *, pause: Pause = lambda _step: None) -
         "discarded": {str(shard): list(span) for shard, span in discarded.items()},
     }
     append_lineage(core.store, replace(lineage, state="ready", restored=done), core.env.new_id())
-    pause("done")
+    core.env.failpoint("restore.done")
     log.info("table.restored uri=%s checkpoint=%s", core.uri, target.id)
     return RestoreReport(target.id, version, undo, discarded)
 

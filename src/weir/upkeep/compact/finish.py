@@ -9,7 +9,6 @@ Keeps
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol, cast
 from uuid import UUID
@@ -43,12 +42,9 @@ class Findings(Protocol):
 class Finisher:
     """Takes a committed job to its end. Held by whoever has the compactors' claim and fence."""
 
-    def __init__(
-        self, core: Core, report: Findings, pause: Callable[[str], None] = lambda _step: None
-    ) -> None:
+    def __init__(self, core: Core, report: Findings) -> None:
         self.core = core
         self.report = report
-        self.pause = pause
 
     @property
     def _lake(self) -> PylanceLake:
@@ -75,7 +71,7 @@ class Finisher:
         """All that follows the base commit; each step may be repeated."""
         if job.marks:
             self._lake.mark_compacted(job.marks)
-        self.pause("marked")
+        self.core.env.failpoint("compact.marked")
         for shard, fold in job.wal.items():
             if pass_folded(self.core.site(shard), fold):
                 self.report.wal_entries += fold.through - fold.after
@@ -84,9 +80,9 @@ class Finisher:
                     f"shard {shard}: a writer claimed or flushed it meanwhile; its log is folded"
                     " next time"
                 )
-        self.pause("passed")
+        self.core.env.failpoint("compact.passed")
         self.core.env.threads.map(self._prune, list(job.marks), workers=CONCURRENCY)
-        self.pause("pruned")
+        self.core.env.failpoint("compact.pruned")
 
     def _prune(self, shard: UUID) -> None:
         """Take SSTables out of the manifest whose rows the base holds; the epoch stays."""

@@ -12,7 +12,7 @@ docs/internals/compaction.md tells it in order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, cast
@@ -42,8 +42,6 @@ LEASE: Final = "15m"
 """How long a claim without news keeps others away; afterwards its owner is fenced and replaced."""
 SMALL_FRAGMENTS: Final = 16
 """So many fragments of less than a quarter file make rewriting them worth it."""
-
-Pause = Callable[[str], None]
 
 
 @dataclass
@@ -88,7 +86,6 @@ def compact(
     rewrite: bool | None = None,
     lease: Duration = LEASE,
     progress: Progress | None = None,
-    pause: Pause = lambda _step: None,
 ) -> CompactReport:
     """Fold everything that waits into the base, in one commit; return what was done.
 
@@ -98,12 +95,12 @@ def compact(
     brings the base's indexes up to the new rows. `rewrite` also rewrites small files; None: when
     there are many. Safe to run beside anything, twice at once too: a run that finds another at
     work, by a claim younger than `lease`, does nothing (`report.skipped`); one that lost its claim
-    raises `CommitConflict`. `pause` is called with the name of each step taken, for tests.
+    raises `CommitConflict`.
     """
     runner = LocalRunner() if isinstance(engine, str) else engine
     if fold_wal is None:
         fold_wal = not core.record.writer_defaults.enable_memtable
-    run = _Run(core, runner, fold_wal, progress, pause)
+    run = _Run(core, runner, fold_wal, progress)
     began = run.core.env.clock.boottime()
     report = run.fold(cluster=cluster, lease=seconds(lease, name="lease"))
     if report.base_version is not None:
@@ -128,12 +125,11 @@ class _Run:
     runner: Runner
     fold_wal: bool
     progress: Progress | None
-    pause: Pause
     report: CompactReport = field(default_factory=CompactReport)
 
     @cached_property
     def _finisher(self) -> Finisher:
-        return Finisher(self.core, self.report, self.pause)
+        return Finisher(self.core, self.report)
 
     @property
     def lake(self) -> PylanceLake:
@@ -154,9 +150,9 @@ class _Run:
             return self.report
         token = str(self.core.env.new_id())
         record = jobs.claim(token, before)
-        self.pause("claimed")
+        self.core.env.failpoint("compact.claimed")
         claim = Claim(token, self._counts(self.lake.fence_base(token)))
-        self.pause("fenced")
+        self.core.env.failpoint("compact.fenced")
         if record.job is not None:
             self._finisher.complete(record.job)
         self._publish_logs()
@@ -166,7 +162,7 @@ class _Run:
             return self.report
         job = make_job(str(self.core.env.new_id()), base, waiting)
         record = jobs.step(record, "planned", job)
-        self.pause("planned")
+        self.core.env.failpoint("compact.planned")
         tasks = make_tasks(
             job,
             base,
@@ -179,7 +175,7 @@ class _Run:
         try:
             tell = renewal.telling(self.progress)
             results = self.runner.run(self.core, tasks, tell)
-            self.pause("written")
+            self.core.env.failpoint("compact.written")
             changes = together(Changes.from_json(result["changes"]) for result in results)
             version = self._commit(job, claim, changes, tell)
         except (MissingEntry, SnapshotExpired) as gone:
@@ -195,7 +191,7 @@ class _Run:
                 f"{self.core.uri}: what was to be folded was flushed, moved or collected meanwhile"
                 f" ({gone}); compact again"
             ) from None
-        self.pause("committed")
+        self.core.env.failpoint("compact.committed")
         self._finisher.finish(job)
         jobs.step(renewal.record, "done", None)
         self._tell(job, version, waiting, results)

@@ -213,7 +213,6 @@ def collect(
     workers: int = WORKERS,
     planned: list[Batch] | None = None,
     keep_first_entries: bool = True,
-    pause: Callable[[str], None] = lambda _step: None,
 ) -> GcReport:
     """`gc` on the parts of a table.
 
@@ -231,9 +230,9 @@ def collect(
         kinds=chosen,
         report=report,
         deleter=deleter,
+        env=target.env,
         pins=lambda: load_pins(target.store, now, ignore_expired=dry_run),
         veto=veto,
-        pause=pause,
         former=target.former,
     )
     _run_tasks(target, job, now)

@@ -19,6 +19,7 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
+from weir.env import Env
 from weir.errors import CommitConflict, FencedError, StoreError
 from weir.format import paths
 from weir.format.manifest import ShardManifest, decode_hint, decode_manifest, encode_hint
@@ -60,10 +61,9 @@ class Job:
     kinds: frozenset[str]
     report: GcReport
     deleter: Deleter
+    env: Env
     pins: Callable[[], Pins]
     veto: Veto | None = None
-    pause: Callable[[str], None] = lambda _step: None
-    """Called with the name of each step taken, for tests."""
     former: Mapping[UUID, Sequence[ShardSite]] = field(default_factory=dict)
     """By shard, places that its log was moved away from (S-3)."""
 
@@ -90,7 +90,7 @@ def collect_shard(site: ShardSite, job: Job) -> None:
     """Collect what is dead in one shard. Raises only what concerns the whole shard."""
     listing = list_shard(site, job)
     now = site.store.now()
-    job.pause("listed")
+    job.env.failpoint("gc.listed")
     manifests = Manifests(site)
     if "sstables" in job.kinds:
         _prune(manifests, job)
@@ -102,7 +102,7 @@ def collect_shard(site: ShardSite, job: Job) -> None:
         latest = _as_pruned(latest, job)
     living = roots(listing.versions, latest.version, now, job.ages.min_age)
     retained = [latest, *_load(site, living, latest)]
-    job.pause("read")
+    job.env.failpoint("gc.read")
     _raise_floors(manifests, job, listing, living, retained, floors)
     pins = job.pins()
     # A restore may have named SSTables again that only a checkpoint held, and that checkpoint may
@@ -110,7 +110,7 @@ def collect_shard(site: ShardSite, job: Job) -> None:
     again = manifests.latest()
     if again is not None and again.version != latest.version:
         retained.append(again)
-    job.pause("pinned")
+    job.env.failpoint("gc.pinned")
     state = ShardState(
         now=now,
         wal=_EMPTY,
@@ -292,10 +292,10 @@ def _raise_floors(
         for site, positions in logs:
             passed = positions[(positions > floors.wal) & (positions <= highest)]
             heads.record_tokens(site, passed.tolist())
-        job.pause("tokens")
+        job.env.failpoint("gc.tokens")
         manifests.floors.raise_to("wal", highest)
         manifests.floors.trim("wal")
-    job.pause("floors")
+    job.env.failpoint("gc.floors")
 
 
 def _logs(site: ShardSite, listing: Listing) -> list[tuple[ShardSite, npt.NDArray[np.int64]]]:
