@@ -9,7 +9,7 @@ from weir.cli import main
 from weir.errors import StoreDenied
 from weir.store.local import LocalStore
 
-WRITES = ("put", "put_if_absent", "put_if_match", "copy", "delete", "now")
+WRITES = ("put", "put_if_absent", "put_parts", "delete", "now")
 READS = [
     ["stats"],
     ["shards"],
