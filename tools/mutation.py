@@ -614,6 +614,22 @@ MUTANTS = (
         "F-16",
     ),
     Mutant(
+        "a put broken off while it is booked leaves its rows behind",
+        "src/weir/shard/group.py",
+        "                failed = self._fail(internal(error), sent=True)\n        run",
+        "                failed = []\n        run",
+        tests("tests/rules/test_edges_outcomes.py", "-k", "broken_off"),
+        "F-16",
+    ),
+    Mutant(
+        "a leader interrupted before it began keeps its lead",
+        "src/weir/shard/group.py",
+        "            if self._leader is me:",
+        "            if False:",
+        tests("tests/rules/test_edges_outcomes.py", "-k", "hands_its_lead_on"),
+        "F-16",
+    ),
+    Mutant(
         "a hand-over leaves rows behind",
         "src/weir/shard/handover.py",
         "        flushed = old.flush()\n",

@@ -239,6 +239,25 @@ def test_f16_an_interrupt_changes_nobody_elses_outcome() -> None:
     assert sorted(rows_on_store(site_on(store))) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("call", ["_lead", "_write", "_complete"])
+def test_f16_a_leader_interrupted_anywhere_hands_its_lead_on(call: str) -> None:
+    store = MemoryStore()
+    writer = open_writer(site_on(store))
+    group = writer._group
+    real = getattr(group, call)
+
+    def interrupted(*args) -> None:
+        setattr(group, call, real)
+        raise KeyboardInterrupt
+
+    setattr(group, call, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.put(row(1))
+    assert Caller(lambda: writer.put(row(2))).result().done
+    Caller(writer.close).result()
+    assert rows_on_store(site_on(store)) == {1: 1, 2: 2}
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_f16_an_interrupted_append_is_settled_by_the_next(when: str) -> None:
     from weir.log.appender import WalAppender
@@ -267,6 +286,29 @@ def test_f16_an_interrupted_append_is_settled_by_the_next(when: str) -> None:
         appender.append([one])
     appender.append([two])
     assert sorted(rows_on_store(site)) == [1, 2]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_f16_a_put_broken_off_while_it_is_booked_ends_the_writer_and_hangs_nobody(
+    error: type[BaseException],
+) -> None:
+    store = MemoryStore()
+    writer = open_writer(site_on(store), WriterConfig(max_memtable_rows=2))
+    writer.put(row(1))
+    real = writer._memtables.freeze
+
+    def fail() -> None:
+        writer._memtables.freeze = real
+        raise error("can't start new thread")
+
+    writer._memtables.freeze = fail
+    with pytest.raises(WriterClosed if error is RuntimeError else error) as told:
+        writer.put(row(2))
+    if error is RuntimeError:
+        assert keys(told.value.not_written) == [2]
+    with pytest.raises(WriterClosed):
+        Caller(writer.close).result()
+    assert rows_on_store(site_on(store)) == {1: 1}
 
 
 class Strange(Exception):

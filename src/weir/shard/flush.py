@@ -200,7 +200,7 @@ class MemTables:
             nbytes = sum(batch.nbytes for batch in batches)
             self.active.append(batches, Fill(entry.num_rows, len(batches), nbytes))
             self.active.landed(entry.position, entry.tokens)
-            self._group.held_bytes += nbytes
+            self._group.room.held_bytes += nbytes
             for app, version in entry.tokens:
                 tokens[app] = max(version, tokens.get(app, version))
             self._counters.replayed_entries += 1
@@ -329,7 +329,7 @@ class MemTables:
             if table is not None:
                 assert self.frozen[0] is table, "W-5: published out of order"
                 self.frozen.popleft()
-                self._group.release(table.nbytes)
+                self._group.room.release(table.nbytes)
                 self.indexes.published(table.level)
             self._changed.notify_all()
 

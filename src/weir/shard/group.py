@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from weir.config import WriterConfig
 from weir.env import Env, Lock, Thread
-from weir.errors import Backpressure, StoreError, WeirError
+from weir.errors import StoreError, WeirError
 from weir.log.entry import Entry, Token
 from weir.shard.ack import Ack, DoneCallback, run_callbacks
 from weir.shard.ending import Ending, internal
 from weir.shard.persist import persist
+from weir.shard.room import Room
 from weir.shard.stats import Counters
 from weir.shard.turns import Turns
 from weir.types import Generation, Position
@@ -76,11 +77,13 @@ class GroupCommit:
         self._queue: deque[Ack] = deque()
         self._turns = Turns(env.threads)
         self._leading = False
+        self._leader: object = None
+        """Which wait leads, if one does."""
         self._flying: list[Ack] = []
         """Whose rows are in the entry under way, or in one whose writing was interrupted."""
         self._entry: Entry | None = None
         """That entry, once it is encoded."""
-        self._room = env.threads.condition(self.lock)
+        self.room = Room(env, config, self.lock, name=name, counters=counters)
         self._pump_wake = env.threads.condition(self.lock)
         self._pump_started = False
         self._pump: Thread | None = None
@@ -90,8 +93,6 @@ class GroupCommit:
         """Called under the lock when the writer fails, for those who wait for something else."""
         self.on_full: Callable[[], None] = lambda: None
         """Called under the lock by a put that waits for room; a MemTable may hold it all (M-6)."""
-        self._last_warning = -1e9
-        self.held_bytes = 0
         self.queued_bytes = 0
         self.ending = Ending(name, env)
         self.refused = self.ending.refused
@@ -110,15 +111,25 @@ class GroupCommit:
         """Accept the rows of `ack`, waiting for room first; `tag` names their generation, under the
         lock."""
         with self.lock:
+            if self.room.is_full(ack.nbytes) and not self._closing:
+                self.room.wait(ack.nbytes, timeout, lambda: self._make_room(ack))
             if self.failure is not None or self._closing:
                 raise self.refused(ack.batches)
-            if self._is_full(ack.nbytes):
-                self._wait_for_room(ack, timeout)
-            ack.generation = tag(ack)
             ack.enqueued_at = self._env.clock.boottime()
-            self._queue.append(ack)
-            self.held_bytes += ack.nbytes
-            self.queued_bytes += ack.nbytes
+            try:
+                ack.generation = tag(ack)
+                self._queue.append(ack)
+                self.room.held_bytes += ack.nbytes
+                self.queued_bytes += ack.nbytes
+                return
+            except BaseException as error:  # noqa: BLE001  raised below
+                # Half booked: rows in memory and in no entry, for which a flush would wait for ever
+                # (W-4). An interrupt, or a system without another thread.
+                broken = error
+                ack.claimed = isinstance(error, Exception)
+                failed = self._fail(internal(error), sent=True)
+        run_callbacks(failed)
+        raise self.refused(ack.batches) if ack.claimed else broken
 
     def nudge(self) -> None:
         """Rows were queued that nobody waits for: let the pump see to them."""
@@ -132,20 +143,21 @@ class GroupCommit:
     def wait(self, ack: Ack, timeout: float | None = None) -> None:
         """Return when `ack` is done, leading as often as it takes; or `TimeoutError`."""
         deadline = None if timeout is None else self._env.clock.boottime() + timeout
+        me = object()
         try:
-            in_time = self._await(ack, deadline)
-        except BaseException as interrupt:  # its turn, or the lead it was given, passes on
-            self._stop_waiting(ack)
+            in_time = self._await(ack, deadline, me)
+        except BaseException as interrupt:  # its turn, or the lead it had or was given, passes on
+            self._stop_waiting(ack, me)
             interrupt.add_note(
                 f"{self._name}: the wait was interrupted, not the put: it goes on, and its rows are"
                 " perhaps durable; close() makes sure, or says what is left"
             )
             raise
-        if not in_time and not self._stop_waiting(ack):
+        if not in_time and not self._stop_waiting(ack, me):
             what = f"{self._name}: not durable after {timeout} s"
             raise TimeoutError(f"{what}; the put goes on, wait again to learn more")
 
-    def _await(self, ack: Ack, deadline: float | None) -> bool:
+    def _await(self, ack: Ack, deadline: float | None, me: object) -> bool:
         """False when the deadline passed."""
         turns = self._turns
         while True:
@@ -157,6 +169,7 @@ class GroupCommit:
                     return True
                 lead = not self._leading and (chosen or turns.is_settled)
                 if lead:
+                    self._leader = me
                     group = self._take()
                 else:
                     gate = turns.gate_for(ack)
@@ -191,23 +204,18 @@ class GroupCommit:
 
     # -- ending ----------------------------------------------------------------------------------
 
-    def release(self, nbytes: int) -> None:
-        """Rows left memory; wake putters that wait for room. Call with the lock held."""
-        self.held_bytes -= nbytes
-        self._room.notify_all()
-
     def refuse(self) -> None:
         """Accept no more rows; those accepted so far are the ones `close` makes durable (M-8)."""
         with self.lock:
             self._closing = True
-            self._room.notify_all()
+            self.room.release()
 
     def stop(self) -> None:
         """Refuse new rows and let the pump end."""
         with self.lock:
             self._closing = self._stopping = True
             self._pump_wake.notify_all()
-            self._room.notify_all()
+            self.room.release()
             pump = self._pump
         if pump is not None:
             pump.join()
@@ -259,7 +267,7 @@ class GroupCommit:
                 )
         finally:
             with self.lock:
-                self._leading = False
+                self._leading, self._leader = False, None
                 self._promote()
             run_callbacks(finished)
 
@@ -315,17 +323,19 @@ class GroupCommit:
         for ack in failed:
             ack.done = True
             self._turns.wake(ack)
-        self._room.notify_all()
+        self.room.release()
         self._pump_wake.notify_all()
         self.on_end()
         rows = sum(ack.rows for ack in failed)
         log.error("writer.ended %s rows_left=%d reason=%s", self._name, rows, error)
         return failed
 
-    def _stop_waiting(self, ack: Ack) -> bool:
+    def _stop_waiting(self, ack: Ack, me: object) -> bool:
         """A waiter gave up; True if its ack is done after all. A lead given to it passes on."""
         with self.lock:
             self._turns.leave(ack)
+            if self._leader is me:  # interrupted before it began, or after it was through
+                self._leading, self._leader = False, None
             if not self._leading:
                 self._promote()
             if ack.done:
@@ -335,40 +345,13 @@ class GroupCommit:
 
     # -- room and pump ---------------------------------------------------------------------------
 
-    def _is_full(self, nbytes: int) -> bool:
-        # A put larger than the whole bound is let in alone rather than refused for ever.
-        held = self.held_bytes
-        return held > 0 and held + nbytes > self._config.max_unflushed_memtable_bytes
-
-    def _wait_for_room(self, ack: Ack, timeout: float | None) -> None:
-        clock = self._env.clock
-        began = clock.boottime()
-        self._counters.backpressure_waits += 1
-        if began - self._last_warning >= float(self._config.backpressure_log_interval):  # type: ignore[arg-type]
-            self._last_warning = began
-            log.warning(
-                "writer.backpressure %s held_bytes=%d limit=%d waits=%d",
-                self._name,
-                self.held_bytes,
-                self._config.max_unflushed_memtable_bytes,
-                self._counters.backpressure_waits,
-            )
-        while self._is_full(ack.nbytes):
-            if self._pump_started and not self._leading:
-                self._pump_wake.notify()
-            left = None if timeout is None else began + timeout - clock.boottime()
-            if left is not None and left <= 0:
-                self._counters.backpressure_seconds += clock.boottime() - began
-                raise Backpressure(
-                    f"{self._name}: {self.held_bytes} bytes are held, the bound is "
-                    f"{self._config.max_unflushed_memtable_bytes}; nothing of this put was "
-                    "accepted, try again"
-                )
-            self.on_full()
-            self._room.wait(left)
-            if self.failure is not None or self._closing:
-                raise self.refused(ack.batches)
-        self._counters.backpressure_seconds += clock.boottime() - began
+    def _make_room(self, ack: Ack) -> None:
+        """A put waits for room: have written what can be. Lock held."""
+        if self.failure is not None or self._closing:
+            raise self.refused(ack.batches)
+        if self._pump_started and not self._leading:
+            self._pump_wake.notify()
+        self.on_full()
 
     def _run_pump(self) -> None:
         while True:
@@ -390,7 +373,7 @@ class GroupCommit:
         return (
             self.queued_bytes >= self._config.max_wal_buffer_size
             or waited >= self._config.flush_interval_s
-            or self._is_full(1)
+            or self.room.is_full(1)
         )
 
     def _pump_patience(self) -> float | None:

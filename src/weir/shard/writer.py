@@ -270,7 +270,7 @@ class ShardWriter:
 
     def stats(self) -> WriterStats:
         """Everything counted since opening. No request."""
-        shard, held = str(self.site.shard), self._group.held_bytes
+        shard, held = str(self.site.shard), self._group.room.held_bytes
         memtable = self.memtable_stats() if self._memtables else None
         return writer_stats(shard, self._counters, self.wal_stats(), memtable, held_bytes=held)
 
@@ -352,7 +352,7 @@ class ShardWriter:
         generation = group[0].generation
         assert generation is not None, "M-4: an entry without a generation"
         if self._memtables is None:
-            self._group.release(sum(ack.nbytes for ack in group))
+            self._group.room.release(sum(ack.nbytes for ack in group))
             return
         tokens = [token for ack in group for token in ack.tokens]
         self._memtables.landed(generation, position, puts=len(group), tokens=tokens)
