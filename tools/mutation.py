@@ -223,7 +223,7 @@ MUTANTS = (
     Mutant(
         "an SSTable published twice after an error",
         "src/weir/shard/flush.py",
-        "is_published(",
+        "self._appender.manifests.published(",
         "(lambda *_: False)(",
         tests("tests/regress/test_flush_published_before_its_error.py"),
         "W-5",
@@ -831,7 +831,7 @@ MUTANTS = (
     ),
     Mutant(
         "a planned deletion takes the table's own store",
-        "src/weir/upkeep/gc/delete_task.py",
+        "src/weir/upkeep/gc/tasks.py",
         "        return core.wal_stores.bearing(batch.shard, batch.uri, batch.store_id)\n",
         "        return core.store\n",
         tests("tests/rules/test_edges_collection.py", "-k", "where_it_is_and_was"),
@@ -1293,7 +1293,7 @@ MUTANTS = (
     ),
     Mutant(
         "a fold known by nothing that others leave alone",
-        "src/weir/lake/fold_commit.py",
+        "src/weir/lake/base/fold_commit.py",
         "    told = folded_into(base.dataset)\n",
         "    return {}\n    told = folded_into(base.dataset)\n",
         tests("tests/rules/test_edges_base.py", "-k", "l7"),
@@ -1301,7 +1301,7 @@ MUTANTS = (
     ),
     Mutant(
         "what others brought to the base is not looked at",
-        "src/weir/lake/fold_commit.py",
+        "src/weir/lake/base/fold_commit.py",
         "    return together([kept, hide(latest.version, others)]) if others else kept\n",
         "    return kept\n",
         tests("tests/rules/test_edges_base.py", "-k", "l8"),

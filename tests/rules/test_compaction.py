@@ -16,7 +16,7 @@ from simulator.steps import watched
 from weir.errors import CommitConflict
 from weir.lake import fold_commit
 from weir.lake.base import fold
-from weir.lake.fold_commit import FOLD
+from weir.lake.base.fold_commit import FOLD
 from weir.upkeep.compact import cut as compact_cut
 from weir.upkeep.compact import jobs as compact_jobs
 from weir.upkeep.compact import tasks as compact_tasks

@@ -30,7 +30,7 @@ def planned(table, **options):
     """The tasks of a collection as they travel to an engine."""
     report, batches = plan(table.core, 0, 120, **options)
     assert report.ok, report.errors
-    tasks = [{"run": "gc.delete_task.delete", **batch.to_dict()} for batch in batches]
+    tasks = [{"run": "gc.tasks.delete", **batch.to_dict()} for batch in batches]
     return json.loads(json.dumps(tasks))
 
 

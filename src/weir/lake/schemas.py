@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.format.schema import COLUMN_MARK, FIELD_ID, TOMBSTONE, TableSchema, table_schema
-from weir.lake.folded import NOTE
+from weir.lake.base.folded import NOTE
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField  # declared in stubs only

@@ -12,13 +12,14 @@ Keeps
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from weir.errors import CommitConflict, FencedError, SealedShard, StoreError, UnknownOutcome
 from weir.format import paths
 from weir.format.manifest import (
     ShardManifest,
+    SsTable,
     Status,
     decode_hint,
     decode_manifest,
@@ -198,6 +199,25 @@ class Manifests:
             announced=current.current_generation if announces else None,
         )
         return self.commit(claimed, current, Evidence())
+
+    def published(self, table: SsTable, current: ShardManifest, tried: Sequence[Version]) -> bool:
+        """Whether a version names that SSTable: the latest, or one of `tried` compacted since.
+
+        Asked by whoever got no answer to a commit that may have been applied.
+        """
+        if any(known.path == table.path for known in current.sstables):
+            return True
+        if not tried:
+            return False
+        found = [self.load(version) for version in tried]
+        # After the reads: a version of ours in a collected place names what it likes (G-6).
+        floor = self.floors.load().manifest
+        return any(
+            known.path == table.path
+            for manifest in found
+            if manifest is not None and manifest.version > floor
+            for known in manifest.sstables
+        )
 
     def require_owner(
         self, manifest: ShardManifest, epoch: Epoch, position: Position | None = None

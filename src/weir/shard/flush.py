@@ -32,7 +32,6 @@ from weir.shard.ending import internal
 from weir.shard.group import GroupCommit
 from weir.shard.memtable import MemTable
 from weir.shard.persist import persist
-from weir.shard.published import is_published
 from weir.shard.stats import Counters
 from weir.shard.tokens import Tokens
 from weir.types import Generation, Position, Version
@@ -294,7 +293,7 @@ class MemTables:
         began = self._appender.ownership.moment()
 
         def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-            if entry is not None and is_published(self._appender.manifests, entry, current, tried):
+            if entry is not None and self._appender.manifests.published(entry, current, tried):
                 return None  # an earlier attempt was applied, and failed only after that
             tried.append(Version(current.version + 1))
             with self._group.lock:

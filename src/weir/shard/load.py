@@ -33,7 +33,6 @@ from weir.log.intake import Intake, Owns
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
-from weir.shard.published import is_published
 from weir.shard.replay import Replay
 from weir.shard.tokens import Tokens
 from weir.types import Generation, Position, Version
@@ -110,7 +109,7 @@ class Load:
         tried: list[Version] = []
 
         def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-            if is_published(self._appender.manifests, self._tables[0], current, tried):
+            if self._appender.manifests.published(self._tables[0], current, tried):
                 return None
             if current.current_generation != self._first:
                 raise CommitConflict(

@@ -21,8 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812
 import weir
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.lake.base import fold
+from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.base.view import LanceBase
-from weir.lake.fold_commit import hide_nothing
 from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
 from weir.spark.console import Show, shown
@@ -247,7 +247,7 @@ def _hide(
 ) -> list[fold.Changes]:
     runner = SparkRunner(spark, place, group="weir-bulk")
     tasks = [
-        {"run": "bulk_tasks.hide_rows", "version": base.version, "keys": keys, **share}
+        {"run": "loads.hide_rows", "version": base.version, "keys": keys, **share}
         for share in fragment_shares(base, max(rows, 1), runner.slots)
     ]
     results = runner.run(core, tasks, progress)

@@ -18,7 +18,7 @@ where stderr is a terminal on which Spark does not draw its own."""
 _WORDS: Final = {
     "compact": "folding",
     "gc": "deleting",
-    "bulk_tasks": "replacing",
+    "loads": "replacing",
     "bulk_load": "loading",
     "write": "writing",
 }

@@ -113,7 +113,7 @@ def gc(
     table = place.open()
     report, batches = collect.plan(table.core, **options)
     total = sum(len(batch.paths) for batch in batches)
-    tasks = [{"run": "gc.delete_task.delete", **batch.to_dict()} for batch in batches]
+    tasks = [{"run": "gc.tasks.delete", **batch.to_dict()} for batch in batches]
     if engine == "auto":
         engine = choose(total, AUTO_DELETES, slots=_slots(spark))
     local = engine == "local"

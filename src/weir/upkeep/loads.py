@@ -9,11 +9,14 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, cast
 
+import pyarrow as pa
+
 from weir.errors import CommitConflict, SnapshotExpired
+from weir.format.keys import pk_values
 from weir.format.manifest import ShardManifest, Status
 from weir.lake.base.fold import Changes, Claim
 from weir.lake.base.view import LanceBase
@@ -25,8 +28,9 @@ from weir.upkeep.compact.jobs import Job
 from weir.upkeep.compact.logs import last_with_rows
 from weir.upkeep.compact.plan import log_of
 from weir.upkeep.compact.run import compact
+from weir.upkeep.compact.tasks import hide_keys
 from weir.upkeep.exclusive import Hold
-from weir.upkeep.tasks import Runner
+from weir.upkeep.tasks import Result, Run, Runner, Task
 
 _ATTEMPTS: Final = 3
 
@@ -121,3 +125,24 @@ def commit_replacing(
     )
     hold.finish(job)
     return version
+
+
+def hide_rows(core: Core, task: Task) -> Result:
+    """Deletion vectors for a share of the fragments."""
+    base = core.lake.open_base(int(task["version"]))
+    assert isinstance(base, LanceBase), "a bulk load works on Lance"
+    names = base.schema.primary_key
+
+    def keys() -> Iterator[pa.Array]:
+        return (pk_values(batch, names) for batch in _keys(core, task["keys"]))
+
+    changes = hide_keys(base, task, keys)
+    return {"changes": changes.to_json()}
+
+
+def _keys(core: Core, files: list[str]) -> Iterator[pa.RecordBatch]:
+    for path in files:
+        yield from pa.ipc.open_stream(core.store.get(path).data)
+
+
+TASKS: Final[dict[str, Run]] = {"hide_rows": hide_rows}

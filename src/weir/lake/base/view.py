@@ -14,9 +14,9 @@ from weir.errors import MissingEntry
 from weir.format.base_manifest import BaseManifest, MemWalDetails
 from weir.format.schema import TableSchema
 from weir.keys.index import rows_of_keys
+from weir.lake.base.folded import folded_into
 from weir.lake.base.resident_keys import ResidentKeys, identity
 from weir.lake.filters import filter_batches, filter_columns, is_for_lance
-from weir.lake.folded import folded_into
 from weir.lake.lance_errors import lance_errors
 from weir.lake.literals import key_filter
 from weir.lake.live_rows import has_dense_deletes, scan_past_deletes

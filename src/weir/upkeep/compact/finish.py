@@ -15,7 +15,7 @@ from uuid import UUID
 
 from weir.errors import CommitConflict, FencedError, SnapshotExpired
 from weir.format.manifest import ShardManifest
-from weir.lake.fold_commit import FOLD
+from weir.lake.base.fold_commit import FOLD
 from weir.lake.index import released_generation
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.manifests import Manifests

@@ -4,7 +4,7 @@ Keeps
   L-4  claim, fence, plan, tasks, one base commit with the progress of all shards in its properties,
        marks for native readers, pruned manifests, done: who dies between two is completed by the
        next run, and of two at once one wins
-  L-5  readers see every row once at each of these moments (`weir.lake.folded`)
+  L-5  readers see every row once at each of these moments (`weir.lake.base.folded`)
   L-6  logs are folded only of sealed shards, of tables whose writers are WAL-only, or when asked
 docs/internals/compaction.md tells it in order.
 """
@@ -23,7 +23,7 @@ from weir.errors import CommitConflict, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.lake.base.fold import ROWS_PER_FILE, Changes, Claim, together
-from weir.lake.fold_commit import hide_nothing
+from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.site import ShardSite
 from weir.routing.core import Core, HasCore

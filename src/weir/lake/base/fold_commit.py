@@ -30,10 +30,10 @@ from weir.errors import CommitConflict, InvalidInput, StoreError
 from weir.lake.api import require_weir_base
 from weir.lake.base.fence import check_fence, fence_base
 from weir.lake.base.fold import Changes, Claim, to_text, together
+from weir.lake.base.folded import folded_into, with_note
 from weir.lake.base.history import commits, find_commit
 from weir.lake.base.view import LanceBase
 from weir.lake.datasets import Datasets
-from weir.lake.folded import folded_into, with_note
 from weir.lake.lance_errors import lance_errors
 
 # Stored. Never change a value; add one.
