@@ -14,8 +14,7 @@ import pytest
 import weir
 from simulator.steps import watched
 from weir.errors import CommitConflict
-from weir.lake import fold_commit
-from weir.lake.base import fold
+from weir.lake.base import fold, fold_commit
 from weir.lake.base.fold_commit import FOLD
 from weir.upkeep.compact import cut as compact_cut
 from weir.upkeep.compact import jobs as compact_jobs

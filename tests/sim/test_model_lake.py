@@ -12,8 +12,7 @@ from weir.env import SYSTEM
 from weir.errors import CommitConflict
 from weir.format.base_manifest import ShardingField, ShardingSpec
 from weir.format.schema import TOMBSTONE
-from weir.lake import fold_commit
-from weir.lake.base import adopt, fold
+from weir.lake.base import adopt, fold, fold_commit
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.memory import MemoryStore
 from weir.store.open import open_store

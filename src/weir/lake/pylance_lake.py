@@ -16,9 +16,8 @@ from weir.format import paths
 from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
-from weir.lake import fold_commit
 from weir.lake.api import SsTableInfo
-from weir.lake.base import adopt, fence, fold, history, versions
+from weir.lake.base import adopt, fence, fold, fold_commit, history, versions
 from weir.lake.base.blocks import RowBlocks
 from weir.lake.base.resident_keys import ResidentKeys
 from weir.lake.base.view import LanceBase

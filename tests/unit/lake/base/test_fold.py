@@ -14,8 +14,7 @@ from tests.unit.lake.conftest import SCHEMA, MakeLake, content, table
 from weir.env import SYSTEM
 from weir.errors import CommitConflict, InvalidInput, StoreError
 from weir.keys.keyset import KeySet
-from weir.lake import fold_commit
-from weir.lake.base import adopt, fold
+from weir.lake.base import adopt, fold, fold_commit
 from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
 from weir.store.open import open_store
