@@ -24,9 +24,9 @@ def collect_all(site, store=None):
     collect(target, min_age=0, fence_retention=0, keep_first_entries=False)
 
 
-def put_batch(site, version):
+def put_batch(site, version, app="s"):
     writer = open_writer(site, WriterConfig(fence_ttl=0))
-    assert writer.put_once([{"k": version, "v": version}], app="s", version=version)
+    assert writer.put_once([{"k": version, "v": version}], app=app, version=version)
     writer.close()
 
 
@@ -77,3 +77,18 @@ def test_p2_an_entry_another_collector_passed_meanwhile_is_a_zombies_too():
     slow = site_on(HookStore(store, "list_folder", "/tokens", pass_it))
     collect_all(slow)
     assert Tokens(site).load("s") == 2
+
+
+def test_p6_a_dead_writers_note_does_not_lead_to_a_zombies_entry_in_a_collected_place():
+    """Found by the simulator (seed 521) when such notes were new."""
+    store = MemoryStore()
+    site = site_on(store)
+    Tokens(site).begin("s", Position(0), Epoch(1))  # of a writer that died
+    for version in (1, 2):
+        put_batch(site, version, app="other")
+    collect_all(site)
+    place = paths.wal_path(site.shard, Position(Floors(site).load().wal))
+    store.delete([place])
+    store.put_if_absent(place, entry_with(9))
+    with open_writer(site, WriterConfig(fence_ttl=0)) as writer:
+        assert writer.last_version("s") == -1

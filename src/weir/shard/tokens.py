@@ -25,6 +25,7 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import decode_entry
 from weir.format.wal_header import HEADER_BYTES, read_header
+from weir.log.floors import Floors
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.records import codec
@@ -45,29 +46,40 @@ def tokens_in_log(
 
     With `epoch`, entries of later ones are of no interest. A ranged read an entry, 16 at a time,
     and a whole one where there is a token. A collected entry has none: whoever collected it
-    recorded them.
+    recorded them, and in its place only a zombie's can be, whose rows are not in.
     """
 
-    def look(position: int) -> tuple[int, tuple[tuple[str, int], ...]]:
+    def look(position: int) -> tuple[int, list[tuple[int, str, int]]]:
         path = paths.wal_path(site.shard, Position(position))
         try:
             header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
             if header is not None and not header.may_hold_tokens:
-                return header.epoch, ()
+                return header.epoch, []
             entry = decode_entry(site.wal.get(path).data, position=Position(position), path=path)
         except ObjectMissing:
-            return 0, ()
-        return entry.epoch, entry.tokens
+            return 0, []
+        return entry.epoch, [(position, app, number) for app, number in entry.tokens]
 
-    highest: dict[str, int] = {}
+    found: list[tuple[int, str, int]] = []
     for first in range(after + 1, last + 1, _CHUNK):
         wanted = list(range(first, min(first + _CHUNK, last + 1)))
-        found = site.env.threads.map(look, wanted, workers=_READS)
-        for _, tokens in found:
-            for app, number in tokens:
-                highest[app] = max(number, highest.get(app, number))
-        if epoch is not None and max(seen for seen, _ in found) > epoch:
+        entries = site.env.threads.map(look, wanted, workers=_READS)
+        found += [token for _, tokens in entries for token in tokens]
+        if epoch is not None and max(seen for seen, _ in entries) > epoch:
             break
+    return above_floor(site, found)
+
+
+def above_floor(site: ShardSite, found: Sequence[tuple[int, str, int]]) -> dict[str, int]:
+    """The highest number of each application, of tokens met at a position that was not collected.
+
+    Called after the entries were read: a collector may have passed them meanwhile (G-7c).
+    """
+    highest: dict[str, int] = {}
+    floor = Floors(site).load().wal if found else 0
+    for position, app, number in found:
+        if position > floor:
+            highest[app] = max(number, highest.get(app, number))
     return highest
 
 

@@ -12,9 +12,8 @@ from weir.format import paths
 from weir.format.manifest import decode_manifest
 from weir.format.wal_entry import decode_entry
 from weir.format.wal_header import HEADER_BYTES, EntryHeader, read_header
-from weir.log.floors import Floors
 from weir.log.site import ShardSite
-from weir.shard.tokens import Tokens
+from weir.shard.tokens import Tokens, above_floor
 from weir.store.api import ObjectMissing
 from weir.store.bounded import get_some
 from weir.types import Position, Version
@@ -72,12 +71,7 @@ def record_tokens(site: ShardSite, positions: list[int]) -> None:
         part = positions[start : start + _CHUNK]
         headers = zip(part, _headers(site, part), strict=True)
         found += _tokens(site, [p for p, h in headers if h and h.may_hold_tokens])
-    # After the entries were read: another collector may have passed them meanwhile (G-7c).
-    floor = Floors(site).load().wal
-    highest: dict[str, int] = {}
-    for position, app, number in found:
-        if position > floor:
-            highest[app] = max(number, highest.get(app, number))
+    highest = above_floor(site, found)
     tokens = Tokens(site)
     for app, number in sorted(highest.items()):
         recorded = tokens.load(app)
