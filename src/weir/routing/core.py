@@ -28,7 +28,7 @@ from weir.lake.api import Base, Lake, require_weir_base
 from weir.log.floors import FloorValues
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
-from weir.log.wal_store import WalRecord, WalStores
+from weir.log.wal_store import WalRecord, WalStores, latest_record
 from weir.merge.tails import Tails
 from weir.records.resharding import read_resharding
 from weir.records.table import Route, TableRecord, TableRecords
@@ -149,6 +149,8 @@ class Core:
         except (WalStoreMismatch, StoreError):
             if not floors.is_closed(manifest):
                 raise
+            if latest_record(self.store, manifest.shard_id).uri is None:
+                raise  # nobody marks the end of a log beside the data: an error tells nothing of it
             return self.beside(manifest.shard_id), manifest.replay_after
 
     def beside(self, shard: UUID) -> ShardSite:
