@@ -1038,6 +1038,22 @@ MUTANTS = (
         "P-6",
     ),
     Mutant(
+        "the token of a zombie in a collected place counts",
+        "src/weir/shard/tokens.py",
+        "        if position > floor:\n",
+        "        if True:\n",
+        tests("tests/regress/test_token_of_a_zombie.py"),
+        "P-6",
+    ),
+    Mutant(
+        "an error of the store is the end of a log beside the data",
+        "src/weir/routing/core.py",
+        "            if latest_record(self.store, manifest.shard_id).uri is None:\n",
+        "            if False:\n",
+        tests("tests/regress/test_error_is_no_end_of_the_log.py"),
+        "S-7",
+    ),
+    Mutant(
         "only the decoder knows how large an entry may be",
         "src/weir/format/wal_entry.py",
         "    if size > max_bytes:\n        raise _too_large(size, max_bytes)\n",
