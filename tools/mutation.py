@@ -630,6 +630,14 @@ MUTANTS = (
         "F-16",
     ),
     Mutant(
+        "a claim on a newer manifest than the one that was probed",
+        "src/weir/log/fence.py",
+        "            continue  # manifest and tip are of one look",
+        "            current = manifests.require()  #",
+        tests("tests/regress/test_claim_planned_on_an_older_manifest.py"),
+        "F-7",
+    ),
+    Mutant(
         "a hand-over leaves rows behind",
         "src/weir/shard/handover.py",
         "        flushed = old.flush()\n",
@@ -1214,8 +1222,8 @@ MUTANTS = (
     Mutant(
         "an open takes a log that is ahead of its manifest",
         "src/weir/log/fence.py",
-        "    if header is None or header.epoch <= current.writer_epoch:\n        return current\n",
-        "    return current\n",
+        "    if header is None or header.epoch <= current.writer_epoch:\n        return False\n",
+        "    return False\n",
         tests("tests/rules/test_edges_wal_store.py", "-k", "f7_no_open"),
         "F-7",
     ),

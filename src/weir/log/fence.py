@@ -83,7 +83,8 @@ def claim_shard(
     for _ in range(CLAIM_ATTEMPTS):
         current, floors = manifests.latest_with_floors()
         position = _next_position(site, current, floors)
-        current = _require_not_ahead(site, manifests, current, Position(position - 1))
+        if _is_outdated(site, manifests, current, Position(position - 1)):
+            continue  # manifest and tip are of one look, or the fence would go above a newer one
         site.env.failpoint("claim.probed")
         try:
             claimed = manifests.claim(current, announces=announces)
@@ -110,26 +111,26 @@ def _next_position(
         raise WalMoved(str(moved)) from moved
 
 
-def _require_not_ahead(
+def _is_outdated(
     site: ShardSite, manifests: Manifests, current: ShardManifest | None, tip: Position
-) -> ShardManifest | None:
+) -> bool:
     """F-7: who writes in an epoch below that of the last entry is acknowledged and never read.
 
-    An entry follows the claim of its epoch, so that a newer one means: look at the manifest again.
-    One request, and only when entries are above R.
+    An entry follows the claim of its epoch, so that a newer one means: look again, at manifest and
+    tip. One request, and only when entries are above R.
     """
     if current is None or tip <= current.replay_after:
-        return current
+        return False
     path = paths.wal_path(site.shard, tip)
     try:
         header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
     except ObjectMissing:
-        return current  # collected meanwhile, or only known to be used
+        return False  # collected meanwhile, or only known to be used
     if header is None or header.epoch <= current.writer_epoch:
-        return current
+        return False
     current = manifests.require()
     if header.epoch <= current.writer_epoch:
-        return current
+        return True
     raise CorruptEntry(
         f"{site}: the entry at position {tip} is of epoch {header.epoch}, and the manifest"
         f" {current.version} knows no epoch above {current.writer_epoch} (F-7): the manifest was"
@@ -149,8 +150,7 @@ def _fence(
     # has not heard of the move yet, and the position be marked as used (S-3, F-6).
     settle(site, epoch, floors)
     site.env.failpoint("claim.settled")
-    if claimed.replay_after >= position:  # the old writer flushed between our probe and our claim
-        position = _next_position(site, claimed, floors)
+    assert position > claimed.replay_after, "F-2: the claim is not of the manifest that was probed"
     for _ in range(FENCE_ATTEMPTS):
         entry = encode_fence(epoch, entry_id=str(site.env.new_id()))
         try:
