@@ -1,6 +1,6 @@
 """The parts of the documentation that are facts of the code, made when the site is built.
 
-- reference/configuration.md: `WriterConfig`, from its docstrings
+- reference/configuration.md: the classes of settings, from their docstrings
 - reference/cli.md: the help of every command
 - examples.md: the code of examples/
 - internals/invariants.md: each rule, where it is kept and tested, found by its number
@@ -10,6 +10,8 @@ A hook of mkdocs; `python tools/docs_tables.py reference/cli.md` prints one of t
 """
 
 import ast
+import inspect
+import itertools
 import json
 import re
 import sys
@@ -22,7 +24,8 @@ from typing import Any
 import typer
 
 from weir.cli.main import app
-from weir.config import WriterConfig
+from weir.config import IndexConfig, WriterConfig
+from weir.upkeep.compact.run import CompactionPolicy
 
 ROOT = Path(__file__).resolve().parent.parent
 RULE = re.compile(r"^\*\*([A-Z]-\d+[a-z]?) ([^*]+)\*\*", re.MULTILINE)
@@ -39,12 +42,12 @@ FAMILIES = {
 }
 
 
-def docstrings() -> dict[str, str]:
-    """The text below each field of `WriterConfig`."""
-    tree = ast.parse((ROOT / "src/weir/config.py").read_text(encoding="utf-8"))
-    cls = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "WriterConfig")
+def docstrings(cls: type = WriterConfig) -> dict[str, str]:
+    """The text below each field of a dataclass."""
+    tree = ast.parse(Path(inspect.getfile(cls)).read_text(encoding="utf-8"))
+    body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == cls.__name__).body
     found = {}
-    for field, text in zip(cls.body, cls.body[1:], strict=False):
+    for field, text in itertools.pairwise(body):
         if (
             isinstance(field, ast.AnnAssign)
             and isinstance(field.target, ast.Name)
@@ -74,8 +77,8 @@ def shown(value: Any) -> str:
     return f"`{value!r}`"
 
 
-def configuration() -> str:
-    """The table of settings."""
+def writer_settings() -> str:
+    """The table of `WriterConfig`."""
     told = docstrings()
     lines = ["| setting | default | with a MemTable | WAL-only |", "| --- | --- | --- | --- |"]
     for field in fields(WriterConfig):
@@ -85,10 +88,35 @@ def configuration() -> str:
     return "\n".join(lines) + "\n"
 
 
+def plain_settings(cls: type) -> str:
+    """The table of a dataclass whose fields mean the same in both modes."""
+    told = docstrings(cls)
+    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    for field in fields(cls):
+        default = "required" if field.default is MISSING else shown(field.default)
+        lines.append(f"| `{field.name}` | {default} | {told[field.name]} |")
+    return "\n".join(lines) + "\n"
+
+
+def configuration() -> str:
+    """The tables of settings, each below its class."""
+    return "\n".join(
+        (
+            f"## WriterConfig\n\n{writer_settings()}",
+            f"## IndexConfig\n\n{plain_settings(IndexConfig)}",
+            f"## CompactionPolicy\n\n{plain_settings(CompactionPolicy)}",
+        )
+    )
+
+
+def group() -> Any:
+    """The command `weir`, with its commands and its own flags."""
+    return typer.main.get_command(app)
+
+
 def commands() -> Iterator[tuple[str, Any]]:
     """Every command, `checkpoint` by its parts."""
-    group: Any = typer.main.get_command(app)
-    for name, command in group.commands.items():
+    for name, command in group().commands.items():
         inner = getattr(command, "commands", None)
         if inner is None:
             yield f"weir {name}", command

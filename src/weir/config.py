@@ -23,7 +23,9 @@ class IndexConfig:
     kinds."""
 
     name: str
+    """The index's name in the table."""
     column: str
+    """The column it is on."""
     kind: str
     """"btree", "bitmap", "vector" or "text"."""
     metric: str = "l2"

@@ -17,7 +17,7 @@ def test_every_setting_has_a_meaning_in_both_modes():
         main, other = docs_tables.both_modes(told[field.name])
         assert main, field.name
         assert other, field.name
-    assert docs_tables.configuration().count("\n") == len(fields(weir.WriterConfig)) + 2
+    assert docs_tables.writer_settings().count("\n") == len(fields(weir.WriterConfig)) + 2
 
 
 @pytest.mark.parametrize(

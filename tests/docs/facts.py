@@ -1,0 +1,294 @@
+"""What the program has, asked of the program: options, events, records, names. No list by hand."""
+
+import ast
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+import weir
+import weir.spark
+from tests.docs.blocks import ROOT
+from weir.env import SYSTEM
+from weir.log.site import ShardSite
+from weir.log.wal_store import stamp_store_id
+from weir.records.apps import take_app
+from weir.records.checkpoints import Checkpoints
+from weir.records.consumers import Consumer
+from weir.records.lineage import append_lineage, read_lineage
+from weir.shard.tokens import Tokens
+from weir.store.local import LocalStore
+from weir.types import Epoch
+from weir.upkeep.gc.pins import end_chain, load_chains
+
+SOURCES = sorted((ROOT / "src/weir").rglob("*.py"))
+EVENT = re.compile(r"[a-z_]+(?:\.[a-z_]+)+")
+LEVELS = ("debug", "info", "warning", "error", "exception")
+
+
+def trees(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    """Every module of the product below `folders` (all of them without), parsed."""
+    for path in SOURCES:
+        name = path.relative_to(ROOT / "src/weir").as_posix()
+        if not name.startswith("testing/") and (not folders or name.startswith(folders)):
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+VERBS = {
+    "weir": (weir.create, weir.open, weir.enable),
+    "table": tuple(vars(weir.Table).values()),
+    "shard": tuple(vars(weir.Shard).values()),
+    "writer": (*vars(weir.TableWriter).values(), *vars(weir.ShardWriter).values()),
+    "ack": tuple(vars(weir.Ack).values()),
+    "tailer": tuple(vars(weir.WalTailer).values()),
+    "weir.spark": tuple(getattr(weir.spark, name) for name in weir.spark.__all__),
+}
+"""Where users call from, as the docs spell it."""
+OWN = {"env", "belongs", "schema", "pinned"}
+"""For the simulator, or for callers inside weir."""
+
+
+def options() -> Iterator[tuple[str, str, object]]:
+    """Every option of a call that users make: where, its name, its default."""
+    for holder, verbs in VERBS.items():
+        for verb in verbs:
+            # `ShardWriter.open` is for callers inside weir: users say `shard.writer()`.
+            if not inspect.isfunction(verb) or verb.__name__.startswith("_"):
+                continue
+            for parameter in inspect.signature(verb).parameters.values():
+                if parameter.default is not parameter.empty and parameter.name not in OWN:
+                    where = f"{holder}.{verb.__name__}"
+                    yield where, parameter.name, parameter.default
+
+
+def spark_options() -> set[str]:
+    """Names, in lower case, that the data source looks up in Spark's options."""
+    found = set()
+    for _, tree in trees("spark/"):
+        for call in ast.walk(tree):
+            if not isinstance(call, ast.Call):
+                continue
+            called = ast.unparse(call.func)
+            at = {"options.get": 0, "number": 1, "flag": 1, "names": 1}.get(called)
+            if at is not None and len(call.args) > at and isinstance(call.args[at], ast.Constant):
+                found.add(str(call.args[at].value).lower())
+    return {*found, "layout"} - {"path"}
+
+
+def error_attributes() -> set[str]:
+    """What a caller can read from an error besides its message."""
+    tree = dict(trees("errors.py"))["errors.py"]
+    found = {cls.name: cls for cls in tree.body if isinstance(cls, ast.ClassDef)}
+    names = set()
+    for node in ast.walk(ast.Module(list(found.values()), [])):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        if isinstance(node, ast.FunctionDef) and node.decorator_list:
+            names.add(node.name)
+    return {name for name in names if not name.startswith("_")}
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+def messages() -> Iterator[tuple[str, int, str, str]]:
+    """Every line that weir writes to a log: module, line, level, text."""
+    for name, tree in trees():
+        for call in ast.walk(tree):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                continue
+            logger = ast.unparse(call.func.value).rpartition(".")[2]
+            if logger not in ("log", "_log", "logger") or call.func.attr not in LEVELS:
+                continue
+            text = call.args[0] if call.args else None
+            if isinstance(text, ast.Constant):
+                level = "error" if call.func.attr == "exception" else call.func.attr
+                yield name, call.lineno, level, str(text.value)
+
+
+def events() -> dict[str, set[str]]:
+    """Each event, and the levels at which it is logged."""
+    found: dict[str, set[str]] = {}
+    for _, _, level, text in messages():
+        found.setdefault(text.split()[0], set()).add(level)
+    return found
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+ENCODERS = {
+    "log/wal_store.py",
+    "records/apps.py",
+    "records/chain.py",
+    "records/checkpoints.py",
+    "records/consumers.py",
+    "records/lineage.py",
+    "records/resharding.py",
+    "records/table.py",
+    "shard/tokens.py",
+    "upkeep/compact/jobs.py",
+    "upkeep/gc/pins.py",
+}
+"""Modules whose records `every_record` makes; a test compares it with the program."""
+
+
+def encoders() -> set[str]:
+    """Modules that turn something into a JSON record of weir's."""
+    found = set()
+    for name, tree in trees():
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in (
+                "codec.dumps",
+                "RecordCodec",
+            ):
+                found.add(name)
+    return found
+
+
+def every_record(folder: Path) -> None:
+    """Tables below `folder` whose `_weir/` holds each kind of record, every optional key in use."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    by_bucket = weir.Bucket("id", 1)
+    table = weir.create(str(folder / "t"), schema, primary_key="id", sharding=by_bucket)
+    shard = table.shards()[0]
+    with shard.writer() as writer:
+        writer.put_once([{"id": 1}], app="a", version=1)
+    table.move_wal(str(folder / "wal"))
+    taken = table.checkpoint("durable", name="n", ttl="1d")
+    with shard.writer(weir.WriterConfig(enable_memtable=False)) as writer:
+        writer.put([{"id": 2}])
+    table.compact(fold_wal=True)
+    copy = table.clone(str(folder / "copy"), taken)
+    copy.restore(copy.checkpoint("all"))
+    table.reshard(weir.Bucket("id", 2))
+    lineage = read_lineage(copy.core.store)
+    assert lineage is not None
+    passed_over = replace(lineage, replay_after={shard.id: 1})
+    append_lineage(copy.core.store, passed_over, SYSTEM.new_id())
+
+    store = LocalStore(table.uri)
+    checkpoints = Checkpoints(store)
+    pin = next(c for c in checkpoints.all() if c.owner)
+    checkpoints.narrow(pin)
+    checkpoints.mark_deleted(checkpoints.find("before-reshard"))
+    consumer = Consumer(store, "c", 60.0)
+    consumer.register({shard.id: 1})
+    ended = next(c for c in load_chains(store, "_weir/consumers"))
+    assert end_chain(store, ended)
+    take_app(store, "a", "query")
+    site = ShardSite(store, store, shard.id, SYSTEM)
+    Tokens(site).announce("a", 2, ["0a0b0c0d_gen_1"], epoch=Epoch(1))
+    stamp_store_id(LocalStore(str(folder / "other")), shard.id, "0", table.uri)
+
+
+def literal_keys() -> set[str]:
+    """Every key that stands in a dict display of a module that encodes records."""
+    return {
+        str(key.value)
+        for _, tree in trees(*ENCODERS)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant)
+    }
+
+
+def folders() -> set[str]:
+    """Folders below `_weir/` (of a shard: below `_weir/shards/{shard}/`) that any module names."""
+    found = set()
+    for path in SOURCES:
+        text = (
+            path.read_text(encoding="utf-8")
+            .replace("{WEIR}", "_weir")
+            .replace("{paths.WEIR}", "_weir")
+        )
+        if "bench/" not in path.as_posix():  # has a table of its own, for some seconds
+            found.update(re.findall(r"_weir/(shards/\{shard\}/\w+|(?!shards)\w+)", text))
+    return found
+
+
+def record_keys(folder: Path) -> dict[str, set[str]]:
+    """Keys by kind of record, spelt as the docs do, of every JSON object below `folder`."""
+    found: dict[str, set[str]] = {}
+    for path in folder.rglob("*"):
+        kind = kind_of(path)
+        if kind is not None:
+            found.setdefault(kind, set()).update(keys_in(json.loads(path.read_bytes())))
+    return found
+
+
+def kind_of(path: Path) -> str | None:
+    """The folder of a record as the docs name it, or None when the object is no record."""
+    name = path.as_posix()
+    if not path.is_file() or not (name.endswith(".json") or "/load-" in name):
+        return None
+    if name.endswith("weir_store_id.json"):
+        return "_mem_wal/{shard}/weir_store_id.json"
+    if "/_weir/" not in name:
+        return None
+    inside = "_weir/" + name.rpartition("/_weir/")[2]
+    inside = re.sub(r"/\d{20}\.json$", "", inside)
+    inside = re.sub(r"(checkpoints)/[^/]+$", r"\1/{id}", inside)
+    inside = re.sub(r"(consumers)/[^/]+$", r"\1/{name}", inside)
+    inside = re.sub(r"(shards)/[^/]+", r"\1/{shard}", inside)
+    inside = re.sub(r"(tokens)/[^/]+/load-.*$", r"\1/{app}/load-{id}", inside)
+    return re.sub(r"(apps)/[^/]+$", r"\1/{app}.json", inside)
+
+
+def keys_in(value: Any, at: str = "") -> Iterator[str]:
+    """`a`, `a.b`, `a[].b`, `a.{shard}.b`; what is a record of its own is not entered."""
+    if isinstance(value, str) and value.startswith("{"):
+        value = json.loads(value)
+    if isinstance(value, list):
+        for each in value:
+            if isinstance(each, dict):
+                yield from keys_in(each, f"{at}[]")
+    if not isinstance(value, dict):
+        return
+    for key, each in value.items():
+        name = f"{at}.{_generic(key)}" if at else _generic(key)
+        if not (name.endswith("}") and isinstance(each, dict)):
+            yield name
+        if name not in ("writer_defaults", "probe"):
+            yield from keys_in(each, name)
+
+
+def _generic(key: str) -> str:
+    try:
+        UUID(key)
+    except ValueError:
+        return "{app}" if re.fullmatch(r"[0-9a-f]{32}", key) else key
+    return "{shard}" if "-" in key else "{app}"
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def resolves(dotted: str) -> bool:
+    """True when `weir.a.b` is a module, or something that can be had from one."""
+    return _resolve(dotted) is not None
+
+
+def _resolve(dotted: str) -> object | None:
+    parts = dotted.split(".")
+    for split in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:split]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[split:]:
+            annotated = part in getattr(found, "__annotations__", {})
+            found = getattr(found, part, part if annotated else None)
+            if found is None:
+                return None
+        return found
+    return None
