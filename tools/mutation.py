@@ -967,7 +967,7 @@ MUTANTS = (
     ),
     Mutant(
         "a tag that goes while it is released is an error",
-        "src/weir/lake/base/versions.py",
+        "src/weir/lake/lance_errors.py",
         '    return "ref not found" in text or ("_refs/tags/" in text and "not found" in text)\n',
         '    return "ref not found" in text\n',
         tests("tests/rules/test_edges_checkpoints.py", "-k", "k5"),

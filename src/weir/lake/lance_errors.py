@@ -1,7 +1,8 @@
 """What pylance raises, turned into weir's errors in one place.
 
-pylance answers with built-in classes and tells kinds apart only by text, so the text decides here
-and nowhere else. A missing object is `data`, never `unavailable`.
+pylance raises built-in classes and tells kinds apart only by their text. All such texts are in this
+module: `lance_errors` translates an error, and the `is_...` functions recognise the few that a
+caller handles itself. A missing object is `data`, never `unavailable`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,22 @@ def lance_errors(what: str) -> Iterator[None]:
         raise
     except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
         raise translated(error, what) from error
+
+
+def is_tag_taken(error: Exception) -> bool:
+    """True when a tag of that name exists already."""
+    return "already exists" in str(error).lower()
+
+
+def is_tag_gone(error: Exception) -> bool:
+    """True when Lance did not find a tag: there was none, or it went between two of its steps."""
+    text = str(error).lower()
+    return "ref not found" in text or ("_refs/tags/" in text and "not found" in text)
+
+
+def is_moved_index(error: Exception) -> bool:
+    """True when pylance 14 cannot show a commit: a compaction of files that moved an index."""
+    return "RewrittenIndex" in str(error)
 
 
 def translated(error: Exception, what: str) -> WeirError:

@@ -130,6 +130,6 @@ def require_ready(store: Store) -> None:
         return
     raise MissingEntry(
         f"{store.uri} is a clone of {found.parent} that was not finished: rows of the checkpoint"
-        f" {found.checkpoint} are missing. Run the same clone again, or clean it up"
-        " (weir.upkeep.clone.discard)"
+        f" {found.checkpoint} are missing. Run the same clone again, or delete it and tell the"
+        " parent (table.release_clone)"
     )

@@ -13,7 +13,7 @@ import lance
 
 from weir.errors import SnapshotExpired
 from weir.lake.datasets import Datasets
-from weir.lake.lance_errors import lance_errors
+from weir.lake.lance_errors import is_moved_index, lance_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,9 @@ def commits(datasets: Datasets, *, after: int, until: int | None = None) -> Iter
             with lance_errors(f"reading the commit of {datasets.uri} version {version}"):
                 transaction = dataset.read_transaction(version)
         except TypeError as error:
-            if "RewrittenIndex" not in str(error):
+            if not is_moved_index(error):
                 raise
-            # pylance 14 cannot show the commit of a compaction of files that moved an index. It was
-            # read, and is none of weir's.
+            # It was read, and is none of weir's.
             yield Commit(version, {}, is_restore=False)
             continue
         except Exception as error:

@@ -11,7 +11,7 @@ from weir.errors import CommitConflict, InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.lance_file import version_name
 from weir.lake.datasets import Datasets
-from weir.lake.lance_errors import lance_errors
+from weir.lake.lance_errors import is_tag_gone, is_tag_taken, lance_errors
 from weir.lake.manifest.clone import clone_manifest
 from weir.store.api import ObjectExists, ObjectMissing, Store
 from weir.types import Version
@@ -42,7 +42,7 @@ def protect_version(datasets: Datasets, name: str, version: int) -> None:
             dataset.tags.create(name, version)
             return
         except ValueError as error:
-            if "already exists" not in str(error).lower():
+            if not is_tag_taken(error):
                 raise
         protected = dataset.tags.get_version(name)
     if protected != version:
@@ -59,7 +59,7 @@ def release_version(datasets: Datasets, name: str) -> None:
         try:
             dataset.tags.delete(name)
         except ValueError as error:
-            if not _is_gone(error):
+            if not is_tag_gone(error):
                 raise
 
 
@@ -81,15 +81,9 @@ def _as_tags_go(act: Callable[[], T]) -> T:
         try:
             return act()
         except (OSError, ValueError) as error:
-            if not _is_gone(error):
+            if not is_tag_gone(error):
                 raise
     return act()
-
-
-def _is_gone(error: Exception) -> bool:
-    """True when Lance did not find a tag: there was none, or it went between two of its steps."""
-    text = str(error).lower()
-    return "ref not found" in text or ("_refs/tags/" in text and "not found" in text)
 
 
 def shallow_clone(datasets: Datasets, source: Store, destination: Store, version: int) -> int:
