@@ -40,16 +40,25 @@ class SimLock:
             if not blocking or (end is not None and s.now >= end):
                 return False
             self._waiters.append(me)
-            s.block("lock", None if end is None else end - s.now)
-            if me in self._waiters:
-                self._waiters.remove(me)
+            try:
+                s.block("lock", None if end is None else end - s.now)
+            except BaseException:
+                if me not in self._waiters:
+                    self._pass_on()  # interrupted, and it was woken for the lock
+                raise
+            finally:
+                if me in self._waiters:
+                    self._waiters.remove(me)
         self.held = True
         return True
 
     def release(self) -> None:
         """Give it back and let one waiter try."""
         self.held = False
-        if self._waiters:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._waiters and not self.held:
             self._s.wake(self._waiters.pop(0))
 
     def __enter__(self) -> bool:
@@ -78,11 +87,14 @@ class SimCondition:
         assert me is not None, "a wait outside of the simulation"
         self._waiters.append(me)
         self._lock.release()
-        woken = self._s.block("condition", timeout)
-        if me in self._waiters:
-            self._waiters.remove(me)
-            woken = False
-        self._lock.acquire()
+        try:
+            woken = self._s.block("condition", timeout)
+        finally:  # also when it is interrupted: who waits on a condition has its lock
+            if me in self._waiters:
+                self._waiters.remove(me)
+                woken = False
+            if not me.actor.dead:
+                self._lock.acquire()
         return woken
 
     def notify(self, n: int = 1) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from simulator.outcomes import handed_back, told_of_put
 from simulator.scenarios import COLUMNS, SHARD, TABLE, WAL, Role, Run
 from simulator.scheduler import Actor
-from simulator.truth import Put, Row, Violation
+from simulator.truth import BatchId, Put, Row, Violation
 from weir.config import WriterConfig
 from weir.errors import SnapshotExpired, StoreError, UnknownOutcome, WeirError
 from weir.format.sharding import Unsharded
@@ -24,6 +27,7 @@ from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
 
 KEYS = 6
+T = TypeVar("T")
 
 
 class Session:
@@ -38,6 +42,9 @@ class Session:
         self.counter = 0
         self.pending: list[tuple[Put, Ack]] = []
         self.accepted: list[Put] = []
+        self.made: list[Put] = []
+        self.told: set[BatchId] = set()
+        """Puts that an error told of."""
         self.ended = False
         self.writer: ShardWriter | None = None
 
@@ -68,7 +75,8 @@ class Session:
         config = WriterConfig(**{**self.role.config, **changes})
         run.note(self.actor, f"open session {self.number}")
         try:
-            self.writer = open_shard(run, self.actor, config, self._wanted_store())
+            wanted = self._wanted_store()
+            self.writer = self.call(lambda: open_shard(run, self.actor, config, wanted))
         except WeirError as error:
             run.note(self.actor, f"open failed: {type(error).__name__}")
             judge.failed(SHARD, error, None, 0)
@@ -76,6 +84,10 @@ class Session:
         judge.opened(SHARD, self.writer.epoch)
         run.note(self.actor, f"opened epoch {self.writer.epoch}")
         return True
+
+    def call(self, act: Callable[[], T]) -> T:
+        """One call of a client; where clients are interrupted, that is where."""
+        return act()
 
     def _wanted_store(self) -> str | None:
         """Where this session wants the log; None: where it is."""
@@ -99,7 +111,7 @@ class Session:
             elif roll < 0.8:
                 self._flush_wal()
             elif roll < 0.9 and memtable:
-                self.writer.flush()
+                self.call(self.writer.flush)
                 self.run.note(self.actor, "flushed")
             elif memtable and self.role.threads == 1 and not self.run.moments:
                 self._read_own()
@@ -112,7 +124,7 @@ class Session:
         wait = self.rng.choice((None, None, True, False))
         timeout = self.rng.choice((None, None, None, 0.0, 0.2, 5.0))
         try:
-            ack = self.writer.put(data, wait=wait, timeout=timeout)
+            ack = self.call(partial(self.writer.put, data, wait=wait, timeout=timeout))
         except TimeoutError:
             self.accepted.append(put)  # it goes on, and `close` answers for it
             return
@@ -124,12 +136,16 @@ class Session:
             self._told(put, ack)
         else:
             self.pending.append((put, ack))
+            self._watch(ack)
             if self.rng.random() < 0.3:
                 self._wait(put, ack)
 
+    def _watch(self, ack: Ack) -> None:
+        """A put is on its way."""
+
     def _wait(self, put: Put, ack: Ack) -> None:
         try:
-            ack.wait()
+            self.call(ack.wait)
         except WeirError as error:
             self._failed(error, put)
             return
@@ -147,15 +163,16 @@ class Session:
     def _flush_wal(self) -> None:
         assert self.writer is not None, "opened first"
         before = list(self.accepted)
-        self.writer.flush_wal()
+        self.call(self.writer.flush_wal)
         for put in before:
             if put.id not in self.run.judge.seen:
                 raise Violation("D", f"flush_wal returned, and batch {put.id} is not in the log")
 
     def _read_own(self) -> None:
         """M-1: this writer's reads show all it was handed, the newest row of each key."""
-        assert self.writer is not None, "opened first"
-        found = table_rows(self.writer.scan().read_all())
+        writer = self.writer
+        assert writer is not None, "opened first"
+        found = table_rows(self.call(lambda: writer.scan().read_all()))
         mine = self.accepted
         if not self.run.plan.keyed:
             rows = set(found)
@@ -184,17 +201,27 @@ class Session:
         epoch = self.writer.epoch if self.writer is not None else 0
         self.run.note(self.actor, f"told {type(error).__name__} for {put.id if put else 'a call'}")
         self.run.judge.failed(SHARD, error, put, epoch)
+        self._hear(error, put)
         if error.kind in {"fenced", "closed"} or isinstance(error, UnknownOutcome):
             self.ended = True
+
+    def _hear(self, error: WeirError, put: Put | None) -> None:
+        """A put hears of its own rows, a flush or close of those that nobody waits for (F-16)."""
+        judge = self.run.judge
+        if put is None:
+            self.told |= handed_back(judge, error, self.made)
+        else:
+            self.told |= told_of_put(judge, error, put, [put])
 
     def _close(self) -> None:
         assert self.writer is not None, "opened first"
         before = list(self.accepted)
         try:
-            self.writer.close()
+            self.call(self.writer.close)
         except WeirError as error:
             self.run.note(self.actor, f"close failed: {type(error).__name__}")
             self.run.judge.failed(SHARD, error, None, self.writer.epoch)
+            self._hear(error, None)
             self.ended = True
             return
         self.run.note(self.actor, "closed")
@@ -212,6 +239,13 @@ class Session:
                     "D", f"the writer is closed, batch {put.id} was accepted and is in limbo (M-8)"
                 )
         self.pending.clear()
+        lost = [
+            put.id
+            for put in self.accepted
+            if put.id not in self.told and put.id not in self.run.judge.seen
+        ]
+        if lost:
+            raise Violation("D", f"{lost} were accepted, are nowhere, and nobody was told (F-16)")
 
     def _check_threads(self) -> None:
         left = [
@@ -233,6 +267,7 @@ class Session:
             deleted = keyed and self.rng.random() < 0.2
             rows.append((key, self.number, batch, index, size, deleted))
         put = self.run.judge.putting((self.number, batch), rows)
+        self.made.append(put)
         return put, to_batch(rows)
 
 

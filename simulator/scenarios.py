@@ -18,6 +18,7 @@ from simulator.model_lake import ModelLake
 from simulator.oracles import Judge
 from simulator.places import SimPlaces
 from simulator.scheduler import POLICIES, Actor, Scheduler, Settings, Stuck
+from simulator.strikes import Strikes
 from simulator.truth import Violation
 from simulator.world import Faults, World
 from weir.format.schema import FIELD_ID, TableSchema, table_schema
@@ -72,6 +73,8 @@ class Plan:
     """Writers open with a place for the log of their own; it moves from store to store."""
     is_story: bool = False
     """Where or what the table is changes; everybody opens it as users do."""
+    edge: dict[str, Any] = field(default_factory=dict)
+    """What an edge scenario draws besides (`ADJUST` in simulate.py)."""
 
     def to_record(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -141,6 +144,12 @@ class Run:
             Faults(**plan.faults),
             paging=plan.paging,
         )
+        self.world.strikes = Strikes(
+            self.scheduler,
+            random.Random(f"strikes/{plan.seed}"),
+            float(plan.edge.get("strikes", 0.0)),
+            waits=bool(plan.edge.get("waits")),
+        )
         self.shelf = self.world.shelf(TABLE)
         self.wal_shelf = self.world.shelf(WAL) if plan.wal_apart else self.shelf
         self.judge = Judge(self.scheduler, self.shelf, self.wal_shelf.uri, keyed=plan.keyed)
@@ -208,7 +217,11 @@ class Run:
             self.scheduler.settings.policy = "uniform"
             self._final(final)
             self.judge.finish()
-        except (Violation, Stuck, Exception) as error:  # noqa: BLE001  the verdict
+        except BaseException as error:
+            assert self.world.strikes is not None, "made with the world"
+            pressed = isinstance(error, KeyboardInterrupt | SystemExit)
+            if pressed and not self.world.strikes.is_ours(error):
+                raise  # of whoever runs the simulation
             failure = error
         digest = hashlib.sha256(repr(self.scheduler.notes).encode()).hexdigest()[:16]
         return Outcome(

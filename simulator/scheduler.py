@@ -131,6 +131,8 @@ class Scheduler:
         self.tasks: list[Task] = []
         self.live: list[Task] = []
         self.on_step: list[Callable[[], None]] = []
+        self.on_wait: Callable[[Task], None] = lambda _task: None
+        """Called by a task whose wait is over; may raise into it."""
         self.notes: list[tuple[int, str, str]] = []
         self._main = threading.Lock()
         self._main.acquire()
@@ -203,7 +205,9 @@ class Scheduler:
             self._switch(me, following)
         if me.actor.dead:
             raise Killed(me.name)
-        return me.woken
+        woken = me.woken
+        self.on_wait(me)
+        return woken
 
     def wake(self, task: Task) -> None:
         """Make a blocked task runnable."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
 
 from simulator.copies import CLONERS, final_of_clones
+from simulator.interrupts import INTERRUPTED, draw_interrupts
 from simulator.keepers import KEEPERS
 from simulator.reshards import RESHARDERS, final_of_reshards, make_sharded
 from simulator.restores import RESTORERS, final_of_restores
@@ -44,6 +46,16 @@ STORIES: dict[str, tuple[str, ...]] = {
 }
 """Scenarios that change where or what the table is; one seed in three tells one of them."""
 STORY_CHANCE = 1 / 3
+EDGES: dict[str, tuple[str, ...]] = {
+    "interrupts": ("interrupted", "interrupted", "interrupted-keeper", "reader", "collector"),
+}
+"""What happens around the tables: to processes, clocks, disks. Drawn by a child of the seed of its
+own, so that a scenario more or less leaves the histories of the others alone."""
+EDGE_CHANCE = 1 / 3
+ALL = SCENARIOS | STORIES | EDGES
+EDGE_ROLES = {**INTERRUPTED}
+ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {"interrupts": draw_interrupts}
+"""What a scenario's plan has besides, or otherwise."""
 MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
 SETUPS = {"reshards": make_sharded}
 FINALS = {"clones": final_of_clones, "reshards": final_of_reshards, "restores": final_of_restores}
@@ -56,11 +68,14 @@ def draw_plan(seed: int, scenario: str | None = None) -> Plan:
     name = rng.choice(sorted(SCENARIOS))
     if story.random() < STORY_CHANCE:
         name = story.choice(sorted(STORIES))
+    edge = random.Random(f"edge/{seed}")
+    if edge.random() < EDGE_CHANCE:
+        name = edge.choice(sorted(EDGES))
     name = scenario or name
-    kinds = (SCENARIOS | STORIES)[name]
+    kinds = ALL[name]
     roles = [draw_role(random.Random(f"role/{seed}/{i}"), kind) for i, kind in enumerate(kinds)]
     kept = [role for role in roles if rng.random() < 0.8] or roles[:1]
-    return Plan(
+    plan = Plan(
         seed=seed,
         scenario=name,
         keyed=rng.random() < 0.6,
@@ -74,11 +89,22 @@ def draw_plan(seed: int, scenario: str | None = None) -> Plan:
         moves=name == "moves",
         is_story=name in STORIES,
     )
+    if name in ADJUST:
+        ADJUST[name](plan, random.Random(f"adjust/{seed}"))
+    return plan
 
 
 def simulate(plan: Plan) -> Outcome:
     """Run one plan."""
-    roles = {**ROLES, **KEEPERS, **STREAMS, **CLONERS, **RESHARDERS, **RESTORERS}
+    roles = {
+        **ROLES,
+        **KEEPERS,
+        **STREAMS,
+        **CLONERS,
+        **RESHARDERS,
+        **RESTORERS,
+        **EDGE_ROLES,
+    }
     setup = SETUPS.get(plan.scenario, write_record)
     return Run(plan, roles, setup).execute(FINALS.get(plan.scenario, final))
 

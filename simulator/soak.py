@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from simulator.scenarios import Outcome, Plan
-from simulator.simulate import SCENARIOS, STORIES, draw_plan, shrink, simulate
+from simulator.simulate import ALL, draw_plan, shrink, simulate
 
 CHUNK = 20
 MUST_FIRE = (
@@ -197,7 +197,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many histories")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--scenario", choices=sorted(SCENARIOS | STORIES), help="only this one")
+    parser.add_argument("--scenario", choices=sorted(ALL), help="only this one")
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
     parser.add_argument("--seed", type=int, help="run this one history")
     parser.add_argument("--plan", type=Path, help="run the plan in this JSON file")

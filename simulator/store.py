@@ -173,6 +173,7 @@ class SimStore:
     def _read(self, op: str, path: str) -> None:
         self._enter(op)
         w = self._w
+        self._struck(op, path, "on reading")
         if w.healthy:
             return
         self._check_outage(path)
@@ -186,6 +187,11 @@ class SimStore:
     def _write(self, op: str, path: str, apply: Callable[[], T]) -> T:
         self._enter(op, lambda: self._orphan(op, path, apply))
         dies = self._dies(op, path, apply)
+        struck = self._struck(op, path, "before", "after", "under way")
+        if struck == "under way":
+            self._later(op, path, apply)
+        if struck in {"before", "under way"}:
+            self._interrupt(op, path, struck)
         outcome = self._draw(path)
         if outcome == "slow":
             self._slow()
@@ -207,6 +213,8 @@ class SimStore:
         self._say(op, path, "ok" if outcome in {"ok", "slow"} else outcome)
         if dies:
             self._die()
+        if struck == "after":
+            self._interrupt(op, path, struck)
         if outcome in {"twice", "echo"}:
             try:
                 apply()
@@ -217,6 +225,23 @@ class SimStore:
         if outcome == "lose_after":
             raise LostAnswer(f"{self.uri}/{path}: the simulated store's answer was lost")
         return result
+
+    def _struck(self, op: str, path: str, *when: str) -> str | None:
+        """How an interrupt meets this call, if one does."""
+        strikes = self._w.strikes
+        # Most calls are reads, of opening above all: the few writes are what is looked for.
+        if strikes is None or not strikes.hits(0.1 if len(when) == 1 else 1.0):
+            return None
+        chosen = strikes.rng.choice(when)
+        if len(when) == 1:
+            self._interrupt(op, path, chosen)
+        return chosen
+
+    def _interrupt(self, op: str, path: str, when: str) -> None:
+        assert self._w.strikes is not None, "drawn first"
+        self._w.fired[f"interrupt {when}"] += 1
+        self._say(op, path, f"interrupted {when}")
+        self._w.strikes.strike()
 
     def _dies(self, op: str, path: str, apply: Callable[[], Any]) -> bool:
         """Count a crash point; True when the process dies right after this write."""

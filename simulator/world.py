@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from simulator.scheduler import Actor, Scheduler
+from simulator.strikes import Strikes
 from weir.store.api import Blob, Bytes, Meta, ObjectExists, ObjectMissing
 
 
@@ -73,6 +74,8 @@ class World:
     """Writes begun, by actor: the crash points of a script."""
     crash_at: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Actor to (n, "before" or "after"): it dies at its n-th write."""
+    strikes: Strikes | None = None
+    """Interrupts of threads that live on."""
     shelves: dict[str, Shelf] = field(default_factory=dict)
     """Every store of the run, by URI."""
 

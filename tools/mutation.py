@@ -531,6 +531,23 @@ MUTANTS = (
         "F-16",
     ),
     Mutant(
+        "an interrupted close counts as done",
+        "src/weir/shard/writer.py",
+        "        except Exception:\n            self._stop()\n            raise\n"
+        "        self._stop()\n",
+        "        finally:\n            self._stop()\n",
+        soak(1500, "interrupts"),
+        "F-16",
+    ),
+    Mutant(
+        "an interrupt ends the writer",
+        "src/weir/shard/group.py",
+        "        except Exception as error:  # noqa: BLE001  rows nobody can encode",
+        "        except BaseException as error:  # noqa: BLE001  rows nobody can encode",
+        soak(1500, "interrupts"),
+        "F-16",
+    ),
+    Mutant(
         "an append after an interrupted one takes its place",
         "src/weir/log/appender.py",
         "            self._check(batches)\n            self._settle()\n",

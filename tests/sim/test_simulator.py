@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from simulator.simulate import SCENARIOS, STORIES, draw_plan, simulate
+from simulator.simulate import ALL, EDGES, STORIES, draw_plan, simulate
 from simulator.soak import run_chunk
 from weir.env import SystemClock, SystemThreads
 
@@ -15,6 +15,7 @@ SEEDS_PER_TEST = 40
 KNOWN = {
     "clones": (28, 30, 94, 1251, 3_003_385, 6_009_809),
     "compaction": (4_006_908, 7_002_971),
+    "interrupts": (28, 42, 89, 374),
     "moves": (0, 28, 84, 1184, 2140, 2182, 2240, 2283, 3362, 2_005_234, 4_003_546, 4_004_622),
     "reshards": (
         8,
@@ -65,13 +66,13 @@ def test_same_seed_same_history(seed):
     assert first.digest == second.digest
 
 
-@pytest.mark.parametrize("story", sorted(STORIES))
+@pytest.mark.parametrize("story", sorted(STORIES | EDGES))
 def test_same_seed_same_story(story):
     first, second = simulate(draw_plan(3, story)), simulate(draw_plan(3, story))
     assert first.notes == second.notes
 
 
-@pytest.mark.parametrize("scenario", sorted(SCENARIOS | STORIES))
+@pytest.mark.parametrize("scenario", sorted(ALL))
 def test_nothing_of_the_real_machine_is_used(scenario, monkeypatch):
     """A real thread, wait or clock inside of a history makes it another one, or hangs it."""
     used = []
@@ -97,9 +98,9 @@ def test_nothing_of_the_real_machine_is_used(scenario, monkeypatch):
 def test_same_seed_same_history_in_another_process_with_another_hash_seed():
     code = (
         "import logging; logging.disable(50)\n"
-        "from simulator.simulate import STORIES, draw_plan, simulate\n"
+        "from simulator.simulate import EDGES, STORIES, draw_plan, simulate\n"
         "print([simulate(draw_plan(seed)).digest for seed in range(20, 32)])\n"
-        "print([simulate(draw_plan(5, story)).digest for story in sorted(STORIES)])"
+        "print([simulate(draw_plan(5, story)).digest for story in sorted(STORIES | EDGES)])"
     )
     answers = [
         subprocess.run(
@@ -130,4 +131,4 @@ def test_seeds_that_failed_once(story):
 
 
 def test_every_scenario_is_drawn():
-    assert {draw_plan(seed).scenario for seed in range(100)} == set(SCENARIOS | STORIES)
+    assert {draw_plan(seed).scenario for seed in range(300)} == set(ALL)

@@ -96,13 +96,19 @@ class TableWriter:
         self._each(dict(self._writers), lambda writer: writer.flush_wal())
 
     def close(self) -> None:
-        """Make every accepted row durable and give all shards back (M-8). Twice is harmless."""
+        """Make every accepted row durable and give all shards back (M-8). Twice is harmless; after
+        an interrupt, close again."""
         if self._home.is_left:
             return  # the rows are the parent's, and so are the locks
         with self._lock:
             self._closed = True
-            writers, self._writers = self._writers, {}
-        self._each(writers, lambda writer: writer.close())
+            writers = dict(self._writers)
+        try:
+            self._each(writers, lambda writer: writer.close())
+        except Exception:
+            self._writers = {}
+            raise
+        self._writers = {}  # not when interrupted: the next close goes on with them (F-16)
 
     def shard_writers(self) -> dict[UUID, ShardWriter]:
         """The writers open at the moment, by shard."""

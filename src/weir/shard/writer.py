@@ -74,7 +74,7 @@ class ShardWriter:
         self.config = config
         self.intake = Intake(schema, belongs)
         self._counters = Counters()
-        self._closed = False
+        self._closing = self._closed = False  # an interrupted close has begun, and the next ends it
         self._group = GroupCommit(
             appender.site.env,
             config,
@@ -89,7 +89,7 @@ class ShardWriter:
         self._reads: OwnReads | None = None
         self._tags: GenerationTags | None = None
         self.once = Once(appender, self._enqueue)
-        self._told_at = appender.site.env.clock.boottime()
+        self._told_at = self.site.env.clock.boottime()
 
     @classmethod
     def open(
@@ -151,8 +151,7 @@ class ShardWriter:
         return ack
 
     def put_once(self, data: Rows, *, app: str, version: int, timeout: float | None = None) -> bool:
-        """Put `data` as one entry unless batch `version` of `app`, or a later one, is in already
-        (P-2).
+        """Put `data` as one entry unless batch `version` of `app`, or a later one, is in (P-2).
 
         Returns False when it was. Rows and token become durable together, in one conditional write.
         """
@@ -171,8 +170,7 @@ class ShardWriter:
 
     def flush_wal(self, timeout: float | None = None) -> Position:
         """Return when everything put so far is durable; the last durable position."""
-        if self._is_shut:
-            raise self._group.refused()
+        self._check_not_shut()
         self._group.drain(timeout)
         return Position(self._appender.next_position - 1)
 
@@ -183,19 +181,19 @@ class ShardWriter:
         manifest commit when there was nothing but fences to cover, or nothing at all.
         """
         memtables = self._require_memtables("flush")
-        if self._is_shut:
-            raise self._group.refused()
+        self._check_not_shut()
         return memtables.flush_all(self.flush_wal)
 
     def close(self) -> None:
         """Make every accepted row durable, flush (MemTable mode), close the gap (M-8).
 
         Raises what prevented it, with all rows left that no other call was told of, each in its
-        state (F-16). Twice is harmless, and so is the copy of a handle in a forked child.
+        state (F-16). Twice is harmless, and so is the copy of a handle in a forked child. After an
+        interrupt close again: rows are on their way, and that makes sure, or says what is left.
         """
-        if self._is_shut:
+        if self._closed or self._group.ending.home.is_left:
             return
-        self._closed = True
+        self._closing = True
         try:
             self._group.refuse()
             self._group.drain()
@@ -203,10 +201,10 @@ class ShardWriter:
                 self._memtables.flush_all(lambda: None)
             self._appender.shut()
             self.once.close()
-        finally:
-            self._group.stop()
-            if self._memtables is not None:
-                self._memtables.stop()
+        except Exception:
+            self._stop()
+            raise
+        self._stop()
 
     def scan(
         self, columns: Sequence[str] | None = None, filter: Filter | None = None
@@ -251,7 +249,7 @@ class ShardWriter:
     @property
     def is_open(self) -> bool:
         """True until it is closed, fenced or stopped."""
-        return not self._closed and not self._group.ending.is_over
+        return not self._closing and not self._group.ending.is_over
 
     @property
     def site(self) -> ShardSite:
@@ -358,21 +356,25 @@ class ShardWriter:
         self._memtables.landed(generation, position, puts=len(group), tokens=tokens)
 
     def _start_memtables(self, progress: Progress | None, indexes: WriterIndexes) -> None:
-        appender = self._appender
-        keyed = bool(self._schema.primary_key)
+        appender, schema = self._appender, self._schema
+        keyed = bool(schema.primary_key)
         replay = Replay(appender.site, appender.manifests, appender.claim, progress, keyed=keyed)
         appender.tagging.begin_at(replay.begins())
-        memtables = MemTables(self._schema, self._lake, appender, self._counters, indexes)
+        memtables = MemTables(schema, self._lake, appender, self._counters, indexes)
         memtables.attach(self._group)
         self._memtables = memtables
-        self._reads = OwnReads(
-            memtables, self._group, appender, self._schema, self._lake, self._belongs
-        )
+        self._reads = OwnReads(memtables, self._group, appender, schema, self._lake, self._belongs)
         self.once.replayed(memtables.rebuild(replay, self.intake.stored))
         active = memtables.active
         appender.tagging.go_on(LogEnds(active.generation, active.filled, appender.claim.fence))
         if not replay.keeps_the_rule:
             memtables.flush_all(lambda: None)
+
+    def _stop(self) -> None:
+        self._group.stop()
+        if self._memtables is not None:
+            self._memtables.stop()
+        self._closed = True
 
     def _readable(self, call: str) -> OwnReads:
         self._require_memtables(call)
@@ -388,9 +390,9 @@ class ShardWriter:
             )
         return self._memtables
 
-    @property
-    def _is_shut(self) -> bool:
-        return self._closed or self._group.ending.home.is_left
+    def _check_not_shut(self) -> None:
+        if self._closing or self._group.ending.home.is_left:
+            raise self._group.refused()
 
     def _check_open(self, batches: Sequence[pa.RecordBatch] = ()) -> None:
         if not self.is_open:
