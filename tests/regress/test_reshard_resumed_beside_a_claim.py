@@ -12,7 +12,8 @@ import pytest
 
 import weir
 from simulator.steps import watched
-from weir.records.checkpoints import Checkpoint, Checkpoints, ShardPin
+from weir.records.checkpoints import Checkpoint, Checkpoints
+from weir.records.cut import ShardCut
 from weir.routing.core import first_manifest
 from weir.store.memory import MemoryStore
 from weir.types import Position
@@ -62,7 +63,7 @@ def test_c11_an_interrupted_change_goes_on_although_a_compactor_died_meanwhile(
 
 def test_f9_a_checkpoint_of_several_shards_knows_its_own_record() -> None:
     first, second = (
-        ShardPin.of(first_manifest(UUID(int=number), 0, ()), Position(0)) for number in (1, 2)
+        ShardCut.of(first_manifest(UUID(int=number), 0, ()), Position(0)) for number in (1, 2)
     )
     records = Checkpoints(MemoryStore())
     draft = Checkpoint(

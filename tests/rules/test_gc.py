@@ -18,6 +18,7 @@ from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
+from weir.records.cut import ShardCut, dump_cut
 from weir.shard.tokens import Tokens
 from weir.store.memory import MemoryStore
 from weir.store.retry import RetryingStore, RetryPolicy
@@ -104,13 +105,7 @@ class Place(Bench):
     def pin(self, through: int, *, checkpoint: UUID = CHECKPOINT, **more) -> None:
         """A checkpoint of the latest manifest, as a record."""
         m = self.manifests().require()
-        held = {
-            "version": m.version,
-            "epoch": m.writer_epoch,
-            "replay_after": m.replay_after,
-            "wal_through": through,
-            "sstables": [t.path for t in m.sstables],
-        }
+        held = dump_cut(ShardCut.of(m, Position(through)))
         self.record(1, checkpoint, shards={str(self.shard): held}, **more)
 
 

@@ -24,7 +24,8 @@ from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
-from weir.records.checkpoints import Checkpoint, Checkpoints, ShardPin
+from weir.records.checkpoints import Checkpoint, Checkpoints
+from weir.records.cut import ShardCut
 from weir.shard.replay import Replay
 from weir.store.memory import MemoryStore
 from weir.types import Generation, Position
@@ -221,7 +222,7 @@ class Pinned(World):
         """The order of `weir.upkeep.pinning`: manifest, record, floors, confirmation."""
         site = self.site(store)
         manifest = Manifests(site).require()
-        pin = ShardPin.of(manifest, Position(manifest.last_seen))
+        pin = ShardCut.of(manifest, Position(manifest.last_seen))
         records = Checkpoints(store)
         draft = Checkpoint(site.env.new_id(), "durable", 0.0, 1, 1, (pin,))
         pending = records.announce(draft, pending_until=1e18)

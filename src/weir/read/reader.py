@@ -20,7 +20,8 @@ from weir.log.site import ShardSite
 from weir.merge.levels import Level, MemLevel
 from weir.merge.tail_levels import HELD_ENTRIES
 from weir.merge.tails import Tails, live_entries
-from weir.read.snapshot import Cut, Snapshot
+from weir.read.snapshot import Snapshot
+from weir.records.cut import ShardCut
 from weir.routing.core import Core
 
 UNIT_ENTRIES: Final = 512
@@ -34,31 +35,31 @@ _TAKEN_BYTES: Final = 4 << 20
 class Unit:
     """An SSTable of a shard, or a piece of its tail: what a task of its own can read."""
 
-    cut: Cut
+    cut: ShardCut
     sstable: str | None = None
     after: int = 0
     through: int = 0
     """A piece of the tail: its entries are above `after`, up to `through`."""
 
 
-def units_of(cuts: Sequence[Cut], folded: Mapping[UUID, int]) -> list[Unit]:
+def units_of(cuts: Sequence[ShardCut], folded: Mapping[UUID, int]) -> list[Unit]:
     """The units of those shards, newest first; generations that are folded are left out."""
     return [unit for cut in cuts for unit in (*_tail_units(cut), *_sstables(cut, folded))]
 
 
-def _sstables(cut: Cut, folded: Mapping[UUID, int]) -> list[Unit]:
+def _sstables(cut: ShardCut, folded: Mapping[UUID, int]) -> list[Unit]:
     return [
-        Unit(cut, sstable=name)
-        for generation, name in sorted(cut.sstables, reverse=True)
-        if generation > folded.get(cut.shard, 0)
+        Unit(cut, sstable=table.path)
+        for table in cut.newest_first
+        if table.generation > folded.get(cut.shard, 0)
     ]
 
 
-def _tail_units(cut: Cut) -> list[Unit]:
+def _tail_units(cut: ShardCut) -> list[Unit]:
     """The tail in pieces of so many entries, newest first."""
     return [
-        Unit(cut, after=max(last - UNIT_ENTRIES, cut.after), through=last)
-        for last in range(cut.through, cut.after, -UNIT_ENTRIES)
+        Unit(cut, after=max(last - UNIT_ENTRIES, cut.replay_after), through=last)
+        for last in range(cut.wal_through, cut.replay_after, -UNIT_ENTRIES)
     ]
 
 
@@ -84,7 +85,7 @@ class SnapshotReader:
         opened = self.core.env.threads.map(self.levels_of, cuts, workers=16)
         return [level for levels in opened for level in levels]
 
-    def levels_of(self, cut: Cut) -> list[Level]:
+    def levels_of(self, cut: ShardCut) -> list[Level]:
         """The levels of one shard: its tail, then its SSTables from the newest on."""
         folded = self.base.compacted
         return [*self._tail(cut), *self.open_units(_sstables(cut, folded))]
@@ -102,7 +103,7 @@ class SnapshotReader:
         cut = unit.cut
         if unit.sstable is not None:
             return [self.core.lake.open_sstable(cut.shard, unit.sstable, self.schema)]
-        site = self.core.site_at(cut.shard, cut.through)
+        site = self.core.site_at(cut.shard, cut.wal_through)
         return [
             _TailPiece(self.core.tails, site, cut, after, last, self.schema)
             for after, last in self._within_bytes(unit)
@@ -120,10 +121,10 @@ class SnapshotReader:
             held += size
         yield unit.after, last
 
-    def _tail(self, cut: Cut) -> Iterator[Level]:
-        if cut.through == cut.after:
+    def _tail(self, cut: ShardCut) -> Iterator[Level]:
+        if cut.wal_through == cut.replay_after:
             return
-        site = self.core.site_at(cut.shard, cut.through)
+        site = self.core.site_at(cut.shard, cut.wal_through)
         held = self._held_tail(site, cut)
         if held is not None:
             if held.rows:
@@ -131,17 +132,18 @@ class SnapshotReader:
             return
         yield from self.open_units(_tail_units(cut))
 
-    def _held_tail(self, site: ShardSite, cut: Cut) -> Level | None:
+    def _held_tail(self, site: ShardSite, cut: ShardCut) -> Level | None:
         """The tail as a level that is kept between reads; None when it is too long for that."""
-        if cut.through - cut.after > HELD_ENTRIES:
+        if cut.wal_through - cut.replay_after > HELD_ENTRIES:
             return None
-        tails, key = self.core.tails, (cut.shard, cut.after, cut.generation)
+        tails, key = self.core.tails, (cut.shard, cut.replay_after, cut.current_generation)
         reached = tails.levels.reached(key, self.schema)
         if reached is None:
             return None
         fresh: list[WalEntry] = []
         nbytes = 0
-        for entry in tails.entries(site, reached, cut.through) if reached < cut.through else ():
+        last = cut.wal_through
+        for entry in tails.entries(site, reached, last) if reached < last else ():
             fresh.append(entry)
             nbytes += entry.size
             if nbytes > min(_TAKEN_BYTES, self.core.env.limits.read_bytes):
@@ -150,7 +152,7 @@ class SnapshotReader:
                 fresh, nbytes = [], 0
         if fresh and not tails.levels.extend(key, self.schema, fresh):
             return None
-        return tails.levels.view(key, self.schema, cut.through)
+        return tails.levels.view(key, self.schema, cut.wal_through)
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ class _TailPiece:
 
     tails: Tails
     site: ShardSite
-    cut: Cut
+    cut: ShardCut
     after: int
     last: int
     schema: TableSchema
@@ -184,7 +186,7 @@ class _TailPiece:
         batches = [
             align_batch(batch, self.schema.wal)
             for entry in live_entries(
-                entries, self.cut.generation, keyed=bool(self.schema.primary_key)
+                entries, self.cut.current_generation, keyed=bool(self.schema.primary_key)
             )
             for batch in entry.batches
         ]

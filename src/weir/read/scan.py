@@ -204,13 +204,13 @@ class Scan:
             folded = reader.base.compacted.get(cut.shard, 0)
             lines.append(f"  shard {cut.shard} manifest {cut.manifest_version}")
             lines.append(
-                f"    log entries {cut.after + 1}..{cut.through}"
-                if cut.through > cut.after
+                f"    log entries {cut.replay_after + 1}..{cut.wal_through}"
+                if cut.wal_through > cut.replay_after
                 else "    log: nothing after the flushed entries"
             )
-            for generation, name in sorted(cut.sstables, reverse=True):
-                note = " skipped: folded into the base" if generation <= folded else ""
-                lines.append(f"    generation {generation} {name}{note}")
+            for table in cut.newest_first:
+                note = " skipped: folded into the base" if table.generation <= folded else ""
+                lines.append(f"    generation {table.generation} {table.path}{note}")
         lines.append(f"  base version {reader.base.version}, {reader.base.count()} rows")
         return "\n".join(lines)
 

@@ -11,38 +11,22 @@ A snapshot is a few numbers per shard and travels as JSON; whoever opens it read
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 from uuid import UUID
 
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
-from weir.format import paths
-from weir.format.manifest import ShardManifest, Status
 from weir.read.glance import Choice, glance
+from weir.records import codec
+from weir.records.cut import ShardCut, dump_cut, load_cut
 from weir.routing.core import Core
-from weir.types import Version
+from weir.types import Position, Version
 
 Freshness = Literal["base", "flushed", "durable"]
 
 STILL_ATTEMPTS: Final = 16
 """How often a cut is taken anew because the base moved; a compaction commits up to six times."""
-
-
-class ShardPin(Protocol):
-    """What a checkpoint says of one shard."""
-
-    @property
-    def shard(self) -> UUID:
-        """The shard."""
-
-    @property
-    def manifest_version(self) -> int:
-        """The pinned manifest."""
-
-    @property
-    def wal_through(self) -> int:
-        """T: the last position that belongs to the checkpoint."""
 
 
 class Pinned(Protocol):
@@ -53,25 +37,8 @@ class Pinned(Protocol):
         """The pinned version of the base."""
 
     @property
-    def shards(self) -> Sequence[ShardPin]:
+    def shards(self) -> Sequence[ShardCut]:
         """The pinned shards."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """One shard in a snapshot: SSTables by number and name, and log entries `(after, through]`."""
-
-    shard: UUID
-    manifest_version: int
-    after: int
-    through: int
-    generation: int
-    """The manifest's current generation: entries below it are in SSTables."""
-    sstables: tuple[tuple[int, str], ...]
-    sealed: bool = False
-
-    def __post_init__(self) -> None:
-        assert self.after <= self.through, "K-7: a tail ends where it begins or later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +47,13 @@ class Snapshot:
 
     base_version: int
     freshness: Freshness
-    cuts: tuple[Cut, ...]
+    cuts: tuple[ShardCut, ...]
 
     def to_json(self) -> str:
         """As text, for another process."""
-        return json.dumps(
-            {
-                "base_version": self.base_version,
-                "freshness": self.freshness,
-                "cuts": [
-                    [
-                        str(c.shard),
-                        c.manifest_version,
-                        c.after,
-                        c.through,
-                        c.generation,
-                        [list(s) for s in c.sstables],
-                        c.sealed,
-                    ]
-                    for c in self.cuts
-                ],
-            },
-            separators=(",", ":"),
-        )
+        cuts = [{"shard": str(cut.shard), **dump_cut(cut)} for cut in self.cuts]
+        record = {"base_version": self.base_version, "freshness": self.freshness, "cuts": cuts}
+        return codec.dumps(record).decode()
 
     @staticmethod
     def from_json(text: str) -> Snapshot:
@@ -118,19 +69,23 @@ class Snapshot:
             raise InvalidInput(f"not a snapshot: {error!r}") from error
 
 
-def _cut_from(fields: Sequence[Any]) -> Cut:
-    shard, version, after, through, generation, sstables, sealed = fields
-    if int(after) > int(through):
-        raise ValueError(f"a tail that ends at {through}, before it begins after {after}")
-    return Cut(
-        UUID(shard),
-        int(version),
-        int(after),
-        int(through),
-        int(generation),
-        tuple((int(number), paths.sstable_folder(name)) for number, name in sstables),
-        bool(sealed),
-    )
+def _cut_from(raw: Mapping[str, Any] | Sequence[Any]) -> ShardCut:
+    if isinstance(raw, Mapping):
+        return load_cut(UUID(raw["shard"]), raw)
+    # As 0.1.0 wrote them: jobs that it left unfinished hold such snapshots.
+    shard, version, after, through, generation, sstables, sealed = raw
+    fields = {
+        "version": version,
+        "epoch": 0,
+        "replay_after": after,
+        "wal_through": through,
+        "current_generation": generation,
+        "shard_spec_id": 0,
+        "sealed": sealed,
+        "field_entries": (),
+        "sstables": [(number, name, None, None, None) for number, name in sstables],
+    }
+    return load_cut(UUID(shard), fields)
 
 
 def check_freshness(freshness: Any) -> Freshness:
@@ -160,7 +115,7 @@ def take_snapshot(
         return Snapshot(core.lake.open_base().version, freshness, _ordered(cuts))
     seen = glance(core, choose)
     if seen is not None:
-        cuts = [_cut_of(one.manifest, one.tip) for one in seen[1]]
+        cuts = [ShardCut.of(one.manifest, one.tip) for one in seen[1]]
         return Snapshot(seen[0], freshness, _ordered(cuts))
     before = core.tails.base_version or core.lake.open_base().version
     for _ in range(STILL_ATTEMPTS):
@@ -179,7 +134,7 @@ def take_snapshot(
     )
 
 
-def _cuts(core: Core, shards: Sequence[UUID], *, tail: bool) -> list[Cut]:
+def _cuts(core: Core, shards: Sequence[UUID], *, tail: bool) -> list[ShardCut]:
     found = core.env.threads.map(
         lambda shard: _cut(core, shard, tail=tail), list(shards), workers=core.workers
     )
@@ -191,7 +146,7 @@ def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable"
     log."""
     check_freshness(freshness)
 
-    def load(pin: ShardPin) -> Cut:
+    def load(pin: ShardCut) -> ShardCut:
         site = core.beside(pin.shard)
         manifest = core.tails.manifests(site).load(Version(pin.manifest_version))
         if manifest is None:
@@ -203,33 +158,21 @@ def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable"
         if through > manifest.replay_after:
             # The log may have been moved since this handle last looked (S-3).
             core.site(pin.shard, core.tails.manifests(site).floors.load())
-        return _cut_of(manifest, max(through, manifest.replay_after))
+        return ShardCut.of(manifest, Position(max(through, manifest.replay_after)))
 
     pins = [] if freshness == "base" else list(pinned.shards)
     cuts = core.env.threads.map(load, pins, workers=16)
     return Snapshot(pinned.base_version, freshness, _ordered(cuts))
 
 
-def _ordered(cuts: list[Cut]) -> tuple[Cut, ...]:
+def _ordered(cuts: list[ShardCut]) -> tuple[ShardCut, ...]:
     """Shards that still take writes first: a sealed shard's rows are older than its heirs'."""
     return tuple(sorted(cuts, key=lambda cut: cut.sealed))
 
 
-def _cut(core: Core, shard: UUID, *, tail: bool) -> Cut | None:
+def _cut(core: Core, shard: UUID, *, tail: bool) -> ShardCut | None:
     manifest, floors = core.tails.latest(core.beside(shard))
     if manifest is None:
         return None  # a folder without a manifest: a shard somebody is just making
     through = core.log_of(manifest, floors)[1] if tail else manifest.replay_after
-    return _cut_of(manifest, max(through, manifest.replay_after))
-
-
-def _cut_of(manifest: ShardManifest, through: int) -> Cut:
-    return Cut(
-        manifest.shard_id,
-        manifest.version,
-        manifest.replay_after,
-        through,
-        manifest.current_generation,
-        tuple((s.generation, s.path) for s in manifest.sstables),
-        manifest.status is Status.SEALED,
-    )
+    return ShardCut.of(manifest, Position(max(through, manifest.replay_after)))

@@ -17,65 +17,21 @@ deletion. Record 1 is removed first: who appends to the remains of a chain finds
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 from uuid import UUID
 
 from weir.errors import CheckpointNotFound, CommitConflict, CorruptEntry, InvalidInput
 from weir.format import paths
-from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.records import codec
+from weir.records.cut import ShardCut, dump_cut, load_cut
 from weir.store.api import ObjectExists, Store
 from weir.store.open import recorded
-from weir.types import Epoch, Generation, Position, Version
 
 Scope = Literal["all", "durable"]
 
 NAME_LENGTH_MAX = 256
 APPEND_ATTEMPTS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class ShardPin:
-    """One shard in a checkpoint: these SSTables, and the entries `(replay_after, wal_through]`."""
-
-    shard: UUID
-    manifest_version: Version
-    """The manifest version that stays readable as long as the checkpoint does."""
-    epoch: Epoch
-    replay_after: Position
-    wal_through: Position
-    """T: nothing after it belongs to the checkpoint (K-7)."""
-    current_generation: Generation
-    sstables: tuple[SsTable, ...]
-    shard_spec_id: int = 0
-    field_entries: tuple[tuple[str, bytes], ...] = ()
-    sealed: bool = False
-    tokens: tuple[tuple[str, int], ...] = ()
-    """By folder, the highest exactly-once batch of each application (P-6)."""
-
-    @classmethod
-    def of(cls, manifest: ShardManifest, through: Position) -> ShardPin:
-        """The pin of a manifest, reading the log up to `through`."""
-        assert through >= manifest.replay_after, "K-2: T below R"
-        return cls(
-            shard=manifest.shard_id,
-            manifest_version=manifest.version,
-            epoch=manifest.writer_epoch,
-            replay_after=manifest.replay_after,
-            wal_through=through,
-            current_generation=manifest.current_generation,
-            sstables=manifest.sstables,
-            shard_spec_id=manifest.shard_spec_id,
-            field_entries=manifest.field_entries,
-            sealed=manifest.status is Status.SEALED,
-        )
-
-    @property
-    def closed(self) -> bool:
-        """True when no entry of the log is needed (W-2)."""
-        return self.replay_after == self.wal_through
 
 
 @dataclass(frozen=True)
@@ -88,7 +44,7 @@ class Checkpoint:
     """Seconds since 1970 by the store's clock, like `expires`."""
     base_version: int
     routing_version: int
-    shards: tuple[ShardPin, ...] = field(repr=False)
+    shards: tuple[ShardCut, ...] = field(repr=False)
     name: str | None = None
     expires: float | None = None
     """When collection may remove it; None: never."""
@@ -100,7 +56,7 @@ class Checkpoint:
     seq: int = field(default=0, repr=False)
     """Number of the record this was read from; the next change must take the number after it."""
 
-    def pin(self, shard: UUID) -> ShardPin | None:
+    def pin(self, shard: UUID) -> ShardCut | None:
         """What it holds of that shard."""
         return next((pin for pin in self.shards if pin.shard == shard), None)
 
@@ -330,49 +286,9 @@ def _dumps(c: Checkpoint, *, body: bool = True) -> bytes:
             "base_version": c.base_version,
             "routing_version": c.routing_version,
             "owner": c.owner,
-            "shards": {str(pin.shard): dump_pin(pin) for pin in c.shards},
+            "shards": {str(pin.shard): dump_cut(pin) for pin in c.shards},
         }
     return codec.dumps(record)
-
-
-def dump_pin(pin: ShardPin) -> dict[str, Any]:
-    """A pin as JSON."""
-    return {
-        "version": pin.manifest_version,
-        "epoch": pin.epoch,
-        "replay_after": pin.replay_after,
-        "wal_through": pin.wal_through,
-        "current_generation": pin.current_generation,
-        "shard_spec_id": pin.shard_spec_id,
-        "sealed": pin.sealed,
-        "field_entries": [[name, value.hex()] for name, value in pin.field_entries],
-        "sstables": [
-            [t.generation, t.path, t.in_memory_bytes, t.physical_rows, t.primary_key_bytes]
-            for t in pin.sstables
-        ],
-        **({"tokens": dict(pin.tokens)} if pin.tokens else {}),
-    }
-
-
-def load_pin(shard: UUID, raw: Mapping[str, Any]) -> ShardPin:
-    """A pin back from JSON; `KeyError`, `TypeError` or `ValueError` for anything else."""
-    tables = tuple(
-        SsTable(Generation(int(g)), paths.sstable_folder(name), in_memory, rows, key)
-        for g, name, in_memory, rows, key in raw["sstables"]
-    )
-    return ShardPin(
-        shard=shard,
-        manifest_version=Version(int(raw["version"])),
-        epoch=Epoch(int(raw["epoch"])),
-        replay_after=Position(int(raw["replay_after"])),
-        wal_through=Position(int(raw["wal_through"])),
-        current_generation=Generation(int(raw["current_generation"])),
-        sstables=tables,
-        shard_spec_id=int(raw["shard_spec_id"]),
-        field_entries=tuple((str(n), bytes.fromhex(v)) for n, v in raw["field_entries"]),
-        sealed=bool(raw["sealed"]),
-        tokens=tuple(sorted((str(f), int(n)) for f, n in raw.get("tokens", {}).items())),
-    )
 
 
 def _loads(data: bytes, id_: UUID, path: str) -> Checkpoint:
@@ -388,7 +304,7 @@ def _loads(data: bytes, id_: UUID, path: str) -> Checkpoint:
             base_version=int(raw["base_version"]),
             routing_version=int(raw["routing_version"]),
             owner=None if raw["owner"] is None else recorded(raw["owner"], path),
-            shards=tuple(load_pin(UUID(s), pin) for s, pin in raw["shards"].items()),
+            shards=tuple(load_cut(UUID(s), pin) for s, pin in raw["shards"].items()),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptEntry(f"{path} is not a usable checkpoint record: {error}") from error

@@ -96,7 +96,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start["positions"] is None:
             # One snapshot, resolved here and kept in the checkpoint: a replay reads the same.
             snapshot = table.snapshot("durable")
-            through = {str(cut.shard): cut.through for cut in snapshot.cuts}
+            through = {str(cut.shard): cut.wal_through for cut in snapshot.cuts}
             consumer = self._consumer()
             if consumer is not None:
                 consumer.register({UUID(s): p for s, p in through.items()})

@@ -77,7 +77,8 @@ def parts_of(table: weir.Table, snapshot: Snapshot, *, split_rows: int = SPLIT_R
     fresh = [
         cut
         for cut in snapshot.cuts
-        if cut.through > cut.after or any(g > folded.get(cut.shard, 0) for g, _ in cut.sstables)
+        if not cut.closed
+        or any(table.generation > folded.get(cut.shard, 0) for table in cut.sstables)
     ]
     if any(cut.sealed for cut in fresh):
         # The heirs of a sealed shard may hold newer rows of its keys: one task sees them all.

@@ -15,7 +15,6 @@ from weir.records.checkpoints import (
     Checkpoint,
     Checkpoints,
     Ref,
-    ShardPin,
     check_name,
     checkpoint_of_tag,
 )
@@ -25,7 +24,6 @@ from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make, ver
 __all__ = [
     "Checkpoint",
     "Holder",
-    "ShardPin",
     "checkpoints",
     "create",
     "delete",

@@ -37,7 +37,8 @@ from weir.log.wal_store import (
     stamp_store_id,
 )
 from weir.records.chain import Chain
-from weir.records.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
+from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
+from weir.records.cut import ShardCut
 from weir.records.lineage import Lineage, ParentPin, append_lineage, read_lineage
 from weir.records.table import TableRecord, TableRecords
 from weir.routing.core import Core
@@ -302,7 +303,7 @@ def _pin_parents(job: _Job, lineage: Lineage) -> None:
         job.core.env.failpoint(f"clone.pinned {pin.uri}")
 
 
-def _copy_shard(job: _Job, pin: ShardPin) -> tuple[Position, int]:
+def _copy_shard(job: _Job, pin: ShardCut) -> tuple[Position, int]:
     """Step 4 for one shard; returns R' and the bytes copied."""
     core = job.core
     site = ShardSite(job.store, job.wal, pin.shard, core.env)
@@ -332,7 +333,7 @@ def _copy_shard(job: _Job, pin: ShardPin) -> tuple[Position, int]:
     return start, copied + log_.bytes
 
 
-def _copy_log(job: _Job, pin: ShardPin) -> CopiedLog:
+def _copy_log(job: _Job, pin: ShardCut) -> CopiedLog:
     if pin.closed:
         return CopiedLog(pin.replay_after)  # needs no WAL store, which may be gone (W-2)
     if job.wal is not job.store:
@@ -349,12 +350,12 @@ def _copy_log(job: _Job, pin: ShardPin) -> CopiedLog:
     return copy_wal(site, job.wal, pin, job.source.scope, accept_loss=job.accept_loss)
 
 
-def _store_id(job: _Job, pin: ShardPin) -> str:
+def _store_id(job: _Job, pin: ShardCut) -> str:
     """Derived from what is cloned to where, so that every attempt gives the store the same id."""
     return uuid5(job.source.id, f"{job.uri} {pin.shard}").hex
 
 
-def _record_wal_store(job: _Job, site: ShardSite, pin: ShardPin) -> None:
+def _record_wal_store(job: _Job, site: ShardSite, pin: ShardCut) -> None:
     if not latest_record(job.store, pin.shard).seq:
         record = WalRecord(1, job.wal_uri, _store_id(job, pin))
         chain = Chain(job.store, paths.wal_store_chain(pin.shard))

@@ -21,7 +21,8 @@ from weir.format.lance_file import version_name
 from weir.format.wal_entry import decode_entry
 from weir.lake.manifest.shared_files import VERSIONS, borrowed_places
 from weir.log.site import ShardSite
-from weir.records.checkpoints import Scope, ShardPin
+from weir.records.checkpoints import Scope
+from weir.records.cut import ShardCut
 from weir.store.api import Meta, ObjectExists, Store
 from weir.store.bounded import get_some
 from weir.types import Position, Version
@@ -47,7 +48,7 @@ class CopiedLog:
 
 
 def copy_wal(
-    source: ShardSite, target: Store, pin: ShardPin, scope: Scope, *, accept_loss: bool
+    source: ShardSite, target: Store, pin: ShardCut, scope: Scope, *, accept_loss: bool
 ) -> CopiedLog:
     """Copy the entries `(R, T]`."""
     found = False
@@ -78,7 +79,7 @@ def copy_wal(
     return CopiedLog(start, copied, tokens)
 
 
-def lost_prefix(pin: ShardPin, last: Position, where: str) -> MissingEntry:
+def lost_prefix(pin: ShardCut, last: Position, where: str) -> MissingEntry:
     """C-9: entries that hold rows of the checkpoint are gone."""
     return MissingEntry(
         f"shard {pin.shard}: entries {pin.replay_after + 1} to {last} of its log are gone from"
@@ -87,7 +88,7 @@ def lost_prefix(pin: ShardPin, last: Position, where: str) -> MissingEntry:
     )
 
 
-def _entries(source: ShardSite, pin: ShardPin) -> Iterator[tuple[Position, bytes | None]]:
+def _entries(source: ShardSite, pin: ShardCut) -> Iterator[tuple[Position, bytes | None]]:
     first = pin.replay_after + 1
     while first <= pin.wal_through:
         wanted = [Position(p) for p in range(first, min(first + CHUNK, pin.wal_through + 1))]
@@ -97,7 +98,7 @@ def _entries(source: ShardSite, pin: ShardPin) -> Iterator[tuple[Position, bytes
         first += len(found)
 
 
-def _hole(source: ShardSite, pin: ShardPin, position: Position) -> MissingEntry:
+def _hole(source: ShardSite, pin: ShardCut, position: Position) -> MissingEntry:
     return MissingEntry(
         f"{source}: the log has a hole at position {position}, inside the range"
         f" {pin.replay_after + 1} to {pin.wal_through} of the checkpoint (C-8);"

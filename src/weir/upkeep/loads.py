@@ -21,7 +21,8 @@ from weir.format.manifest import ShardManifest, Status
 from weir.lake.base.fold import Changes, Claim
 from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
-from weir.read.snapshot import Cut, Snapshot
+from weir.read.snapshot import Snapshot
+from weir.records.cut import ShardCut
 from weir.routing.core import Core
 from weir.routing.shards import all_shards
 from weir.upkeep.compact.jobs import Job
@@ -35,7 +36,7 @@ from weir.upkeep.tasks import Result, Run, Runner, Task
 _ATTEMPTS: Final = 3
 
 
-def close_logs(core: Core) -> tuple[Cut, ...]:
+def close_logs(core: Core) -> tuple[ShardCut, ...]:
     """Everything written so far into SSTables; those of each shard, as a cut without a log.
 
     Shards whose log holds rows are claimed: their writers are fenced.
@@ -50,7 +51,7 @@ def close_logs(core: Core) -> tuple[Cut, ...]:
                 pass
             manifest = shard.manifest()
         if manifest.sstables:
-            cuts.append(_cut(manifest))
+            cuts.append(ShardCut.of(manifest, manifest.replay_after))
     return tuple(cuts)
 
 
@@ -62,18 +63,6 @@ def _has_rows_in_log(core: Core, manifest: ShardManifest) -> bool:
         return True  # flushed and collected meanwhile: its writer is at work
 
 
-def _cut(manifest: ShardManifest) -> Cut:
-    return Cut(
-        manifest.shard_id,
-        manifest.version,
-        manifest.replay_after,
-        manifest.replay_after,
-        manifest.current_generation,
-        tuple((table.generation, table.path) for table in manifest.sstables),
-        manifest.status is Status.SEALED,
-    )
-
-
 def fold_older(core: Core, engine: Literal["local"] | Runner = "local") -> None:
     """Fold every row written before this call into the base (L-9).
 
@@ -81,7 +70,7 @@ def fold_older(core: Core, engine: Literal["local"] | Runner = "local") -> None:
     the next compaction would write them over it. Raises `CommitConflict` when somebody else is at
     work and they could not be folded.
     """
-    marks = {cut.shard: max(number for number, _ in cut.sstables) for cut in close_logs(core)}
+    marks = {cut.shard: max(table.generation for table in cut.sstables) for cut in close_logs(core)}
     for _ in range(_ATTEMPTS):
         folded = core.lake.open_base().compacted
         if all(folded.get(shard, 0) >= number for shard, number in marks.items()):
@@ -103,7 +92,7 @@ def commit_replacing(
     hold: Hold,
     base: LanceBase,
     added: Sequence[str],
-    ended: Sequence[Cut],
+    ended: Sequence[ShardCut],
     *,
     job_id: str,
     properties: Mapping[str, str],

@@ -40,7 +40,8 @@ from weir.log.floors import FloorValues
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
-from weir.records.checkpoints import Checkpoint, Checkpoints, Scope, ShardPin
+from weir.records.checkpoints import Checkpoint, Checkpoints, Scope
+from weir.records.cut import ShardCut
 from weir.records.marks import Marks
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import Shard
@@ -54,7 +55,7 @@ ATTEMPTS: Final = 16
 PENDING_SECONDS: Final = 3600.0
 """How long an unconfirmed checkpoint protects: longer than any checkpoint takes to make."""
 
-Pins = Callable[[], Sequence[ShardPin]]
+Pins = Callable[[], Sequence[ShardCut]]
 
 
 class Passed(CommitConflict):
@@ -160,7 +161,7 @@ def _shake_hands(core: Core, draft: Checkpoint) -> None:
     if base_floor(core) >= draft.base_version:
         raise Passed(f"base version {draft.base_version} is at or below the base floor")
 
-    def check(pin: ShardPin) -> None:
+    def check(pin: ShardCut) -> None:
         floors = core.tails.manifests(core.beside(pin.shard)).floors.load()
         if pin.manifest_version <= floors.manifest or pin.replay_after < floors.wal:
             raise Passed(
@@ -174,12 +175,12 @@ def _shake_hands(core: Core, draft: Checkpoint) -> None:
 # -- the pins of one call ------------------------------------------------------------------------
 
 
-def durable_pins(core: Core) -> list[ShardPin]:
+def durable_pins(core: Core) -> list[ShardCut]:
     """Every shard as it stands: SSTables, and the log to the last acknowledged row (K-2, K-4)."""
     return _each(core, lambda shard: _durable_pin(core, shard))
 
 
-def closed_pins(core: Core, scope_of: Sequence[UUID] | None = None) -> list[ShardPin]:
+def closed_pins(core: Core, scope_of: Sequence[UUID] | None = None) -> list[ShardCut]:
     """Every shard flushed: R = T, through this handle's own writers where it has some (K-3).
 
     A shard that another process writes to is claimed, and its writer fenced, if its gap has rows.
@@ -189,15 +190,15 @@ def closed_pins(core: Core, scope_of: Sequence[UUID] | None = None) -> list[Shar
 
 def _each(
     core: Core,
-    pin: Callable[[UUID], ShardPin | None],
+    pin: Callable[[UUID], ShardCut | None],
     shards: Sequence[UUID] | None = None,
-) -> list[ShardPin]:
+) -> list[ShardCut]:
     ids = core.shard_ids() if shards is None else list(shards)
     found = core.env.threads.map(pin, ids, workers=CONCURRENCY)
     return [p for p in found if p is not None]
 
 
-def _durable_pin(core: Core, shard: UUID) -> ShardPin | None:
+def _durable_pin(core: Core, shard: UUID) -> ShardCut | None:
     manifests = core.tails.manifests(core.beside(shard))
     for _ in range(ATTEMPTS):
         manifest, floors = manifests.latest_with_floors()
@@ -227,7 +228,7 @@ def _durable_pin(core: Core, shard: UUID) -> ShardPin | None:
     raise CommitConflict(f"{core.beside(shard)}: claimed again and again; try later")
 
 
-def _closed_pin(core: Core, shard: UUID) -> ShardPin | None:
+def _closed_pin(core: Core, shard: UUID) -> ShardCut | None:
     manifests = core.tails.manifests(core.beside(shard))
     for _ in range(ATTEMPTS):
         before, floors = manifests.latest_with_floors()
@@ -250,8 +251,8 @@ def _closed_pin(core: Core, shard: UUID) -> ShardPin | None:
     raise CommitConflict(f"{core.beside(shard)}: claimed again and again; try later")
 
 
-def _pin(manifest: ShardManifest, through: Position, tokens: Mapping[str, int]) -> ShardPin:
-    return replace(ShardPin.of(manifest, through), tokens=tuple(sorted(tokens.items())))
+def _pin(manifest: ShardManifest, through: Position, tokens: Mapping[str, int]) -> ShardCut:
+    return replace(ShardCut.of(manifest, through), tokens=tuple(sorted(tokens.items())))
 
 
 def _tokens(core: Core, manifest: ShardManifest, floors: FloorValues) -> dict[str, int]:

@@ -33,7 +33,8 @@ from weir.log.fence import Claim, claim_shard
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.merge.tails import live_entries
-from weir.records.checkpoints import Checkpoint, Checkpoints, Ref, ShardPin
+from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
+from weir.records.cut import ShardCut
 from weir.records.lineage import Lineage, append_lineage, read_lineage
 from weir.routing.core import Core
 from weir.routing.shards import Shard
@@ -132,7 +133,7 @@ def _begin(core: Core, target: Checkpoint) -> tuple[Lineage, Checkpoint]:
 def _restore_shard(
     core: Core,
     shard: UUID,
-    pin: ShardPin | None,
+    pin: ShardCut | None,
     schema: TableSchema,
     folded: int,
     require: Callable[[], None],
@@ -185,7 +186,7 @@ def _claim(core: Core, shard: UUID) -> Claim:
     return claim_shard(core.site(shard))
 
 
-def _log_rows(core: Core, pin: ShardPin, schema: TableSchema) -> SsTable | None:
+def _log_rows(core: Core, pin: ShardCut, schema: TableSchema) -> SsTable | None:
     """The rows of the entries `(R, T]` as an SSTable of their own; W-4: they are in the log."""
     site = core.site_at(pin.shard, pin.wal_through)
     try:

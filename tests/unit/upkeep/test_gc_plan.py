@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.format.manifest import ShardManifest, SsTable, Status
+from weir.records.cut import ShardCut
+from weir.types import Position
 from weir.upkeep.gc.epochs import find_runs
 from weir.upkeep.gc.plan import (
     Ages,
-    Pin,
     Run,
     ShardState,
     Stored,
@@ -67,12 +68,7 @@ def histories(draw):
     wal_ages = sorted(draw(st.lists(st.floats(0, 100), min_size=tip, max_size=tip)), reverse=True)
     present = [p for p in range(1, tip + 1) if p > replay or draw(st.booleans())]
     pins = [
-        Pin(
-            m.version,
-            m.replay_after,
-            draw(st.integers(m.replay_after, tip)),
-            frozenset(t.path for t in m.sstables),
-        )
+        ShardCut.of(m, Position(draw(st.integers(m.replay_after, tip))))
         for m in manifests
         if draw(st.integers(0, 3)) == 0
     ]
@@ -122,11 +118,13 @@ def test_g1_nothing_reachable_goes_and_nothing_else_stays(history, min_age, rete
     ended = {m.version: times[m.version + 1] for m in manifests[:-1]}
     living = [m for m in manifests if m is latest or NOW - ended[m.version] < min_age]
 
-    pinned_versions = {pin.version for pin in pins}
+    pinned_versions = {pin.manifest_version for pin in pins}
     expected = {m.version for m in manifests if m in living or m.version in pinned_versions}
     assert set(times) - set(plan.manifests) == expected
 
-    named = {t.path for m in living for t in m.sstables} | {n for p in pins for n in p.sstables}
+    named = {t.path for m in living for t in m.sstables} | {
+        t.path for p in pins for t in p.sstables
+    }
     for name, (generation, _) in state.folders.items():
         keep = name in named or generation >= latest.current_generation
         assert (name not in plan.sstables) == keep, name
@@ -140,7 +138,7 @@ def test_g1_nothing_reachable_goes_and_nothing_else_stays(history, min_age, rete
         silent = following > epoch_of[position] + 1
         keep = (
             any(position >= m.replay_after for m in living)
-            or any(p.replay_after < position <= p.through for p in pins)
+            or any(p.replay_after < position <= p.wal_through for p in pins)
             or (unread is not None and position >= unread)
             or ((first or silent) and NOW - time_of[position] < retention)
         )

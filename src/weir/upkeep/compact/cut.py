@@ -16,11 +16,13 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from weir.format.keys import pk_type
+from weir.format.manifest import SsTable
 from weir.keys.numbers import is_whole
 from weir.lake.base import fold
 from weir.lake.base.view import LanceBase
 from weir.read.reader import Unit, units_of
-from weir.read.snapshot import Cut, Snapshot
+from weir.read.snapshot import Snapshot
+from weir.records.cut import ShardCut
 from weir.upkeep.compact.jobs import Job
 from weir.upkeep.compact.plan import Waiting, weight
 from weir.upkeep.tasks import Task
@@ -95,21 +97,21 @@ def _parts(snapshot: Snapshot, waiting: Sequence[Waiting]) -> list[Snapshot]:
     """An append-only table: any SSTables together, in pieces of bounded size."""
     parts: list[Snapshot] = []
     for one in waiting:
-        sizes = {t.path: t.in_memory_bytes or 0 for t in one.manifest.sstables}
-        group: list[tuple[int, str]] = []
+        group: list[SsTable] = []
         room = TASK_BYTES
-        for number, name in one.cut.sstables:
-            if group and sizes[name] > room:
+        for table in one.cut.sstables:
+            size = table.in_memory_bytes or 0
+            if group and size > room:
                 parts.append(_only(snapshot, one.cut, group))
                 group, room = [], TASK_BYTES
-            group.append((number, name))
-            room -= sizes[name]
+            group.append(table)
+            room -= size
         if group:
             parts.append(_only(snapshot, one.cut, group))
     return parts
 
 
-def _only(snapshot: Snapshot, cut: Cut, sstables: Sequence[tuple[int, str]]) -> Snapshot:
+def _only(snapshot: Snapshot, cut: ShardCut, sstables: Sequence[SsTable]) -> Snapshot:
     return replace(snapshot, cuts=(replace(cut, sstables=tuple(sstables)),))
 
 
@@ -185,7 +187,7 @@ def _unit_weight(unit: Unit, one: Waiting) -> tuple[int, int]:
     if unit.sstable is not None:
         return weight(next(t for t in one.manifest.sstables if t.path == unit.sstable))
     assert one.tail is not None
-    share = (unit.through - unit.after) / (one.cut.through - one.cut.after)
+    share = (unit.through - unit.after) / (one.cut.wal_through - one.cut.replay_after)
     return int(one.tail.rows * share), int(one.tail.nbytes * share)
 
 

@@ -65,7 +65,7 @@ class Job:
     def marks(self) -> dict[UUID, int]:
         """Per shard the highest generation folded."""
         return {
-            cut.shard: max(number for number, _ in cut.sstables)
+            cut.shard: max(table.generation for table in cut.sstables)
             for cut in self.snapshot.cuts
             if cut.sstables
         }

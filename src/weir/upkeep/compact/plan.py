@@ -9,15 +9,17 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
 from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.lake.base.view import LanceBase
 from weir.log.site import ShardSite
-from weir.read.snapshot import Cut, Snapshot
+from weir.read.snapshot import Snapshot
+from weir.records.cut import ShardCut
 from weir.routing.core import CONCURRENCY, Core
+from weir.types import Position
 from weir.upkeep.compact.jobs import Job, WalFold
 from weir.upkeep.compact.logs import last_with_rows, weigh
 
@@ -39,7 +41,7 @@ class Waiting:
     """One shard's share of what waits to be folded."""
 
     manifest: ShardManifest
-    cut: Cut
+    cut: ShardCut
     rows: int
     nbytes: int
     tail: Tail | None = None
@@ -111,16 +113,8 @@ def log_of(core: Core, manifest: ShardManifest) -> tuple[ShardSite, int]:
 
 def _waiting(manifest: ShardManifest, tail: Tail | None, folded: int) -> Waiting:
     fresh = [table for table in manifest.sstables if table.generation > folded]
-    after = manifest.replay_after
-    cut = Cut(
-        manifest.shard_id,
-        manifest.version,
-        after,
-        after if tail is None else tail.fold.through,
-        manifest.current_generation,
-        tuple((table.generation, table.path) for table in fresh),
-        _is_sealed(manifest),
-    )
+    through = manifest.replay_after if tail is None else Position(tail.fold.through)
+    cut = replace(ShardCut.of(manifest, through), sstables=tuple(fresh))
     weights = [weight(table) for table in fresh]
     if tail is not None:
         weights.append((tail.rows, tail.nbytes))

@@ -313,8 +313,8 @@ class CompactionPolicy:
         most = max(waiting, key=lambda w: len(w.cut.sstables))
         if len(most.cut.sstables) >= self.generations:
             return f"{len(most.cut.sstables)} generations of shard {most.cut.shard} wait"
-        longest = max(waiting, key=lambda w: w.cut.through - w.cut.after)
-        entries = longest.cut.through - longest.cut.after
+        longest = max(waiting, key=lambda w: w.cut.wal_through - w.cut.replay_after)
+        entries = longest.cut.wal_through - longest.cut.replay_after
         if entries >= self.entries:
             return f"{entries} log entries of shard {longest.cut.shard} wait"
         total = sum(w.nbytes for w in waiting)
@@ -335,10 +335,10 @@ def _oldest(core: Core, waiting: Sequence[Waiting]) -> float | None:
     for one in waiting:
         cut = one.cut
         if cut.sstables:
-            folder = paths.sstable_dir(cut.shard, min(cut.sstables)[1])
+            folder = paths.sstable_dir(cut.shard, cut.sstables[0].path)
             times += [meta.last_modified for meta in core.store.list(folder)][:1]
-        if cut.through > cut.after:
-            first = paths.wal_path(cut.shard, Position(cut.after + 1))
+        if cut.wal_through > cut.replay_after:
+            first = paths.wal_path(cut.shard, Position(cut.replay_after + 1))
             entry = core.site(cut.shard).wal.head(first)
             times += [] if entry is None else [entry.last_modified]
     return min(times, default=None)

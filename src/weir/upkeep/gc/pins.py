@@ -19,8 +19,8 @@ from uuid import UUID
 from weir.errors import CorruptEntry
 from weir.format import paths
 from weir.records import codec
+from weir.records.cut import ShardCut, load_cut
 from weir.store.api import ObjectExists, Store
-from weir.upkeep.gc.plan import Pin
 
 _RACES: Final = 8
 
@@ -55,11 +55,11 @@ class ChainState:
 class Pins:
     """Everything held, by shard."""
 
-    checkpoints: dict[UUID, list[Pin]] = field(default_factory=dict)
+    checkpoints: dict[UUID, list[ShardCut]] = field(default_factory=dict)
     unread: list[Mapping[str, Any]] = field(default_factory=list)
     """Positions of each living consumer."""
 
-    def of(self, shard: UUID) -> list[Pin]:
+    def of(self, shard: UUID) -> list[ShardCut]:
         """The checkpoints' hold on one shard."""
         return self.checkpoints.get(shard, [])
 
@@ -119,8 +119,8 @@ def load_pins(store: Store, now: float, *, ignore_expired: bool = False) -> Pins
     pins = Pins()
     for chain in load_chains(store, paths.CHECKPOINTS):
         if chain.alive and not (ignore_expired and chain.expired(now)):
-            for shard, pin in checkpoint_pins(chain):
-                pins.checkpoints.setdefault(shard, []).append(pin)
+            for cut in checkpoint_pins(chain):
+                pins.checkpoints.setdefault(cut.shard, []).append(cut)
     for chain in load_chains(store, paths.CONSUMERS):
         # A consumer's first record may be pruned: its newest says it all.
         if not chain.newest.get("deleted") and not (ignore_expired and chain.expired(now)):
@@ -128,44 +128,18 @@ def load_pins(store: Store, now: float, *, ignore_expired: bool = False) -> Pins
     return pins
 
 
-def checkpoint_pins(chain: ChainState) -> list[tuple[UUID, Pin]]:
+def checkpoint_pins(chain: ChainState) -> list[ShardCut]:
     """What the first record of a checkpoint names, shard by shard."""
     assert chain.first is not None, "K-1: asked what a dead checkpoint holds"
     if chain.newest.get("base_only") is True:
         return []  # a finished clone has its own copies; the base is held by a tag
     try:
-        return [
-            (
-                UUID(shard),
-                Pin(
-                    version=int(held["version"]),
-                    replay_after=int(held["replay_after"]),
-                    through=int(held["wal_through"]),
-                    sstables=frozenset(_name(entry) for entry in held["sstables"]),
-                ),
-            )
-            for shard, held in _shards(chain.first).items()
-        ]
+        return [load_cut(UUID(shard), held) for shard, held in chain.first["shards"].items()]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptEntry(
             f"{chain.folder}: not a checkpoint record this release understands ({error!r});"
             " nothing is collected while it is there"
         ) from error
-
-
-def _shards(record: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    shards = record["shards"]
-    if isinstance(shards, list):
-        return {held["shard"]: held for held in shards}
-    return dict(shards)
-
-
-def _name(entry: Any) -> str:
-    if isinstance(entry, Mapping):
-        entry = entry["path"]
-    elif isinstance(entry, list):
-        entry = entry[1]
-    return paths.sstable_folder(entry)
 
 
 def _positions(chain: ChainState) -> Mapping[str, Any]:

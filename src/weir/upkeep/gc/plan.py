@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.format.manifest import ShardManifest
+from weir.records.cut import ShardCut
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -60,16 +61,6 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
-    """What one checkpoint holds of a shard; of the log `(replay_after, through]`."""
-
-    version: int
-    replay_after: int
-    through: int
-    sstables: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Ages:
     """How old what must be, in seconds."""
 
@@ -103,7 +94,7 @@ class ShardState:
     """The latest and every readable version above the floor."""
     floor: int
     """`Roots.floor`."""
-    pins: Sequence[Pin] = ()
+    pins: Sequence[ShardCut] = ()
     unread_from: int | None = None
     """The lowest position a consumer of the change feed has not passed; None without consumers."""
     runs: Sequence[Run] = ()
@@ -174,7 +165,7 @@ def _plan_wal(state: ShardState, ages: Ages) -> tuple[npt.NDArray[np.intp], Coun
     keep(positions >= state.latest.replay_after, "not yet in an SSTable")
     keep(positions >= replay_point(state.retained), "min_age")
     for pin in state.pins:
-        keep((positions > pin.replay_after) & (positions <= pin.through), "checkpoint")
+        keep((positions > pin.replay_after) & (positions <= pin.wal_through), "checkpoint")
     if state.unread_from is not None:
         keep(positions >= state.unread_from, "change feed consumer")
     if ages.keep_first_entries:
@@ -208,7 +199,7 @@ def _tripwires(runs: Sequence[Run], count: int, newest: int) -> tuple[Bools, Boo
 
 
 def _plan_manifests(state: ShardState, ages: Ages) -> tuple[list[int], Counter[str]]:
-    pinned = {pin.version for pin in state.pins}
+    pinned = {pin.manifest_version for pin in state.pins}
     doomed: list[int] = []
     kept: Counter[str] = Counter()
     for version, stored in sorted(state.versions.items()):
@@ -228,7 +219,7 @@ def _plan_manifests(state: ShardState, ages: Ages) -> tuple[list[int], Counter[s
 def _plan_sstables(state: ShardState, ages: Ages) -> tuple[list[str], Counter[str]]:
     latest = {table.path for table in state.latest.sstables}
     slack = {table.path for manifest in state.retained for table in manifest.sstables}
-    pinned = {name for pin in state.pins for name in pin.sstables}
+    pinned = {table.path for pin in state.pins for table in pin.sstables}
     doomed: list[str] = []
     kept: Counter[str] = Counter()
     for name, (generation, stored) in sorted(state.folders.items()):
