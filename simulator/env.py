@@ -194,11 +194,13 @@ class SimClock:
 
     def boottime(self) -> float:
         """Virtual seconds."""
-        return self.scheduler.now + self.actor.boot_offset
+        self.actor.resume(self.scheduler.now)  # with nobody else to run it ran early
+        return self.scheduler.now + self.actor.boot_offset - self.actor.boot_lost
 
     def wall(self) -> float:
         """Virtual seconds, skewed."""
-        return self.scheduler.now + self.actor.wall_offset
+        self.actor.resume(self.scheduler.now)
+        return self.scheduler.now + self.actor.wall_offset - self.actor.wall_lost
 
     def sleep(self, seconds: float) -> None:
         """Wait in virtual time."""

@@ -40,13 +40,14 @@ def collector(run: Run, actor: Actor, role: Role) -> None:
     """
     rng = random.Random(f"collector/{run.plan.seed}/{actor.name}")
     ttl = run.plan.fence_ttl
+    retention = max(run.plan.fence_retention, 0.05, 2 * ttl) if ttl else 0.0
     for _ in range(role.ops):
         try:
             target = _target(run, actor)
             report = collect(
                 target,
                 min_age=rng.choice((0.0, 0.0, 0.05)) if ttl else 0.0,
-                fence_retention=max(0.05, 2 * ttl) if ttl else 0.0,
+                fence_retention=retention,
                 keep_first_entries=bool(ttl) or rng.random() < 0.5,
             )
         except WeirError as error:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from simulator.outcomes import handed_back, told_of_put
-from simulator.scenarios import COLUMNS, SHARD, TABLE, WAL, Role, Run
+from simulator.scenarios import COLUMNS, SHARD, TABLE, Role, Run
 from simulator.scheduler import Actor
 from simulator.truth import BatchId, Put, Row, Violation
 from weir.config import WriterConfig
@@ -93,7 +93,7 @@ class Session:
         """Where this session wants the log; None: where it is."""
         if not self.run.plan.moves:
             return None
-        return self.rng.choice((None, TABLE, WAL, f"{WAL}-2"))
+        return self.rng.choice(self.run.plan.places)
 
     def _work(self) -> None:
         for _ in range(self.role.ops):
@@ -340,7 +340,7 @@ def record_of(run: Run) -> TableRecord:
         routing=(Route(SHARD, None, 0),),
         routing_version=1,
         spec=0,
-        wal_uri=None,
+        wal_uri=run.plan.wal_uri,
         writer_defaults=WriterConfig(
             fence_ttl=run.plan.fence_ttl,
             enable_memtable=not run.plan.wal_only,

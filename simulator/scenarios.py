@@ -14,6 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from simulator.env import make_actor
+from simulator.machines import Machines
 from simulator.model_lake import ModelLake
 from simulator.oracles import Judge
 from simulator.places import SimPlaces
@@ -51,6 +52,9 @@ class Role:
     """Steps at which it dies; it starts again each time."""
     boot_offset: float = 0.0
     wall_offset: float = 0.0
+    pauses: list[list[int]] = field(default_factory=list)
+    """Of its machine: before which of its entries, for how many steps, and how many later its wall
+    clock is right."""
 
 
 @dataclass
@@ -75,6 +79,18 @@ class Plan:
     """Where or what the table is changes; everybody opens it as users do."""
     edge: dict[str, Any] = field(default_factory=dict)
     """What an edge scenario draws besides (`ADJUST` in simulate.py)."""
+    places: list[str | None] = field(default_factory=lambda: [None, TABLE, WAL, f"{WAL}-2"])
+    """Where writers want the log, if it moves; None: where it is."""
+    wal_uri: str | None = None
+    """Where the table's record puts it."""
+    clocks: dict[str, float] = field(default_factory=dict)
+    """By how much the clocks of stores are off."""
+    skew_max: float | None = None
+    """The stores refuse requests whose date is further off than this."""
+    dated: bool = True
+    """They answer a put with its date; otherwise no connection survives a pause."""
+    fence_retention: float = 0.0
+    """What collection keeps first entries for at least."""
 
     def to_record(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -143,6 +159,9 @@ class Run:
             random.Random(f"faults/{plan.seed}"),
             Faults(**plan.faults),
             paging=plan.paging,
+            clocks=plan.clocks,
+            dated=plan.dated,
+            skew_max=plan.skew_max,
         )
         self.world.strikes = Strikes(
             self.scheduler,
@@ -150,6 +169,8 @@ class Run:
             float(plan.edge.get("strikes", 0.0)),
             waits=bool(plan.edge.get("waits")),
         )
+        self.machines = Machines(self.scheduler)
+        self.world.before_entry.append(self.machines.on_entry)
         self.shelf = self.world.shelf(TABLE)
         self.wal_shelf = self.world.shelf(WAL) if plan.wal_apart else self.shelf
         self.judge = Judge(self.scheduler, self.shelf, self.wal_shelf.uri, keyed=plan.keyed)
@@ -240,6 +261,7 @@ class Run:
         for role in self.plan.roles:
             self._start(role, 0)
         self.scheduler.on_step.append(self._kill_due)
+        self.scheduler.on_step.append(self.machines.on_step)
         self.scheduler.run()
 
     def _prepare(self) -> None:
@@ -260,6 +282,10 @@ class Run:
             wall_offset=role.wall_offset,
         )
         run = self._roles[role.kind]
+        machine = name.rstrip("'")
+        self.machines.start(machine, actor)
+        for pause in [] if incarnation else role.pauses:
+            self.machines.pause(machine, *pause)
 
         def body() -> None:
             try:

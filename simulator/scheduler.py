@@ -45,6 +45,25 @@ class Actor:
     boot_offset: float = 0.0
     wall_offset: float = 0.0
     dead: bool = False
+    paused_at: float | None = None
+    """Its machine stands still since then, and so do its clocks."""
+    boot_lost: float = 0.0
+    """Seconds for which it stood still."""
+    wall_lost: float = 0.0
+    """The same, until the wall clock is set right."""
+    is_torn: bool = False
+    """Its connections broke: the next write is never answered, unless the store dates puts."""
+
+    def resume(self, now: float) -> None:
+        """The machine runs again, and does not know for how long it did not."""
+        if self.paused_at is not None:
+            self.boot_lost += now - self.paused_at
+            self.wall_lost += now - self.paused_at
+            self.paused_at = None
+
+    def set_right(self) -> None:
+        """Somebody told the machine what time it is."""
+        self.wall_lost = 0.0
 
 
 @dataclass
@@ -169,6 +188,14 @@ class Scheduler:
             if task.actor is actor:
                 self.wake(task)
                 task.frozen_until = 0
+
+    def pause(self, actor: Actor, steps: int) -> None:
+        """Let the actor's machine stand still for so many steps."""
+        actor.paused_at = self.now
+        self.note(actor.name, f"stands still for {steps} steps")
+        for task in self.live:
+            if task.actor is actor:
+                task.frozen_until = max(task.frozen_until, self.step + steps)
 
     def note(self, who: str, what: str) -> None:
         """Record a line of history."""

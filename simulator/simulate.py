@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Callable
 
+from simulator.clocks import draw_clocks
 from simulator.copies import CLONERS, final_of_clones
 from simulator.interrupts import INTERRUPTED, draw_interrupts
 from simulator.keepers import KEEPERS
@@ -47,6 +48,7 @@ STORIES: dict[str, tuple[str, ...]] = {
 """Scenarios that change where or what the table is; one seed in three tells one of them."""
 STORY_CHANCE = 1 / 3
 EDGES: dict[str, tuple[str, ...]] = {
+    "clocks": ("writer", "fencer", "fencer", "collector", "collector", "reader"),
     "interrupts": ("interrupted", "interrupted", "interrupted-keeper", "reader", "collector"),
 }
 """What happens around the tables: to processes, clocks, disks. Drawn by a child of the seed of its
@@ -54,7 +56,10 @@ own, so that a scenario more or less leaves the histories of the others alone.""
 EDGE_CHANCE = 1 / 3
 ALL = SCENARIOS | STORIES | EDGES
 EDGE_ROLES = {**INTERRUPTED}
-ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {"interrupts": draw_interrupts}
+ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
+    "clocks": draw_clocks,
+    "interrupts": draw_interrupts,
+}
 """What a scenario's plan has besides, or otherwise."""
 MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
 SETUPS = {"reshards": make_sharded}
@@ -146,6 +151,8 @@ def _smaller(plan: Plan) -> list[Plan]:
     for index, role in enumerate(plan.roles):
         if role.kills:
             variant().roles[index].kills.pop()
+        if role.pauses:
+            variant().roles[index].pauses.pop()
         if role.sessions > 1:
             variant().roles[index].sessions -= 1
         if role.threads > 1:

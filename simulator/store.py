@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from simulator.scheduler import Actor, Killed
 from simulator.world import Late, Shelf, short
-from weir.errors import StoreError
+from weir.errors import StoreDenied, StoreError
 from weir.store.api import (
     Blob,
     Bytes,
@@ -46,16 +46,19 @@ class SimStore:
 
     # -- writes ----------------------------------------------------------------------------------
 
-    def put_if_absent(self, path: str, data: Bytes) -> float:
+    def put_if_absent(self, path: str, data: Bytes) -> float | None:
         """See `Store`."""
         body = bytes(data)
 
-        def apply() -> float:
+        def apply() -> float | None:
             if path in self.shelf.blobs:
                 raise ObjectExists(path)
             self.shelf.put(self.actor, "put_if_absent", path, body)
-            return self.shelf.blobs[path].meta.last_modified
+            return self.shelf.blobs[path].meta.last_modified if self._w.dated else None
 
+        if path.endswith(".arrow") and "/wal/" in path:
+            for watch in self._w.before_entry:
+                watch(self.actor)
         return self._write("put_if_absent", check(path), apply)
 
     def put(self, path: str, data: Bytes) -> None:
@@ -140,8 +143,8 @@ class SimStore:
         return [*folders], objects
 
     def now(self) -> float:
-        """See `Store`: virtual, the same for all."""
-        return self._s.now
+        """See `Store`: virtual, the same for all who ask this store."""
+        return self.shelf.now
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -159,6 +162,13 @@ class SimStore:
                     on_death()
                 raise
         self._w.deliver()
+        self._check_date()
+
+    def _check_date(self) -> None:
+        limit = self._w.skew_max
+        if limit is not None and abs(self.actor.env.clock.wall() - self.shelf.now) > limit:
+            self._w.fired["skewed"] += 1
+            raise StoreDenied(f"{self.uri}: the date of the request is too far off")
 
     def _many(self, op: str, paths: Sequence[str]) -> Sequence[Blob | None]:
         self._read(op, paths[0] if paths else "")
@@ -268,6 +278,11 @@ class SimStore:
         if w.healthy:
             return "ok"
         self._check_outage(path)
+        if self.actor.is_torn:
+            self.actor.is_torn = False
+            if not w.dated:
+                w.fired["torn"] += 1
+                return "lose"
         f = w.faults
         roll = w.rng.random()
         for kind in ("refuse", "lose_after", "lose", "late", "twice", "echo", "slow"):

@@ -69,6 +69,8 @@ class World:
     on_write: list[Callable[[Actor, str, str, Bytes], None]] = field(default_factory=list)
     """Called with (actor, op, path, data) right after a write was applied."""
     before_delete: list[Callable[[Actor, str], None]] = field(default_factory=list)
+    before_entry: list[Callable[[Actor], None]] = field(default_factory=list)
+    """Called when a process is about to write an entry of a log."""
     healthy: bool = False
     writes: Counter[str] = field(default_factory=Counter)
     """Writes begun, by actor: the crash points of a script."""
@@ -78,6 +80,12 @@ class World:
     """Interrupts of threads that live on."""
     shelves: dict[str, Shelf] = field(default_factory=dict)
     """Every store of the run, by URI."""
+    clocks: dict[str, float] = field(default_factory=dict)
+    """By URI by how much the clock of that store is off."""
+    dated: bool = True
+    """A put is answered with the time of the object, as files tell it; object stores do not."""
+    skew_max: float | None = None
+    """A request whose sender's wall clock is further from the store's is refused, as by S3."""
 
     def shelf(self, uri: str) -> Shelf:
         """The store at that URI, empty when it is met for the first time."""
@@ -113,12 +121,17 @@ class Shelf:
         self.blobs: dict[str, Blob] = {}
         self.etags = 0
 
+    @property
+    def now(self) -> float:
+        """The clock of this store."""
+        return self.world.scheduler.now + self.world.clocks.get(self.uri, 0.0)
+
     def put(self, actor: Actor, op: str, path: str, data: Bytes) -> str:
         """Create or replace, and tell who watches."""
         self.etags += 1
         etag = str(self.etags)
         body = bytes(data)
-        self.blobs[path] = Blob(body, Meta(path, len(body), self.world.scheduler.now, etag))
+        self.blobs[path] = Blob(body, Meta(path, len(body), self.now, etag))
         for watch in self.world.on_write:
             watch(actor, op, f"{self.uri}/{path}", body)
         return etag

@@ -1,0 +1,57 @@
+"""Clocks in a simulated history: one for each store, and machines that stand still (F-18, G-7b).
+
+Writers are paused with their machine while others take over, flush and collect; when they go on,
+their own clocks say that no time has passed. The judge demands no more than ever: no
+acknowledgement for a batch that is not in the log (D). Stores are of three kinds: files, whose puts
+are dated; object stores, whose are not, but which refuse a request whose own date is far off; and
+some that do neither, where only a connection that did not survive tells of the pause.
+"""
+
+from __future__ import annotations
+
+import random
+
+from simulator.scenarios import TABLE, WAL, Plan
+from simulator.world import Faults
+
+FAR = (0.0, -1e6, 1e6, -30.0, 30.0)
+
+
+def draw_clocks(plan: Plan, rng: random.Random) -> None:
+    """The log is on a store of its own, mostly, and every clock tells something else."""
+    plan.is_story, plan.moves, plan.wal_only = True, True, False
+    plan.places = [None]
+    plan.wal_uri = rng.choice((WAL, WAL, WAL, None))
+    plan.fence_ttl = rng.choice((0.1, 1.0, 5.0))
+    plan.settings["step_seconds"] = plan.fence_ttl * rng.choice((0.002, 0.005, 0.01, 0.02))
+    if rng.random() < 0.5:
+        plan.faults = Faults().record()
+    kind = rng.choice(("files", "files", "checks dates", "checks none"))
+    plan.dated = kind == "files"
+    if kind == "checks dates":
+        _as_object_stores(plan, rng)
+    else:
+        plan.clocks = {TABLE: rng.choice(FAR), WAL: rng.choice(FAR)}
+    for role in plan.roles:
+        if role.kind == "writer":
+            role.kills = []
+            role.pauses = [_draw_pause(rng) for _ in range(2)]
+        elif role.kind == "collector":
+            role.ops = 12
+
+
+def _as_object_stores(plan: Plan, rng: random.Random) -> None:
+    """No put is dated, but a request is refused whose own date is too far off.
+
+    Then the bound is the documented one: `fence_ttl` and twice what a date may be off.
+    """
+    plan.skew_max = rng.choice((0.5, 5.0))
+    near = (0.0, -plan.skew_max / 4, plan.skew_max / 4)
+    plan.clocks = {TABLE: rng.choice(near), WAL: rng.choice(near)}
+    plan.fence_retention = plan.fence_ttl + 2 * plan.skew_max
+    for role in plan.roles:
+        role.wall_offset = rng.choice(near)
+
+
+def _draw_pause(rng: random.Random) -> list[int]:
+    return [rng.randint(2, 4), rng.choice((100, 400, 800)), rng.choice((-1, -1, -1, 30))]
