@@ -9,7 +9,7 @@ import pytest
 import weir
 from tests.docs import facts
 from tests.docs.blocks import ROOT, pages
-from tools import docs_tables
+from tools import docs_tables, tidy
 
 
 def page(name: str) -> str:
@@ -217,3 +217,42 @@ def test_the_facade_has_no_option_that_hides_in_star_star():
     for _, verb in inspect.getmembers(weir.Table, inspect.isfunction):
         kinds = {p.kind for p in inspect.signature(verb).parameters.values()}
         assert inspect.Parameter.VAR_KEYWORD not in kinds, verb.__name__
+
+
+# -- the architecture ------------------------------------------------------------------------------
+
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+
+
+def test_the_way_of_a_row_leads_through_files_and_names_that_exist():
+    way = ARCHITECTURE.partition("## Which module")[0]
+    steps = re.findall(r"^\| (\d+) \| `([\w/]+\.py)` `([\w.]+)` \|", way, re.MULTILINE)
+    assert [int(number) for number, _, _ in steps] == list(range(1, len(steps) + 1))
+    opening = re.findall(r"`([\w/]+\.py)` `([\w.]+)`", way)
+    for path, name in [(p, n) for _, p, n in steps] + opening:
+        assert facts.resolves(f"weir.{path[:-3].replace('/', '.')}.{name}"), f"{path}: {name}"
+
+
+def test_the_layers_are_those_that_are_enforced():
+    part = ARCHITECTURE.partition("## Layers")[2].partition("\n\nBeside")[0]
+    told = [set(re.findall(r"`(\w+)`", line.split("|")[1])) for line in part.splitlines()[4:]]
+    assert [layer for layer in told if layer] == [set(layer) for layer in tidy.LAYERS]
+
+
+def test_the_glossary_has_at_most_forty_words_and_the_code_uses_each():
+    told = re.findall(r"^\| (\w+) \| ", ARCHITECTURE.partition("## Glossary")[2], re.MULTILINE)
+    words = told[1:]  # without the heading
+    text = "\n".join(path.read_text(encoding="utf-8") for path in facts.SOURCES)
+    assert len(words) == len(set(words)) <= 40
+    for word in words:
+        assert len(re.findall(rf"\b{word}s?\b", text, re.IGNORECASE)) > 2, word
+
+
+def test_promises_of_the_five_examples_are_cited_where_they_are_kept():
+    part = ARCHITECTURE.partition("## Which module")[2].partition("## Layers")[0]
+    lines = [line.split("|") for line in part.splitlines() if re.match(r"\| [a-z]", line)][1:]
+    assert len(lines) == 5
+    for line in lines:
+        for path in re.findall(r"`([\w/]+\.py)`", line[3]):
+            kept = [rule for rule in line[2].strip().split(", ") if path in docs_tables.cited(rule)]
+            assert kept, f"{path} cites none of {line[2]}"
