@@ -86,13 +86,14 @@ class Threads(Protocol):
 
 
 class Places(Protocol):
-    """Where stores and tables are, when a URI alone does not say: a simulated world."""
+    """Where stores and tables are, when a URI alone does not say: a simulated world, or a faulty
+    one."""
 
     def store(self, uri: str) -> Any:
         """The `weir.store.api.Store` at that URI."""
 
     def lake(self, uri: str) -> Any:
-        """The `weir.lake.api.Lake` of the table at that URI."""
+        """The `weir.lake.api.Lake` of the table at that URI; None: Lance itself."""
 
 
 class SystemClock:

@@ -190,8 +190,8 @@ class _Place:
         return {"passed": passed, "at": self.env.clock.wall()}
 
     def lake(self) -> Lake:
-        if self.env.places is not None:
-            found: Lake = self.env.places.lake(self.uri)
+        found: Lake | None = None if self.env.places is None else self.env.places.lake(self.uri)
+        if found is not None:
             return found
         return PylanceLake(self.uri, self.lance, self.store, env=self.env)
 

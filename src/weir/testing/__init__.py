@@ -1,5 +1,6 @@
 """What users test their own pipelines with, and we ours.
 
 `contract` holds the promises every store must keep, `fault_store` a store that fails on command,
-and `seaweed` starts a real S3 server. The simulator is not shipped: it lives beside the tests.
+`faulty` tables on such stores, and `seaweed` starts a real S3 server. The simulator is not shipped:
+it lives beside the tests.
 """

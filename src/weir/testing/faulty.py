@@ -1,0 +1,56 @@
+"""Tables whose stores fail on command: the environment to open them with.
+
+    faulty = FaultyStores()
+    table = weir.create(uri, schema, env=faulty.env)
+    faulty.at(table.uri).on("put_if_absent", "*/wal/*").fail_after()   # the next answer is lost
+
+What weir itself asks of the store passes through a `FaultStore`: the log, manifests, records. What
+Lance reads and writes (files of the base and of SSTables) goes to the real place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from weir.env import SYSTEM, Env
+from weir.store.api import Store
+from weir.store.open import normalize, open_bare
+from weir.store.retry import RetryingStore, RetryPolicy
+from weir.testing.fault_store import FaultStore
+
+QUICK = RetryPolicy(first_delay=0.001, longest_delay=0.01)
+"""As often as in production, without its pauses."""
+
+
+class FaultyStores:
+    """Every store that is opened with `env`, with a `FaultStore` around it."""
+
+    def __init__(
+        self,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        retries: RetryPolicy = QUICK,
+        env: Env = SYSTEM,
+    ) -> None:
+        self._options = dict(storage_options or {})
+        self._retries = retries
+        self._stores: dict[str, FaultStore] = {}
+        self._lock = env.threads.lock()
+        self.env = replace(env, places=self)
+        """Pass it to `weir.create`, `weir.open` or `weir.enable`."""
+
+    def at(self, uri: str) -> FaultStore:
+        """The store of that URI (a table's, or a `wal_uri`), to ask it for faults."""
+        place = normalize(uri)
+        with self._lock:
+            if place not in self._stores:
+                self._stores[place] = FaultStore(open_bare(place, self._options), env=self.env)
+            return self._stores[place]
+
+    def store(self, uri: str) -> Store:
+        """For `weir.env.Places`."""
+        return RetryingStore(self.at(uri), self.env, self._retries)
+
+    def lake(self, uri: str) -> None:
+        """For `weir.env.Places`: Lance is the real one."""
