@@ -54,12 +54,7 @@ def create(
     storage_options: Options = None,
     env: Env = SYSTEM,
 ) -> Core:
-    """Make an empty table at `uri` and open it.
-
-    Raises `InvalidInput` for what cannot be (nothing is written), also when something is there
-    already; `StoreUnsuitable` when the store does not keep put-if-absent, which is tried. About 60
-    requests for that proof, one for each shard, and a handful more.
-    """
+    """See `weir.create`."""
     key = _key_names(primary_key)
     _check_schema(schema, key)
     chosen = Unsharded() if sharding is None else sharding
@@ -81,13 +76,7 @@ def create(
 def open(
     uri: str, *, storage_options: Options = None, wal_uri: str | None = None, env: Env = SYSTEM
 ) -> Core:
-    """Open the table at `uri`. Claims nothing. Five requests.
-
-    `wal_uri` is where this handle reaches the log: the recorded store under another name (another
-    mount point, say), or another store, to which its writers then move the log (S-3); the table's
-    own URI means beside the data. Raises `NotAWeirTable` when there is none, `MissingEntry` for a
-    clone that was not finished (C-2).
-    """
+    """See `weir.open`."""
     store = open_store(uri, storage_options, env=env)
     require_ready(store)
     record = TableRecords(store).load()
@@ -108,13 +97,7 @@ def enable(
     storage_options: Options = None,
     env: Env = SYSTEM,
 ) -> Core:
-    """Adopt the Lance dataset at `uri` in place and open it as a table.
-
-    A key or sharding the dataset already declares (pylance's MemWAL) is kept, and shards that
-    pylance made stay readable. With a new key the key columns are read once: they must be unique
-    and without nulls.
-    Raises `NotAWeirTable` when there is no dataset, `InvalidInput` for what does not fit it.
-    """
+    """See `weir.enable`."""
     place = _Place(uri, wal_uri, storage_options, env)
     if TableRecords(place.store).find() is not None:
         raise InvalidInput(f"{place.uri} is a weir table already; weir.open opens it")
