@@ -127,6 +127,7 @@ def events() -> dict[str, set[str]]:
 
 ENCODERS = {
     "log/wal_store.py",
+    "read/snapshot.py",
     "records/apps.py",
     "records/chain.py",
     "records/checkpoints.py",
@@ -222,8 +223,27 @@ def record_keys(folder: Path) -> dict[str, set[str]]:
     for path in folder.rglob("*"):
         kind = kind_of(path)
         if kind is not None:
-            found.setdefault(kind, set()).update(keys_in(json.loads(path.read_bytes())))
+            raw = json.loads(path.read_bytes())
+            found.setdefault(kind, set()).update(keys_in(raw))
+            for cut in cuts_in(raw):
+                found.setdefault("cut", set()).update(keys_in(cut))
     return found
+
+
+def is_cut(value: Any) -> bool:
+    """True for a `ShardCut`, which has a section of its own on the page."""
+    return isinstance(value, dict) and {"version", "wal_through"} <= value.keys()
+
+
+def cuts_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Every cut in a record, however deep."""
+    if is_cut(value):
+        yield value
+    elif isinstance(value, str) and value.startswith("{"):
+        yield from cuts_in(json.loads(value))
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from cuts_in(each)
 
 
 def kind_of(path: Path) -> str | None:
@@ -250,7 +270,7 @@ def keys_in(value: Any, at: str = "") -> Iterator[str]:
         value = json.loads(value)
     if isinstance(value, list):
         for each in value:
-            if isinstance(each, dict):
+            if isinstance(each, dict) and not is_cut(each):
                 yield from keys_in(each, f"{at}[]")
     if not isinstance(value, dict):
         return
@@ -258,7 +278,7 @@ def keys_in(value: Any, at: str = "") -> Iterator[str]:
         name = f"{at}.{_generic(key)}" if at else _generic(key)
         if not (name.endswith("}") and isinstance(each, dict)):
             yield name
-        if name not in ("writer_defaults", "probe"):
+        if name not in ("writer_defaults", "probe") and not is_cut(each):
             yield from keys_in(each, name)
 
 
