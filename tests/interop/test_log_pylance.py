@@ -11,14 +11,18 @@ import lance
 import pyarrow as pa
 import pytest
 
+import weir
 from tests.support.local_shard import LocalShard, ids, row
 from weir.errors import FencedError
+from weir.format import paths
 from weir.format.manifest import Status
 from weir.log.fence import claim_shard
 from weir.log.tailer import WalTailer
 from weir.types import Epoch
 
 pytestmark = pytest.mark.interop
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
 
 @pytest.fixture
@@ -213,3 +217,22 @@ def test_keyless_rows_are_neither_lost_nor_doubled_between_owners(tmp_path: Path
             kept.append(w)
     with shard.writer() as w:
         assert ids(w) == sorted([*range(6), *range(6)])
+
+
+def test_g7d_pylance_finds_the_latest_manifest_behind_a_hint_to_one_that_is_gone(tmp_path):
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
+    for n in range(3):
+        with table.writer() as writer:
+            writer.put([{"id": n}])
+    shard = table.shards()[0]
+    latest = shard.manifest()
+    folder = tmp_path / "t" / paths.manifest_dir(shard.id)
+    for path in folder.glob("*.binpb"):
+        if paths.parse_manifest_name(path.name) != latest.version:
+            path.unlink()
+    (tmp_path / "t" / paths.manifest_hint_path(shard.id)).write_text('{"version":2}')
+    lance.dataset(table.uri).mem_wal_writer(str(shard.id)).close()
+    after = shard.manifest()
+    assert after.version > latest.version
+    assert after.writer_epoch == latest.writer_epoch + 1
+    assert after.sstables == latest.sstables
