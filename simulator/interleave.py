@@ -126,12 +126,12 @@ class _SteppedStore:
         if name not in VERBS:
             return attribute
 
-        def call(first: Any, *rest: Any) -> Any:
-            paths = first if isinstance(first, str) else ",".join(first[:2])
+        def call(target: Any, /, *rest: Any, **options: Any) -> Any:
+            paths = target if isinstance(target, str) else ",".join(target[:2])
             # The hint decides nothing and is written blindly: no need to switch there.
             if not paths.endswith("version_hint.json"):
                 self._stop(f"{name} {paths}")
-            result = attribute(first, *rest)
+            result = attribute(target, *rest, **options)
             return iter(list(result)) if name == "list" else result
 
         return call

@@ -22,7 +22,7 @@ from simulator.world import Faults
 from weir.errors import Backpressure, FencedError, SnapshotExpired, WeirError, WriterClosed
 from weir.shard.ack import Ack
 
-CLOSES_MAX = 4
+CLOSES_MAX = 16
 
 
 def draw_interrupts(plan: Plan, rng: random.Random) -> None:

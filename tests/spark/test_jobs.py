@@ -153,7 +153,8 @@ def test_every_job_shows_its_progress_and_its_name(
     uri = table.uri
     tracker = spark.sparkContext.statusTracker()
     weir.spark.write(frame(spark, {1: "a", 2: "b"}), uri, progress=True)
-    weir.spark.bulk_load(frame(spark, {3: "c"}), uri, progress=True)
+    weir.spark.bulk_load(frame(spark, {3: "c"}), uri, progress=True)  # folds what was there (L-9)
+    weir.spark.write(frame(spark, {4: "d"}), uri)
     weir.spark.compact(spark, uri, engine="spark", fold_wal=True, progress=True)
     weir.spark.gc(spark, uri, engine="spark", min_age=0, fence_retention="2m", progress=True)
     shown = capsys.readouterr().err
