@@ -75,8 +75,7 @@ class Session:
         config = WriterConfig(**{**self.role.config, **changes})
         run.note(self.actor, f"open session {self.number}")
         try:
-            wanted = self._wanted_store()
-            self.writer = self.call(lambda: open_shard(run, self.actor, config, wanted))
+            self.writer = self.call(lambda: self.open_writer(config))
         except WeirError as error:
             run.note(self.actor, f"open failed: {type(error).__name__}")
             judge.failed(SHARD, error, None, 0)
@@ -84,6 +83,10 @@ class Session:
         judge.opened(SHARD, self.writer.epoch)
         run.note(self.actor, f"opened epoch {self.writer.epoch}")
         return True
+
+    def open_writer(self, config: WriterConfig) -> ShardWriter:
+        """The writer of this session."""
+        return open_shard(self.run, self.actor, config, self._wanted_store())
 
     def call(self, act: Callable[[], T]) -> T:
         """One call of a client; where clients are interrupted, that is where."""

@@ -130,16 +130,23 @@ class Outcome:
         )
 
 
-def schema_of(*, keyed: bool) -> TableSchema:
-    """Five numbers: key, session, batch, index, size."""
+def schema_of(*, keyed: bool, vectors: bool = False) -> TableSchema:
+    """Five numbers: key, session, batch, index, size; and a vector where rows are searched."""
     fields = [
         pa.field(name, pa.int64(), name != "k", {FIELD_ID: str(number).encode()})
         for number, name in enumerate(COLUMNS)
     ]
-    return table_schema(pa.schema(fields), ("k",) if keyed else (), len(COLUMNS) - 1)
+    if vectors:
+        number = {FIELD_ID: str(len(fields)).encode()}
+        fields.append(pa.field("v", pa.list_(pa.float32(), 1), metadata=number))
+    return table_schema(pa.schema(fields), ("k",) if keyed else (), len(fields) - 1)
 
 
-SCHEMAS = {keyed: schema_of(keyed=keyed) for keyed in (True, False)}
+SCHEMAS = {
+    (keyed, vectors): schema_of(keyed=keyed, vectors=vectors)
+    for keyed in (True, False)
+    for vectors in (True, False)
+}
 
 
 class Run:
@@ -152,7 +159,7 @@ class Run:
         setup: Callable[[Run, Actor], None] = lambda _run, _actor: None,
     ) -> None:
         self.plan = plan
-        self.schema = SCHEMAS[plan.keyed]
+        self.schema = SCHEMAS[plan.keyed, bool(plan.edge.get("vectors"))]
         self.scheduler = Scheduler(plan.seed, Settings(**plan.settings))
         self.world = World(
             self.scheduler,

@@ -10,6 +10,7 @@ from simulator.clocks import draw_clocks
 from simulator.copies import CLONERS, final_of_clones
 from simulator.interrupts import INTERRUPTED, draw_interrupts
 from simulator.keepers import KEEPERS
+from simulator.own_reads import OWN_READERS, draw_own_reads
 from simulator.reshards import RESHARDERS, final_of_reshards, make_sharded
 from simulator.restores import RESTORERS, final_of_restores
 from simulator.roles import ROLES, final, write_record
@@ -50,15 +51,17 @@ STORY_CHANCE = 1 / 3
 EDGES: dict[str, tuple[str, ...]] = {
     "clocks": ("writer", "fencer", "fencer", "collector", "collector", "reader"),
     "interrupts": ("interrupted", "interrupted", "interrupted-keeper", "reader", "collector"),
+    "own-reads": ("own-reader", "own-reader", "compactor", "collector", "reader"),
 }
 """What happens around the tables: to processes, clocks, disks. Drawn by a child of the seed of its
 own, so that a scenario more or less leaves the histories of the others alone."""
 EDGE_CHANCE = 1 / 3
 ALL = SCENARIOS | STORIES | EDGES
-EDGE_ROLES = {**INTERRUPTED}
+EDGE_ROLES = {**INTERRUPTED, **OWN_READERS}
 ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
     "clocks": draw_clocks,
     "interrupts": draw_interrupts,
+    "own-reads": draw_own_reads,
 }
 """What a scenario's plan has besides, or otherwise."""
 MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})

@@ -527,7 +527,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "src/weir/shard/group.py",
         "            return self._flying  # F-16",
         "            self._entry = None\n            return self._flying  # F-16",
-        tests("tests/rules/test_edges_outcomes.py"),
+        soak(1000, "interrupts"),
         "F-16",
     ),
     Mutant(
@@ -1153,7 +1153,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "src/weir/shard/own_reads.py",
         "(table.generation, table.level.now())",
         "(table.generation, table.level)",
-        tests("tests/rules/test_edges_own_reads.py"),
+        soak(1000, "own-reads"),
         "M-1",
     ),
     Mutant(

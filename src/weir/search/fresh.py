@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from weir.keys.keyset import newest_rows
 from weir.lake.filters import filter_columns, filter_rows
 from weir.merge.levels import level_schema, shaped
 from weir.search.lance import Candidates, TextQuery, VectorQuery
+from weir.search.lazy import Lazy
 from weir.search.memory import FreshIndexes
 from weir.search.text import TextStats
 from weir.search.vector import VectorBlock, exact_distances, rough_distances, slack
@@ -49,9 +49,11 @@ class MemoryRows:
         """Rows held, superseded ones included."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    @cached_property
+    @Lazy
     def allowed(self) -> Mask:
         """The newest row of each key, unless it is deleted or fails the filter."""
+        if not self.batches:
+            return np.zeros(0, np.bool_)
         allowed: Mask = ~self._column(TOMBSTONE).to_numpy(zero_copy_only=False)
         key = self._schema.primary_key
         if key:
@@ -110,7 +112,7 @@ class Ranked:
         self._names = list(names)
         self._rank = rank
 
-    @cached_property
+    @Lazy
     def _ranking(self) -> tuple[Ints, Floats]:
         numbers, values = self._rank()
         order = np.argsort(values, kind="stable")
@@ -141,7 +143,7 @@ class MemoryVectors:
         self._names = list(names)
         self._fresh = fresh
 
-    @cached_property
+    @Lazy
     def _rough(self) -> tuple[list[tuple[int, VectorBlock]], npt.NDArray[np.float32], float]:
         """Blocks with the number of their first row, rough distances, and their error."""
         rows = self._rows
@@ -201,15 +203,15 @@ class MemoryTexts:
         self._common: TextStats | None = None
         self._ranked = Ranked(rows, names, self._rank)
 
-    @cached_property
+    @Lazy
     def _blocks(self) -> Any:
         return self._fresh.texts(self._rows.arrays(self._query.column), self._query.analyzer)
 
-    @cached_property
+    @Lazy
     def _ids(self) -> dict[str, int]:
         return {term: self._query.analyzer.token_id(term) for term in self._query.terms}
 
-    @cached_property
+    @Lazy
     def stats(self) -> TextStats:
         """The statistics of these rows, superseded ones included, as Lance counts them."""
         total = TextStats()

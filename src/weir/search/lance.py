@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import lance
@@ -23,6 +22,7 @@ from lance.query import MatchQuery
 
 from weir.lake.filters import filter_rows
 from weir.lake.lance_errors import lance_errors
+from weir.search.lazy import Lazy
 from weir.search.text import Analyzer, TextStats, term_weights
 from weir.search.vector import Matrix
 
@@ -171,7 +171,7 @@ class LanceTexts:
         # A word that cannot be asked for alone has no known weight: fetch every match instead.
         self._is_ranked = all(query.terms.values())
 
-    @cached_property
+    @Lazy
     def stats(self) -> TextStats:
         """The statistics Lance itself ranks by: superseded rows count until they are gone."""
         docs, tokens = self._sizes()
@@ -280,7 +280,7 @@ class ScannedTexts:
         self._filter = filter
         self._common: TextStats | None = None
 
-    @cached_property
+    @Lazy
     def _read(self) -> tuple[TextStats, pa.Table, Any, Any]:
         """Statistics of all rows; of the matching ones columns, counts and lengths."""
         query = self._query
