@@ -75,6 +75,8 @@ class Judge:
         """The epoch each actor claimed last."""
         self.pins: dict[UUID, tuple[UUID, int, int]] = {}
         """Checkpoints the harness holds: id -> (shard, manifest version, T)."""
+        self.makers: dict[UUID, str] = {}
+        """Whose process made a checkpoint."""
         self.counts: Counter[str] = Counter()
         self.fault_free = True
         self.marks: dict[UUID, int] = {}
@@ -123,6 +125,8 @@ class Judge:
                     self._on_manifest(actor, UUID(parts[1]), version, data, path)
         elif is_table and path.startswith(paths.table_chain() + "/"):
             self._on_record(RECORD.load(data, path))
+        elif is_table and path.startswith(paths.CHECKPOINTS + "/"):
+            self.makers.setdefault(UUID(parts[2]), actor.name)
         elif is_table and path.startswith("_weir/") and parts[-2] == "wal_store":
             self._on_move(UUID(parts[2]), data, path)
 
@@ -219,7 +223,7 @@ class Judge:
         held = self.rollback.get(actor.name)
         if manifest.writer_epoch > before.writer_epoch:
             self.claims[actor.name, shard] = manifest.writer_epoch
-            if held is not None and not held.done:
+            if held is not None and held.is_running and not held.done:
                 held.epoch = manifest.writer_epoch
         elif held is not None and held.epoch == manifest.writer_epoch and not held.done:
             # Its R is its own fence. A fold that it finishes first for somebody ends below that.

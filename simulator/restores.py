@@ -19,8 +19,8 @@ from weir.errors import WeirError
 from weir.making import open as open_table
 from weir.records.lineage import read_lineage
 from weir.table import Table
-from weir.upkeep.checkpoint import create
-from weir.upkeep.restore import restore
+from weir.upkeep.checkpoint import Checkpoint, create
+from weir.upkeep.restore import RestoreReport, restore
 
 MOMENTS_MAX = 4
 
@@ -52,25 +52,26 @@ def unfinished(table: Table) -> UUID | None:
     return UUID(lineage.restored["checkpoint"])
 
 
-def keep(run: Run, actor: Actor, rng: random.Random, table: Table) -> None:
-    """Make a checkpoint, and remember what the table held then."""
+def keep(run: Run, actor: Actor, rng: random.Random, table: Table) -> Checkpoint | None:
+    """Make a checkpoint, and remember what the table held then; None: nobody can tell."""
     judge = run.judge
     changes = judge.mixtures
     low = judge.truth(SHARD).acked
     made = create(table.core, "durable" if run.plan.wal_only or rng.random() < 0.6 else "all")
     pin = made.pin(SHARD)
     if pin is None or judge.is_mixed or judge.mixtures != changes:
-        return  # of both sides, perhaps
+        return None  # of both sides, perhaps
     if pin.wal_through < low:
         raise Violation("K", f"T is {pin.wal_through}, and {low} was acknowledged (K-2)")
     if pin.wal_through > len(judge.truth(SHARD).folded):
-        return  # an entry the judge has not been told of yet: it is on its way
+        return None  # an entry the judge has not been told of yet: it is on its way
     run.moments[made.id] = judge.truth(SHARD).state(pin.wal_through)
     judge.pins[made.id] = (SHARD, pin.manifest_version, pin.wal_through)
     run.note(actor, f"keeps the moment {pin.wal_through}")
+    return made
 
 
-def roll_back(run: Run, actor: Actor, table: Table, checkpoint: UUID) -> None:
+def roll_back(run: Run, actor: Actor, table: Table, checkpoint: UUID) -> RestoreReport:
     """Restore, and tell the judge when the table is of both sides."""
     judge, truth = run.judge, run.judge.truth(SHARD)
     state: State = run.moments[checkpoint]
@@ -81,7 +82,12 @@ def roll_back(run: Run, actor: Actor, table: Table, checkpoint: UUID) -> None:
             judge.rollback[actor.name] = Rollback(SHARD, state)
 
     run.note(actor, "restores")
-    report = restore(watched(table.core, "restore", begins), checkpoint)
+    try:
+        report = restore(watched(table.core, "restore", begins), checkpoint)
+    except WeirError:
+        if actor.name in judge.rollback:
+            judge.rollback[actor.name].is_running = False
+        raise
     done = judge.rollback.pop(actor.name)
     if SHARD in report.shards:
         if not done.done:
@@ -90,6 +96,7 @@ def roll_back(run: Run, actor: Actor, table: Table, checkpoint: UUID) -> None:
     judge.unmix()
     judge.counts["restores"] += 1
     run.note(actor, f"restored, {report.shards.get(SHARD)} is discarded")
+    return report
 
 
 def final_of_restores(run: Run, actor: Actor) -> None:

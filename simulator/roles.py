@@ -25,6 +25,7 @@ from weir.routing.core import Core
 from weir.routing.shards import Shard
 from weir.shard.ack import Ack
 from weir.shard.writer import ShardWriter
+from weir.table import Table
 
 KEYS = 6
 T = TypeVar("T")
@@ -33,8 +34,12 @@ T = TypeVar("T")
 class Session:
     """One writer from open to close, its puts, and what it was told."""
 
-    def __init__(self, run: Run, actor: Actor, role: Role, number: int) -> None:
+    def __init__(
+        self, run: Run, actor: Actor, role: Role, number: int, table: Table | None = None
+    ) -> None:
         self.run = run
+        self.table = table
+        """The handle it opens its writer through; None: one of its own."""
         self.actor = actor
         self.role = role
         self.number = number
@@ -66,6 +71,17 @@ class Session:
         self._settle(closed=True)
         self._check_threads()
 
+    def leave(self) -> None:
+        """Close, and hear of everything that was pending."""
+        self._close()
+        self._settle(closed=True)
+
+    def work(self, ops: int) -> None:
+        """That many calls, while the writer is open."""
+        for _ in range(ops):
+            if not self.ended:
+                self._op()
+
     def open(self) -> bool:
         """Open the writer; False when it could not be."""
         run, judge = self.run, self.run.judge
@@ -86,7 +102,10 @@ class Session:
 
     def open_writer(self, config: WriterConfig) -> ShardWriter:
         """The writer of this session."""
-        return open_shard(self.run, self.actor, config, self._wanted_store())
+        wanted = self._wanted_store()
+        if self.table is None:
+            return open_shard(self.run, self.actor, config, wanted)
+        return Shard(self.table.core, SHARD, None).writer(config)
 
     def call(self, act: Callable[[], T]) -> T:
         """One call of a client; where clients are interrupted, that is where."""
@@ -99,10 +118,7 @@ class Session:
         return self.rng.choice(self.run.plan.places)
 
     def _work(self) -> None:
-        for _ in range(self.role.ops):
-            if self.ended:
-                return
-            self._op()
+        self.work(self.role.ops)
 
     def _op(self) -> None:
         assert self.writer is not None, "opened first"

@@ -8,8 +8,11 @@ from collections.abc import Callable
 
 from simulator.clocks import draw_clocks
 from simulator.copies import CLONERS, final_of_clones
+from simulator.cuts import CUTTERS, draw_story, final_of_cuts
 from simulator.interrupts import INTERRUPTED, draw_interrupts
 from simulator.keepers import KEEPERS
+from simulator.natives import NATIVES
+from simulator.operators import OPERATORS, final_of_operators
 from simulator.own_reads import OWN_READERS, draw_own_reads
 from simulator.reshards import RESHARDERS, final_of_reshards, make_sharded
 from simulator.restores import RESTORERS, final_of_restores
@@ -23,6 +26,7 @@ from simulator.scenarios import (
     draw_settings,
 )
 from simulator.streams import STREAMS
+from simulator.tokens import FEEDERS, draw_tokens, final_of_tokens
 
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "stream": ("streamer", "streamer", "writer", "compactor", "collector", "reader"),
@@ -50,23 +54,66 @@ STORIES: dict[str, tuple[str, ...]] = {
 STORY_CHANCE = 1 / 3
 EDGES: dict[str, tuple[str, ...]] = {
     "clocks": ("writer", "fencer", "fencer", "collector", "collector", "reader"),
+    "cuts": (
+        "table-writer",
+        "table-writer",
+        "resharder",
+        "mover",
+        "cutter",
+        "cutter",
+        "compactor",
+        "collector",
+        "table-reader",
+    ),
     "interrupts": ("interrupted", "interrupted", "interrupted-keeper", "reader", "collector"),
     "own-reads": ("own-reader", "own-reader", "compactor", "collector", "reader"),
+    "operators": (
+        "writer",
+        "operator",
+        "operator",
+        "feeder",
+        "native",
+        "compactor",
+        "collector",
+        "reader",
+    ),
+    "tokens": (
+        "feeder",
+        "feeder",
+        "resharder",
+        "native",
+        "native",
+        "mover",
+        "token-cutter",
+        "compactor",
+        "collector",
+        "table-reader",
+    ),
 }
 """What happens around the tables: to processes, clocks, disks. Drawn by a child of the seed of its
 own, so that a scenario more or less leaves the histories of the others alone."""
 EDGE_CHANCE = 1 / 3
 ALL = SCENARIOS | STORIES | EDGES
-EDGE_ROLES = {**INTERRUPTED, **OWN_READERS}
+EDGE_ROLES = {**INTERRUPTED, **OWN_READERS, **OPERATORS, **CUTTERS, **FEEDERS, **NATIVES}
 ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
     "clocks": draw_clocks,
+    "cuts": draw_story,
     "interrupts": draw_interrupts,
     "own-reads": draw_own_reads,
+    "operators": draw_story,
+    "tokens": draw_tokens,
 }
 """What a scenario's plan has besides, or otherwise."""
 MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
-SETUPS = {"reshards": make_sharded}
-FINALS = {"clones": final_of_clones, "reshards": final_of_reshards, "restores": final_of_restores}
+SETUPS = {"cuts": make_sharded, "reshards": make_sharded, "tokens": make_sharded}
+FINALS = {
+    "clones": final_of_clones,
+    "cuts": final_of_cuts,
+    "operators": final_of_operators,
+    "reshards": final_of_reshards,
+    "restores": final_of_restores,
+    "tokens": final_of_tokens,
+}
 
 
 def draw_plan(seed: int, scenario: str | None = None) -> Plan:

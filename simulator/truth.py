@@ -55,6 +55,8 @@ class Rollback:
     state: State
     epoch: int | None = None
     """What it claimed for it."""
+    is_running: bool = True
+    """False once its call has failed: what the process claims from now on is for something else."""
     done: bool = False
 
 

@@ -37,6 +37,16 @@ def viewed_table(judge: Judge, rows: list[Row], low: Mapping[UUID, int]) -> int:
     raise Violation("R", "; ".join(reasons))
 
 
+def viewed_under(judge: Judge, rows: list[Row], low: Mapping[UUID, int], version: int) -> None:
+    """Raise unless the view is one of those of that routing (K-10)."""
+    judge.counts["views"] += 1
+    found = index_rows(rows, keyed=judge.keyed)
+    number = next(i for i, r in enumerate(judge.routings) if r.routing_version == version)
+    reason = _misfit(judge, number, found, low)
+    if reason is not None:
+        raise Violation("K", f"no moment of routing {version}: {reason}")
+
+
 def _misfit(judge: Judge, number: int, found: State, low: Mapping[UUID, int]) -> str | None:
     record = judge.routings[number]
     keys = {r[0] for truth in judge.shards.values() for e in truth.log.values() for r in e.rows}

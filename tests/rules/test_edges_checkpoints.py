@@ -65,9 +65,12 @@ def test_k9_a_wal_only_writer_that_was_fenced_does_not_stand_in_the_way(tmp_path
     assert rows(table, checkpoint=held) == expect((OLD, "old"), (NEW, "new"))
 
 
-def test_k9_rows_that_only_a_fenced_writer_holds_are_not_left_out_silently(tmp_path):
+@pytest.mark.parametrize("memtable", [True, False])
+def test_k9_rows_that_only_a_fenced_writer_holds_are_not_left_out_silently(tmp_path, memtable):
     table = make(tmp_path / "t", shards=1)
-    config = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
+    config = weir.WriterConfig(
+        durable_write=False, max_wal_flush_interval="1h", enable_memtable=memtable
+    )
     idle = table.shards()[0].writer(config)
     idle.put([{"id": 1, "v": "buffered"}])
     put(again(table).writer(), NEW, "new")
@@ -75,6 +78,37 @@ def test_k9_rows_that_only_a_fenced_writer_holds_are_not_left_out_silently(tmp_p
         table.checkpoint(scope="all")
     assert sum(batch.num_rows for batch in told.value.unacknowledged) == 1
     assert table.checkpoints() == []
+
+
+def test_k9_rows_of_a_writer_that_ended_in_the_background_are_not_left_out_silently(tmp_path):
+    """It knows that it was fenced, its owner does not: nobody waited for the row."""
+    table = make(tmp_path / "t", shards=1)
+    config = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
+    idle = table.shards()[0].writer(config)
+    idle.put([{"id": 1, "v": "buffered"}])
+    put(again(table).writer(), NEW, "new")
+    with pytest.raises(FencedError) as other:
+        idle.put([{"id": 2, "v": "waited for"}], wait=True)
+    assert sum(batch.num_rows for batch in other.value.unacknowledged) == 1
+    assert not idle.is_open
+    with pytest.raises(FencedError) as told:
+        table.checkpoint(scope="all")
+    assert [b.to_pylist()[0]["id"] for b in told.value.unacknowledged] == [1]
+    held = table.checkpoint(scope="all")  # told once
+    assert rows(table, checkpoint=held) == expect((NEW, "new"))
+
+
+def test_k9_a_checkpoint_does_not_make_the_handle_forget_its_writer(tmp_path):
+    """The first one claims the shard for a moment; the second still asks the idle writer."""
+    table = make(tmp_path / "t", shards=1)
+    config = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
+    idle = table.shards()[0].writer(config)
+    put(again(table).writer(), NEW, "new")
+    table.checkpoint(scope="all")
+    idle.put([{"id": 1, "v": "buffered"}])
+    with pytest.raises(FencedError) as told:
+        table.checkpoint(scope="all")
+    assert sum(batch.num_rows for batch in told.value.unacknowledged) == 1
 
 
 # -- K-10 ------------------------------------------------------------------------------------------
@@ -125,6 +159,22 @@ def test_k10_a_checkpoint_beside_a_reshard_is_of_before_or_after_it(tmp_path, sc
         put(writer, OLD, "own")
     copy.compact()
     assert rows(copy) == expect((OLD, "own"))
+
+
+def test_k10_a_shard_that_is_sealed_while_a_checkpoint_claims_it_is_no_error(tmp_path):
+    table = make(tmp_path / "t", shards=1)
+    put(again(table).writer(), OLD, "old")  # in the log: whoever flushes must claim
+    met = []
+
+    def step(name):
+        if name == "probed" and not met:
+            met.append(name)
+            reshard(again(table).core, weir.Bucket("id", 3), compact=False)
+
+    held = checkpoints.create(watched(table.core, "claim", step), scope="all")
+    assert met
+    assert held.routing_version == again(table).core.record.routing_version
+    assert rows(again(table), checkpoint=held) == expect((OLD, "old"))
 
 
 @pytest.mark.parametrize("sharding", [weir.Bucket("id", 2), weir.Identity("v"), weir.Unsharded()])

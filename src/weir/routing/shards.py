@@ -70,6 +70,15 @@ class Shard:
         generation, since whoever opens the shard next goes by them (F-15). `schema` is one that
         `schema_for_writing` gave before, for who goes on with the columns it knows.
         """
+        opened = self.passing_writer(config, schema=schema)
+        self._core.live[self.id] = opened
+        return opened
+
+    def passing_writer(
+        self, config: WriterConfig | None = None, *, schema: TableSchema | None = None
+    ) -> ShardWriter:
+        """Like `writer`, for upkeep that claims and goes: the writer that users of this handle
+        have stays the one that checkpoints ask for its rows (K-3)."""
         core = self._core
         opened = open_writer(
             core.wal_stores,
@@ -83,7 +92,6 @@ class Shard:
         if self.is_routed:
             opened.once.untaken = untaken(core)
         core.note_move(self.id)
-        core.live[self.id] = opened
         return opened
 
     def load(self, config: WriterConfig) -> Load:
@@ -93,7 +101,7 @@ class Shard:
         """
 
         def flush() -> ShardSite:
-            with self.writer(replace(config, enable_memtable=True)) as writer:
+            with self.passing_writer(replace(config, enable_memtable=True)) as writer:
                 return writer.site
 
         return Load.open(

@@ -28,10 +28,12 @@ from weir.errors import (
     CommitConflict,
     FencedError,
     MissingEntry,
+    SealedShard,
     SnapshotExpired,
     StoreError,
     WalOnlyMode,
     WalStoreMismatch,
+    WriterClosed,
 )
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
@@ -233,7 +235,7 @@ def _closed_pin(core: Core, shard: UUID) -> ShardCut | None:
     for _ in range(ATTEMPTS):
         before, floors = manifests.latest_with_floors()
         known = {} if before is None else _tokens(core, before, floors)
-        writer = core.live_writer(shard)
+        writer = core.live.get(shard)
         manifest = None if writer is None else _cut(core, writer)
         if manifest is None:
             manifest = close_gap(core, shard)
@@ -267,14 +269,16 @@ def _tokens(core: Core, manifest: ShardManifest, floors: FloorValues) -> dict[st
 def _cut(core: Core, writer: ShardWriter) -> ShardManifest | None:
     """K-3: the writer's own cut, or a later version that differs in nothing it wrote.
 
-    None when somebody else has claimed the shard, which the writer may not know (K-9).
-    `FencedError` when rows it took are lost with it: they were accepted before the call.
+    None when it is closed, or somebody else has claimed the shard, which it may not know (K-9).
+    `FencedError` when rows it took are lost with it: they were accepted before the call. One that
+    heard of its end before says so here like in any flush: once (F-16).
     """
     manifests = core.tails.manifests(writer.site)
     try:
+        writer.flush_wal()  # a WAL-only one too: what it took is durable, or told
         cut = writer.flush()
-    except FencedError as fenced:
-        if fenced.unacknowledged:
+    except (FencedError, WriterClosed) as over:
+        if over.unacknowledged:
             raise
         return None
     except WalOnlyMode as error:
@@ -318,8 +322,12 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
         if holds_rows:
             assert manifest.status is not Status.SEALED, "C-11: a sealed shard has no gap"
             config = replace(core.record.writer_defaults, enable_memtable=True)
-            with Shard(core, shard, None, is_routed=False).writer(_plain(config)) as writer:
-                return writer.flush()
+            passing = Shard(core, shard, None, is_routed=False)
+            try:
+                with passing.passing_writer(_plain(config)) as writer:
+                    return writer.flush()
+            except SealedShard:
+                continue  # resharded while we looked: its gap is closed by now (C-11)
         try:
             return manifests.update(_covering(tip), epoch=manifest.writer_epoch)
         except FencedError:

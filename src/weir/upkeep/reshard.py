@@ -206,7 +206,7 @@ def seal(core: Core, shard: UUID) -> None:
         if manifest is None or manifest.status is Status.SEALED:
             return
         try:
-            with Shard(core, shard, None, is_routed=False).writer(config) as writer:
+            with Shard(core, shard, None, is_routed=False).passing_writer(config) as writer:
                 flushed = writer.flush()
                 # P-6: heirs ask what a sealed shard has recorded, and read no log.
                 Tokens(writer.site).recover(None, epoch=writer.epoch, through=flushed.replay_after)

@@ -181,7 +181,7 @@ def _claim(core: Core, shard: UUID) -> Claim:
         return claim_shard(core.site(shard))
     except WalStoreMismatch:
         config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
-        with Shard(core, shard, None, is_routed=False).writer(config):
+        with Shard(core, shard, None, is_routed=False).passing_writer(config):
             pass
     return claim_shard(core.site(shard))
 
