@@ -985,8 +985,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a writer of upkeep takes the place of the handle's own",
         "src/weir/routing/shards.py",
-        "        core.note_move(self.id)\n",
-        "        core.note_move(self.id)\n        core.live[self.id] = opened\n",
+        "    core.note_move(shard.id)\n",
+        "    core.note_move(shard.id)\n    core.live[shard.id] = opened\n",
         tests("tests/rules/test_edges_checkpoints.py", "-k", "forget"),
         "K-9",
     ),
@@ -1049,8 +1049,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an heir does not ask the shards of former routings",
         "src/weir/routing/shards.py",
-        "            opened.once.untaken = untaken(core)\n",
-        "            opened.once.untaken = None\n",
+        "        opened.once.untaken = untaken(core)\n",
+        "        opened.once.untaken = None\n",
         soak(400, "tokens"),
         "P-6",
     ),
@@ -1463,8 +1463,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a writer's own settings outgrow the table's",
         "src/weir/routing/shards.py",
-        "(config or core.record.writer_defaults).within(core.record.writer_defaults)",
-        "(config or core.record.writer_defaults)",
+        "(config or defaults).within(defaults)",
+        "(config or defaults)",
         tests("tests/interop/test_bounds_pylance.py"),
         "F-15",
     ),

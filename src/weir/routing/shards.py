@@ -70,28 +70,8 @@ class Shard:
         generation, since whoever opens the shard next goes by them (F-15). `schema` is one that
         `schema_for_writing` gave before, for who goes on with the columns it knows.
         """
-        opened = self.passing_writer(config, schema=schema)
+        opened = passing_writer(self._core, self, config, schema=schema)
         self._core.live[self.id] = opened
-        return opened
-
-    def passing_writer(
-        self, config: WriterConfig | None = None, *, schema: TableSchema | None = None
-    ) -> ShardWriter:
-        """Like `writer`, for upkeep that claims and goes: the writer that users of this handle
-        have stays the one that checkpoints ask for its rows (K-3)."""
-        core = self._core
-        opened = open_writer(
-            core.wal_stores,
-            self.id,
-            core.wanted_wal,
-            schema=schema or schema_for_writing(core),
-            lake=core.lake,
-            config=(config or core.record.writer_defaults).within(core.record.writer_defaults),
-            belongs=self._belongs(),
-        )
-        if self.is_routed:
-            opened.once.untaken = untaken(core)
-        core.note_move(self.id)
         return opened
 
     def load(self, config: WriterConfig) -> Load:
@@ -101,23 +81,16 @@ class Shard:
         """
 
         def flush() -> ShardSite:
-            with self.passing_writer(replace(config, enable_memtable=True)) as writer:
+            with passing_writer(self._core, self, replace(config, enable_memtable=True)) as writer:
                 return writer.site
 
         return Load.open(
             flush,
             schema=schema_for_writing(self._core),
             lake=self._core.lake,
-            belongs=self._belongs(),
+            belongs=_belongs(self._core, self),
             fence_ttl=config.fence_ttl,
         )
-
-    def _belongs(self) -> Belongs | None:
-        """Which rows are this shard's; None where all are."""
-        if not self.is_routed or isinstance(self._core.record.sharding, Unsharded):
-            return None
-        router, value = self._core.router, self.value
-        return lambda batch: router.mask(batch, value)
 
     def tailer(self, start: int | None = None, *, fences: bool = False) -> WalTailer:
         """A reader of the shard's log; see `WalTailer`."""
@@ -180,3 +153,39 @@ def find_shard(core: Core, id_or_value: UUID | Value) -> Shard:
     raise InvalidInput(
         f"{core.uri} is sharded by {core.record.sharding} and has no shard {id_or_value!r}"
     )
+
+
+def passing_writer(
+    core: Core,
+    shard: Shard,
+    config: WriterConfig | None = None,
+    *,
+    schema: TableSchema | None = None,
+) -> ShardWriter:
+    """Like `Shard.writer`, for upkeep that claims a shard and goes.
+
+    It is not registered with the handle: checkpoints go on asking the user's own writer for its
+    rows (K-3).
+    """
+    defaults = core.record.writer_defaults
+    opened = open_writer(
+        core.wal_stores,
+        shard.id,
+        core.wanted_wal,
+        schema=schema or schema_for_writing(core),
+        lake=core.lake,
+        config=(config or defaults).within(defaults),
+        belongs=_belongs(core, shard),
+    )
+    if shard.is_routed:
+        opened.once.untaken = untaken(core)
+    core.note_move(shard.id)
+    return opened
+
+
+def _belongs(core: Core, shard: Shard) -> Belongs | None:
+    """Which rows are this shard's; None where all are."""
+    if not shard.is_routed or isinstance(core.record.sharding, Unsharded):
+        return None
+    router, value = core.router, shard.value
+    return lambda batch: router.mask(batch, value)

@@ -46,7 +46,7 @@ from weir.records.checkpoints import Checkpoint, Checkpoints, Scope
 from weir.records.cut import ShardCut
 from weir.records.marks import Marks
 from weir.routing.core import CONCURRENCY, Core
-from weir.routing.shards import Shard
+from weir.routing.shards import Shard, passing_writer
 from weir.shard.tokens import Tokens, merged
 from weir.shard.writer import ShardWriter
 from weir.types import Position
@@ -324,7 +324,7 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
             config = replace(core.record.writer_defaults, enable_memtable=True)
             passing = Shard(core, shard, None, is_routed=False)
             try:
-                with passing.passing_writer(_plain(config)) as writer:
+                with passing_writer(core, passing, _plain(config)) as writer:
                     return writer.flush()
             except SealedShard:
                 continue  # resharded while we looked: its gap is closed by now (C-11)

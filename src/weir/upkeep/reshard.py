@@ -39,7 +39,7 @@ from weir.log.rules import Evidence
 from weir.records.resharding import Resharding, append_resharding, read_resharding
 from weir.records.table import TableRecord, TableRecords, with_routing
 from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
-from weir.routing.shards import Shard
+from weir.routing.shards import Shard, passing_writer
 from weir.shard.tokens import Tokens
 from weir.types import Generation
 from weir.upkeep import checkpoint as checkpoints
@@ -206,7 +206,7 @@ def seal(core: Core, shard: UUID) -> None:
         if manifest is None or manifest.status is Status.SEALED:
             return
         try:
-            with Shard(core, shard, None, is_routed=False).passing_writer(config) as writer:
+            with passing_writer(core, Shard(core, shard, None, is_routed=False), config) as writer:
                 flushed = writer.flush()
                 # P-6: heirs ask what a sealed shard has recorded, and read no log.
                 Tokens(writer.site).recover(None, epoch=writer.epoch, through=flushed.replay_after)

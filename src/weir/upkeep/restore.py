@@ -37,7 +37,7 @@ from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
 from weir.records.cut import ShardCut
 from weir.records.lineage import Lineage, append_lineage, read_lineage
 from weir.routing.core import Core
-from weir.routing.shards import Shard
+from weir.routing.shards import Shard, passing_writer
 from weir.types import Epoch, Generation, Position
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.exclusive import without_compaction
@@ -181,7 +181,7 @@ def _claim(core: Core, shard: UUID) -> Claim:
         return claim_shard(core.site(shard))
     except WalStoreMismatch:
         config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
-        with Shard(core, shard, None, is_routed=False).passing_writer(config):
+        with passing_writer(core, Shard(core, shard, None, is_routed=False), config):
             pass
     return claim_shard(core.site(shard))
 
