@@ -32,6 +32,11 @@ def draw_clocks(plan: Plan, rng: random.Random) -> None:
         _as_object_stores(plan, rng)
     else:
         plan.clocks = {TABLE: rng.choice(FAR), WAL: rng.choice(FAR)}
+    if rng.random() < 0.3:
+        # Nobody sleeps long; but by the table's clock what was just put into the log is days old.
+        plan.wal_uri, plan.dated, plan.skew_max = WAL, True, None
+        plan.clocks = {TABLE: 1e6, WAL: 0.0}
+        plan.settings["step_seconds"] = plan.fence_ttl * 0.001
     for role in plan.roles:
         if role.kind == "writer":
             role.kills = []

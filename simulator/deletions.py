@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 def split_uri(uri: str) -> tuple[str, str]:
     """The store of an object, and its path there."""
+    if uri.startswith("/"):
+        disk, _, path = uri[1:].partition("/")
+        return f"/{disk}", path
     scheme, _, rest = uri.partition("://")
     bucket, _, path = rest.partition("/")
     return f"{scheme}://{bucket}", path

@@ -1,4 +1,4 @@
-"""What happens to the machines processes run on: paused and resumed.
+"""What happens to the machines processes run on: paused and resumed, a disk taken away and back.
 
 A paused machine is one that was suspended, or restored from a snapshot: its processes stand still,
 and so do its clocks. The boot clock never learns how long; the wall clock is set right some time
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from simulator.scheduler import Actor, Scheduler
+from simulator.world import World, machine_of
 
 
 @dataclass
@@ -19,9 +20,11 @@ class Machines:
     """All machines of a run, by the name of the process that lives there."""
 
     scheduler: Scheduler
+    world: World
     actors: dict[str, Actor] = field(default_factory=dict)
     entries: Counter[str] = field(default_factory=Counter)
     """How many entries of a log each began to write."""
+    restart: Callable[[Actor], None] = lambda _actor: None
     _pauses: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     _due: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
 
@@ -36,7 +39,7 @@ class Machines:
 
     def on_entry(self, actor: Actor) -> None:
         """A process is about to write an entry of a log."""
-        name = actor.name.rstrip("'")
+        name = machine_of(actor)
         self.entries[name] += 1
         steps, set_right = self._pauses.get((name, self.entries[name]), (0, -1))
         if not steps or actor.paused_at is not None:
@@ -50,6 +53,28 @@ class Machines:
                 self.at(self.scheduler.step + set_right, actor.set_right)
 
         self.at(self.scheduler.step + steps, end)
+
+    def unmount(self, name: str, step: int, steps: int, uri: str, view: str) -> None:
+        """From that step on it sees something else at `uri`, for so many steps.
+
+        Files that come back under a process at work need a machine that is started again: of a put
+        and the look after it one would go to the hole and the other to the disk.
+        """
+
+        def begin() -> None:
+            self.world.mounts[name, uri] = view
+            self.world.fired["unmounted"] += 1
+            self.scheduler.note(name, f"sees {view} at {uri}")
+
+        def end() -> None:
+            if self.world.mounts.pop((name, uri), None) is None:
+                return
+            self.scheduler.note(name, f"sees {uri} again")
+            if self.entries[name]:
+                self.restart(self.actors[name])
+
+        self.at(step, begin)
+        self.at(step + steps, end)
 
     def at(self, step: int, do: Callable[[], None]) -> None:
         """Let that happen at that step."""

@@ -45,7 +45,7 @@ class NativePlaces(SimPlaces):
 
     def store(self, uri: str) -> RetryingStore:
         """That store, without tokens."""
-        plain = TokenlessStore(self._world.shelf(uri), self.actor)
+        plain = TokenlessStore(self._world, uri, self.actor)
         return RetryingStore(plain, self.actor.env, RETRY)
 
 

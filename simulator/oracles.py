@@ -54,6 +54,7 @@ from weir.format.manifest import ShardManifest, Status, decode_manifest
 from weir.log.rules import RuleBroken
 from weir.records import codec
 from weir.records.table import RECORD, TableRecord
+from weir.types import Position
 
 
 class Judge:
@@ -137,7 +138,7 @@ class Judge:
     def _on_move(self, shard: UUID, data: bytes, path: str) -> None:
         raw = codec.loads(data, path)
         truth = self.truth(shard)
-        target = raw["uri"] or self.shelf.uri
+        target = self._shelf_with(raw["store_id"], shard)
         if raw["prepared"] or target == truth.places[-1][1]:
             return
         after = int(raw["after"])
@@ -153,6 +154,32 @@ class Judge:
         del truth.folded[after:]
         truth.tip = after
         truth.places.append((after, target))
+        self._take_fences(truth, target)
+
+    def _take_fences(self, truth: ShardTruth, target: str) -> None:
+        """What an opener left there that saw the wrong disk belongs to the log now: a fence."""
+        blobs = self.shelf.world.shelf(target).blobs
+        while True:
+            found = blobs.get(paths.wal_path(truth.shard, Position(truth.tip + 1)))
+            if found is None:
+                return
+            entry = read_entry(found.data, truth.tip + 1, "judge")
+            if entry.rows:
+                raise Violation("S", f"the log moves to a store with rows at {entry.position}")
+            truth.tip = entry.position
+            truth.log[truth.tip] = entry
+            truth.folded.append(truth.folded[-1] if truth.folded else {})
+
+    def _shelf_with(self, store_id: str | None, shard: UUID) -> str:
+        """The store that bears the id, whatever it is called where."""
+        if store_id is None:
+            return self.shelf.uri
+        path = paths.store_id_path(shard)
+        for uri, shelf in self.shelf.world.shelves.items():
+            found = shelf.blobs.get(path)
+            if found is not None and codec.loads(found.data, path)["store_id"] == store_id:
+                return uri
+        raise Violation("S", f"the log moves to a store that does not bear its id {store_id} (S-1)")
 
     def _on_entry(self, actor: Actor, shard: UUID, position: int, data: bytes, root: str) -> None:
         truth = self.truth(shard)
@@ -296,6 +323,8 @@ class Judge:
             if isinstance(cause, RuleBroken | CorruptEntry | MissingEntry) or (
                 isinstance(cause, WeirError) and cause.kind == "internal"
             ):
+                if self.shelf.world.confused and isinstance(cause, MissingEntry):
+                    return  # S-7: who does not see the log is told so
                 raise Violation(
                     "T", f"{type(cause).__name__} on a healthy table: {cause}"
                 ) from error

@@ -25,7 +25,7 @@ class SimPlaces:
 
     def store(self, uri: str) -> RetryingStore:
         """That store as the actor sees it, retries included."""
-        return RetryingStore(SimStore(self._world.shelf(uri), self.actor), self.actor.env, RETRY)
+        return RetryingStore(SimStore(self._world, uri, self.actor), self.actor.env, RETRY)
 
     def lake(self, uri: str) -> ModelLake:
         """The Lance side of the table there."""

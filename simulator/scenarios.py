@@ -55,6 +55,8 @@ class Role:
     pauses: list[list[int]] = field(default_factory=list)
     """Of its machine: before which of its entries, for how many steps, and how many later its wall
     clock is right."""
+    unmounts: list[tuple[int, int, str, str]] = field(default_factory=list)
+    """The step, for how many, the URI, and what its machine sees there meanwhile."""
 
 
 @dataclass
@@ -176,7 +178,7 @@ class Run:
             float(plan.edge.get("strikes", 0.0)),
             waits=bool(plan.edge.get("waits")),
         )
-        self.machines = Machines(self.scheduler)
+        self.machines = Machines(self.scheduler, self.world, restart=self._restart)
         self.world.before_entry.append(self.machines.on_entry)
         self.shelf = self.world.shelf(TABLE)
         self.wal_shelf = self.world.shelf(WAL) if plan.wal_apart else self.shelf
@@ -241,6 +243,7 @@ class Run:
             (live or self._live)()
             self.world.healthy = True
             self.world.outages.clear()
+            self.world.mounts.clear()
             self.world.deliver(everything=True)
             self.scheduler.settings.policy = "uniform"
             self._final(final)
@@ -291,8 +294,11 @@ class Run:
         run = self._roles[role.kind]
         machine = name.rstrip("'")
         self.machines.start(machine, actor)
-        for pause in [] if incarnation else role.pauses:
-            self.machines.pause(machine, *pause)
+        if not incarnation:
+            for pause in role.pauses:
+                self.machines.pause(machine, *pause)
+            for unmount in role.unmounts:
+                self.machines.unmount(machine, *unmount)
 
         def body() -> None:
             try:
@@ -310,10 +316,15 @@ class Run:
             step, role, actor = item
             if self.scheduler.step >= step:
                 self._kills.remove(item)
-                if not actor.dead:
-                    self.world.fired["kill"] += 1
-                    self.scheduler.kill(actor)
-                    self._start(role, actor.name.count("'") + 1)
+                self._restart(actor, role)
+
+    def _restart(self, actor: Actor, role: Role | None = None) -> None:
+        if actor.dead:
+            return
+        number = int("".join(filter(str.isdigit, actor.name)))
+        self.world.fired["kill"] += 1
+        self.scheduler.kill(actor)
+        self._start(role or self.plan.roles[number], actor.name.count("'") + 1)
 
     def _final(self, final: Callable[[Run, Actor], None]) -> None:
         actor = self.actor("final", f"final/{self.plan.seed}")

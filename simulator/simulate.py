@@ -27,6 +27,13 @@ from simulator.scenarios import (
 )
 from simulator.streams import STREAMS
 from simulator.tokens import FEEDERS, draw_tokens, final_of_tokens
+from simulator.unmounts import (
+    STRANGERS,
+    draw_unmounts,
+    draw_unseen_clones,
+    final_of_unmounts,
+    make_with_strangers,
+)
 
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "stream": ("streamer", "streamer", "writer", "compactor", "collector", "reader"),
@@ -89,12 +96,32 @@ EDGES: dict[str, tuple[str, ...]] = {
         "collector",
         "table-reader",
     ),
+    "unmounts": (
+        "writer",
+        "writer",
+        "fencer",
+        "checkpointer",
+        "compactor",
+        "collector",
+        "reader",
+        "reader",
+        "stranger",
+    ),
+    "unseen clones": ("writer", "cloner", "cloner", "compactor", "collector", "collector"),
 }
 """What happens around the tables: to processes, clocks, disks. Drawn by a child of the seed of its
 own, so that a scenario more or less leaves the histories of the others alone."""
 EDGE_CHANCE = 1 / 3
 ALL = SCENARIOS | STORIES | EDGES
-EDGE_ROLES = {**INTERRUPTED, **OWN_READERS, **OPERATORS, **CUTTERS, **FEEDERS, **NATIVES}
+EDGE_ROLES = {
+    **INTERRUPTED,
+    **OWN_READERS,
+    **OPERATORS,
+    **CUTTERS,
+    **FEEDERS,
+    **NATIVES,
+    **STRANGERS,
+}
 ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
     "clocks": draw_clocks,
     "cuts": draw_story,
@@ -102,10 +129,17 @@ ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
     "own-reads": draw_own_reads,
     "operators": draw_story,
     "tokens": draw_tokens,
+    "unmounts": draw_unmounts,
+    "unseen clones": draw_unseen_clones,
 }
 """What a scenario's plan has besides, or otherwise."""
 MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
-SETUPS = {"cuts": make_sharded, "reshards": make_sharded, "tokens": make_sharded}
+SETUPS = {
+    "cuts": make_sharded,
+    "reshards": make_sharded,
+    "tokens": make_sharded,
+    "unmounts": make_with_strangers,
+}
 FINALS = {
     "clones": final_of_clones,
     "cuts": final_of_cuts,
@@ -113,6 +147,8 @@ FINALS = {
     "reshards": final_of_reshards,
     "restores": final_of_restores,
     "tokens": final_of_tokens,
+    "unmounts": final_of_unmounts,
+    "unseen clones": final_of_clones,
 }
 
 
@@ -203,6 +239,8 @@ def _smaller(plan: Plan) -> list[Plan]:
             variant().roles[index].kills.pop()
         if role.pauses:
             variant().roles[index].pauses.pop()
+        if role.unmounts:
+            variant().roles[index].unmounts.pop()
         if role.sessions > 1:
             variant().roles[index].sessions -= 1
         if role.threads > 1:

@@ -105,8 +105,9 @@ def soak(
             if failures and fail_fast:
                 break
     seconds = time.perf_counter() - began
-    _report(total, counters, failures, seconds, start)
-    return 1 if failures or _silent(counters["fired"], total["runs"]) else 0
+    silent = [] if scenario else _silent(counters["fired"], total["runs"])
+    _report(total, counters, failures, seconds, start, silent)
+    return 1 if failures or silent else 0
 
 
 def _parts(work: list[tuple[int, int, str | None]], jobs: int) -> Iterator[dict[str, Any]]:
@@ -136,6 +137,7 @@ def _report(
     failures: list[tuple[int, str, str]],
     seconds: float,
     start: int,
+    silent: list[str],
 ) -> None:
     runs = total["runs"]
     print(
@@ -145,7 +147,7 @@ def _report(
     for title, name in (("faults", "fired"), ("told", "counts"), ("scenarios", "scenarios")):
         pairs = sorted(counters[name].items())
         print(f"  {title}: " + ", ".join(f"{key} {count}" for key, count in pairs))
-    for kind in _silent(counters["fired"], runs):
+    for kind in silent:
         print(f"  fault {kind!r} never fired: the run proves nothing about it")
     if not failures:
         print("  no promise was broken")

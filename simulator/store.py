@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from simulator.scheduler import Actor, Killed
-from simulator.world import Late, Shelf, short
+from simulator.world import Late, Shelf, World, short
 from weir.errors import StoreDenied, StoreError
 from weir.store.api import (
     Blob,
@@ -33,16 +33,16 @@ T = TypeVar("T")
 class SimStore:
     """One actor's way to a shelf; implements `weir.store.api.Store`."""
 
-    def __init__(self, shelf: Shelf, actor: Actor) -> None:
-        self.shelf = shelf
+    def __init__(self, world: World, uri: str, actor: Actor) -> None:
+        self.uri = uri
         self.actor = actor
-        self._w = shelf.world
-        self._s = shelf.world.scheduler
+        self._w = world
+        self._s = world.scheduler
 
     @property
-    def uri(self) -> str:
-        """The shelf's."""
-        return self.shelf.uri
+    def shelf(self) -> Shelf:
+        """What is there, as its process sees it now."""
+        return self._w.seen_by(self.actor, self.uri)
 
     # -- writes ----------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class SimStore:
             def apply(path: str = check(path)) -> None:
                 if path in self.shelf.blobs:
                     for watch in self._w.before_delete:
-                        watch(self.actor, f"{self.uri}/{path}")
+                        watch(self.actor, f"{self.shelf.uri}/{path}")
                     del self.shelf.blobs[path]
 
             self._write("delete", path, apply)

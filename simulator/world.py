@@ -10,7 +10,13 @@ from typing import Any
 
 from simulator.scheduler import Actor, Scheduler
 from simulator.strikes import Strikes
+from weir.errors import StoreError
 from weir.store.api import Blob, Bytes, Meta, ObjectExists, ObjectMissing
+
+AWAY = "away"
+"""Of a store: not to be reached from there."""
+HOLE = "hole"
+"""Of a store: not mounted there, and the folder where it should be takes writes all the same."""
 
 
 @dataclass
@@ -84,6 +90,11 @@ class World:
     """By URI by how much the clock of that store is off."""
     dated: bool = True
     """A put is answered with the time of the object, as files tell it; object stores do not."""
+    mounts: dict[tuple[str, str], str] = field(default_factory=dict)
+    """What a machine sees at a URI instead of the store that is there for the others: AWAY, HOLE,
+    or the URI of another one."""
+    confused: set[str] = field(default_factory=set)
+    """Machines that ever saw something else."""
     skew_max: float | None = None
     """A request whose sender's wall clock is further from the store's is refused, as by S3."""
 
@@ -92,6 +103,18 @@ class World:
         if uri not in self.shelves:
             self.shelves[uri] = Shelf(self, uri)
         return self.shelves[uri]
+
+    def seen_by(self, actor: Actor, uri: str) -> Shelf:
+        """What is at that URI for that process; `StoreError` when nothing answers."""
+        found = self.mounts.get((machine_of(actor), uri)) if self.mounts else None
+        if found is None:
+            return self.shelf(uri)
+        self.confused.add(machine_of(actor))
+        if found == AWAY:
+            raise StoreError(f"{uri}: the simulated store is not to be reached from here")
+        if found == HOLE:
+            return self.shelf(f"hole://{machine_of(actor)}-{uri.rpartition('/')[2]}")
+        return self.shelf(found)
 
     def deliver(self, *, everything: bool = False) -> None:
         """Apply the late requests that are due."""
@@ -112,6 +135,11 @@ class World:
             self.scheduler.note(late.actor.name, f"{late.op} {short(late.path)}: {outcome}")
 
 
+def machine_of(actor: Actor) -> str:
+    """The machine a process runs on; started again, it is on the same one."""
+    return actor.name.rstrip("'")
+
+
 class Shelf:
     """The objects of one store."""
 
@@ -129,7 +157,7 @@ class Shelf:
     def put(self, actor: Actor, op: str, path: str, data: Bytes) -> str:
         """Create or replace, and tell who watches."""
         self.etags += 1
-        etag = str(self.etags)
+        etag = f"{self.uri}/{self.etags}"
         body = bytes(data)
         self.blobs[path] = Blob(body, Meta(path, len(body), self.now, etag))
         for watch in self.world.on_write:

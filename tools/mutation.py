@@ -1263,9 +1263,33 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "rows go into the hole where a disk was",
         "src/weir/log/appender.py",
-        "            if self._is_mounted:\n",
+        "            if self._presence is not None:\n",
         "            if False:\n",
         tests("tests/rules/test_edges_wal_store.py", "-k", "the_hole"),
+        "S-7",
+    ),
+    Mutant(
+        "a fence goes into the hole where a disk was",
+        "src/weir/log/fence.py",
+        "    check_identity(site)  # S-7: a fence in the folder where its disk was fences nobody\n",
+        "",
+        tests("tests/rules/test_edges_unmounts.py", "-k", "a_fence_in_the_hole"),
+        "S-7",
+    ),
+    Mutant(
+        "any disk with an id will do",
+        "src/weir/log/presence.py",
+        "        if found is None or found != self._seen:\n",
+        "        if found is None:\n",
+        tests("tests/rules/test_edges_unmounts.py", "-k", "another_disk"),
+        "S-7",
+    ),
+    Mutant(
+        "a checkpoint whose disk is gone is called collected",
+        "src/weir/log/tailer.py",
+        "                if pinned:\n",
+        "                if False:\n",
+        tests("tests/rules/test_edges_unmounts.py", "-k", "not_called_collected"),
         "S-7",
     ),
     Mutant(
@@ -1529,7 +1553,16 @@ MUTANTS: tuple[Mutant, ...] = (
 ACTORS = {
     "a boot clock that stands still vouches for a proof": soak(1000, "clocks"),
     "a put that was repeated is as young as any": soak(2000, "clocks"),
-    "entries of a WAL store are aged by the table's clock": soak(3000, "clocks"),
+    "entries of a WAL store are aged by the table's clock": soak(1000, "clocks"),
+    "a log is empty once R has passed its mark": soak(1000, "unmounts"),
+    "a lost log is needed though nothing is missing": soak(200, "unmounts"),
+    "what is not found on an unmounted disk is not there": soak(400, "unmounts"),
+    "rows go into the hole where a disk was": soak(1000, "unmounts"),
+    "a fence goes into the hole where a disk was": soak(1000, "unmounts"),
+    "a wrong WAL store is refused after the claim": soak(200, "unmounts"),
+    "the place of another table is a WAL store": soak(200, "unmounts"),
+    "a clone takes the WAL store of its parent": soak(1000, "unmounts"),
+    "a clone that is not there was deleted": soak(200, "unseen clones"),
 }
 """Bugs that a test finds, and an actor of the simulator must find too."""
 MUTANTS += tuple(

@@ -42,10 +42,11 @@ from weir.log.fence import Claim, claim_shard
 from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.ownership import Ownership
+from weir.log.presence import Presence
 from weir.log.site import HasSite, ShardSite
 from weir.log.tagging import Tagging
 from weir.log.tags import Bounds
-from weir.log.wal_store import check_identity, check_presence
+from weir.log.wal_store import check_identity
 from weir.store.api import LostAnswer, Meta, ObjectExists, ObjectMissing, is_local
 from weir.types import Epoch, Generation, Position
 
@@ -88,7 +89,8 @@ class WalAppender:
         self._unsettled: Entry | None = None
         """An entry whose writing was interrupted: whether it is at `_next` is not known."""
         self._is_apart = site.wal is not site.store
-        self._is_mounted = self._is_apart and site.wal_id is not None and is_local(site.wal)
+        is_mounted = self._is_apart and site.wal_id is not None and is_local(site.wal)
+        self._presence = Presence(site) if is_mounted else None
         self._marks = site.env.threads.lock()
         """Guards the two below: opening and shutting are decided one after the other."""
         self._opened_at: Position | None = None
@@ -268,8 +270,8 @@ class WalAppender:
             entry.sent = sent_before  # this attempt certainly did nothing
             raise
         try:
-            if self._is_mounted:
-                check_presence(self.site)
+            if self._presence is not None:
+                self._presence.check()
             self.ownership.require(stored)
         except FencedError as fenced:
             # The entry is there. Before the new owner's fence it counts, in a collected place it

@@ -35,7 +35,7 @@ from weir.log.manifests import Manifests
 from weir.log.ownership import LONG_AGO, Moment, proof_lifetime
 from weir.log.site import ShardSite
 from weir.log.tip import find_tip
-from weir.log.wal_store import WalMoved, settle
+from weir.log.wal_store import WalMoved, check_identity, settle
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
 from weir.types import Epoch, Position
 
@@ -167,6 +167,7 @@ def _fence(
             ) from lost
     else:
         raise CommitConflict(f"{site}: no free position found after {FENCE_ATTEMPTS} tries")
+    check_identity(site)  # S-7: a fence in the folder where its disk was fences nobody
     site.env.failpoint("claim.fenced")
     began = Moment.now(site.env.clock, stored)
     current, floors = manifests.latest_with_floors()

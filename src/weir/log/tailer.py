@@ -122,6 +122,9 @@ class WalTailer:
             self._ahead = max(self._ahead, 4 * PREFETCH_ENTRIES_FIRST)
             entries = self._fetch(min(self._window(), last - self.position + 1))
             if not entries:
+                if pinned:
+                    # What is held is not collected, but its disk may be gone (S-7).
+                    check_identity(self._where(self.position).site)
                 if not self._came_meanwhile(self.position):
                     raise self.log.hole(self.position)
                 continue

@@ -319,12 +319,6 @@ def check_identity(site: ShardSite) -> None:
         require_store_id(site.wal, site.shard, site.wal_id)
 
 
-def check_presence(site: ShardSite) -> None:
-    """Like `check_identity`, but any id will do: one stat, for each entry on a local disk."""
-    if site.wal.head(paths.store_id_path(site.shard)) is None:
-        raise lost_store(site.wal, site.shard, site.wal_id)
-
-
 def lost_store(wal: Store, shard: UUID, store_id: str | None) -> WalStoreMismatch:
     """The error for a store that should have the log and is empty."""
     return WalStoreMismatch(

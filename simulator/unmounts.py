@@ -1,0 +1,142 @@
+"""Stores and clones that only some processes see, in a simulated history (S-7, S-8, C-15).
+
+The log is on a disk. On some machines it is not mounted for a while, cannot be reached, or another
+one is in its place. The judge demands of every durable read that it is complete or an error, and of
+every acknowledgement that its row is in the store the record names; that a wrong store is refused
+before anything is written; that a clone keeps its files although the collector of its parent does
+not see it. At the end nothing is left in the log, and its disk is lost: everything works without.
+"""
+
+from __future__ import annotations
+
+import random
+
+from simulator.roles import check_final_view, final, write_record
+from simulator.scenarios import SHARD, TABLE, Plan, Role, Run
+from simulator.scheduler import Actor
+from simulator.truth import Violation
+from simulator.world import AWAY, HOLE, Faults
+from weir.config import WriterConfig
+from weir.errors import WeirError
+from weir.format.sharding import Unsharded
+from weir.log.wal_store import latest_record, read_store_id, stamp_store_id
+from weir.making import open as open_table
+from weir.records.table import Route
+from weir.routing.opening import create_shards
+from weir.store.open import open_store
+from weir.upkeep.checkpoint import create
+
+DISK, SPARE = "/wal", "/wal-2"
+FOREIGN = "/foreign"
+"""The WAL store of another table, whose shard has the same id."""
+OTHER = "s3://other"
+"""That table's own place."""
+ALWAYS = 1 << 40
+
+
+def draw_unmounts(plan: Plan, rng: random.Random) -> None:
+    """Disks come and go on every machine."""
+    plan.is_story = plan.moves = True
+    plan.wal_uri = DISK
+    plan.places = [None, None, None, SPARE]
+    _calm(plan, rng)
+    for role in plan.roles:
+        if role.kind == "reader":
+            role.ops = 20  # who looks again and again remembers what it saw
+        for _ in range(0 if role.kind == "stranger" else rng.choice((0, 1, 1, 2))):
+            uri = rng.choice((DISK, DISK, SPARE))
+            view = rng.choice((HOLE, HOLE, AWAY, SPARE if uri == DISK else DISK))
+            role.unmounts.append((rng.randrange(400), rng.choice((40, 150, 600)), uri, view))
+
+
+def draw_unseen_clones(plan: Plan, rng: random.Random) -> None:
+    """The keepers of the parent do not see its clones."""
+    plan.is_story = True
+    _calm(plan, rng)
+    clones = [
+        f"s3://{role.kind}{number}-{index}"
+        for number, role in enumerate(plan.roles)
+        for index in range(3)
+        if role.kind == "cloner"
+    ]
+    for role in plan.roles:
+        if role.kind == "collector":
+            role.ops += 6
+        if role.kind in {"collector", "compactor"}:
+            for uri in clones:
+                view = rng.choice((HOLE, HOLE, AWAY, rng.choice(clones)))
+                if view != uri and rng.random() < 0.8:
+                    role.unmounts.append((rng.randrange(200), ALWAYS, uri, view))
+
+
+def _calm(plan: Plan, rng: random.Random) -> None:
+    """No request lands after its sender has seen another disk; and in half of the histories
+    nothing else goes wrong."""
+    if rng.random() < 0.5:
+        plan.faults = Faults().record()
+    plan.faults |= {"late": 0.0, "orphan": 0.0}
+
+
+def make_with_strangers(run: Run, actor: Actor) -> None:
+    """The table, and another one with the same shard."""
+    write_record(run, actor)
+    foreign = open_store(FOREIGN, env=actor.env)
+    stamp_store_id(foreign, SHARD, "another", OTHER)
+    other = open_store(OTHER, env=actor.env)
+    create_shards(other, foreign, actor.env, Unsharded(), [Route(SHARD, None, 0)])
+
+
+def stranger(run: Run, actor: Actor, role: Role) -> None:
+    """Names a wrong WAL store, for the table or for a clone of it; must be refused, untouched."""
+    rng = random.Random(f"stranger/{run.plan.seed}/{actor.name}")
+    for number in range(min(role.ops, 4)):
+        choice = rng.choice((FOREIGN, OTHER, DISK))
+        run.note(actor, f"names {choice}")
+        try:
+            if choice == DISK:
+                _clone_into(run, actor, f"s3://{actor.name.rstrip(chr(39))}-{number}")
+            else:
+                table = open_table(TABLE, wal_uri=choice, env=actor.env)
+                table.shards()[0].writer(WriterConfig()).close()
+                raise Violation("S", f"{choice} is another table's, and was taken (S-8)")
+        except WeirError as error:
+            run.note(actor, f"refused: {type(error).__name__}")
+            run.judge.failed(SHARD, error, None, 0)
+        if (actor.name, SHARD) in run.judge.claims:
+            raise Violation("S", f"the shard was claimed for {choice}, which is refused (S-8)")
+        actor.env.clock.sleep(0.2)
+
+
+def _clone_into(run: Run, actor: Actor, uri: str) -> None:
+    """A clone with its parent's WAL store."""
+    if read_store_id(open_store(DISK, env=actor.env), SHARD) is None:
+        run.note(actor, "which nobody uses yet")
+        return
+    open_table(TABLE, env=actor.env).clone(uri, None, DISK)
+    raise Violation("S", "a clone was given the WAL store of its parent (S-8)")
+
+
+def final_of_unmounts(run: Run, actor: Actor) -> None:
+    """Everything mounted: all is there. Then the disk is lost with nothing in it (S-7)."""
+    uri = latest_record(run.store(actor), SHARD).uri
+    if uri is not None:
+        run.world.mounts["final", uri] = run.judge.truth(SHARD).places[-1][1]
+    final(run, actor)
+    uri = latest_record(run.store(actor), SHARD).uri
+    if uri is None:
+        return
+    for view in (AWAY, HOLE):
+        run.world.mounts["final", uri] = view
+        run.note(actor, f"the disk is lost: {view}")
+        check_final_view(run, actor)
+        table = open_table(TABLE, env=actor.env)
+        made = create(table.core, "durable")
+        pin = made.pin(SHARD)
+        if pin is None or pin.wal_through < run.judge.truth(SHARD).acked:
+            raise Violation("K", f"{pin} does not hold all that was acknowledged")
+        table.stats()
+    run.world.mounts["final", uri] = f"hole://new-{uri[1:]}"
+    final(run, actor)
+
+
+STRANGERS = {"stranger": stranger}
