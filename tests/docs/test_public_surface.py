@@ -8,14 +8,22 @@ from pathlib import Path
 import pytest
 
 import weir
+import weir.spark
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text()
 
 
+def public() -> Iterator[tuple[str, object]]:
+    """Every public name of `weir`, and of `weir.spark`."""
+    for name in weir.__all__:
+        yield name, getattr(weir, name)
+    for name in weir.spark.__all__:
+        yield f"spark.{name}", getattr(weir.spark, name)
+
+
 def functions() -> Iterator[tuple[str, Callable]]:
     """Every public function, and every public method of every public class."""
-    for name in weir.__all__:
-        found = getattr(weir, name)
+    for name, found in public():
         if inspect.isfunction(found):
             yield name, found
         if not inspect.isclass(found):

@@ -8,11 +8,11 @@ on executors. Everything works on classic sessions and on Spark Connect.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.read.snapshot import Freshness
 from weir.records.consumers import Consumer
 from weir.spark.bulk import BulkReport, bulk_load
 from weir.spark.console import Show, shown
@@ -21,7 +21,7 @@ from weir.spark.jobs import compact, gc, reshard
 from weir.spark.layout import OPTION, lay_out, layout_of
 from weir.spark.places import STORAGE, Place
 from weir.spark.runner import run_each, watched
-from weir.spark.source import SPLIT_ROWS, plan, read_part
+from weir.spark.source import SPLIT_ROWS, Part, plan, read_part
 from weir.spark.types import arrow_schema, spark_schema, to_spark
 
 __all__ = [
@@ -54,7 +54,7 @@ def scan(
     *,
     columns: Sequence[str] | None = None,
     filter: str | None = None,
-    freshness: str = "durable",
+    freshness: Freshness = "durable",
     checkpoint: str | None = None,
     storage_options: Options = None,
     split_rows: int = SPLIT_ROWS,
@@ -73,7 +73,7 @@ def scan(
 
 
 def _scan_function(
-    place: Place, parts: Sequence[Any], target: pa.Schema, filter: str | None
+    place: Place, parts: Sequence[Part], target: pa.Schema, filter: str | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

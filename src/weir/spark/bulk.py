@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import weir
 from weir.errors import InvalidInput, NotAWeirTable
+from weir.format.sharding import Sharding
 from weir.lake.base import fold
 from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.base.view import LanceBase
@@ -54,7 +55,7 @@ def bulk_load(
     uri: str,
     *,
     primary_key: str | Sequence[str] | None = None,
-    sharding: Any = None,
+    sharding: Sharding | None = None,
     replace: bool = False,
     tasks: int | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -108,7 +109,12 @@ def bulk_load(
     return BulkReport(version, rows, len(changes.added))
 
 
-def _table(place: Place, df: DataFrame, primary_key: Any, sharding: Any) -> weir.Table:
+def _table(
+    place: Place,
+    df: DataFrame,
+    primary_key: str | Sequence[str] | None,
+    sharding: Sharding | None,
+) -> weir.Table:
     try:
         table = place.current()
     except NotAWeirTable:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal
+from collections.abc import Collection, Mapping
+from typing import Final, Literal
 
 from pyspark.sql import SparkSession
 
+from weir.durations import Duration
 from weir.errors import InvalidInput
 from weir.format.sharding import Sharding
 from weir.spark.console import Show, shown
@@ -17,7 +18,7 @@ from weir.upkeep import reshard as resharding
 from weir.upkeep.compact import run as compaction
 from weir.upkeep.compact.plan import find_waiting
 from weir.upkeep.gc import collect
-from weir.upkeep.gc.report import GcReport
+from weir.upkeep.gc.report import GcReport, Kind, Veto
 from weir.upkeep.tasks import LocalRunner, Runner
 
 Engine = Literal["auto", "local", "spark"]
@@ -43,22 +44,35 @@ def compact(
     uri: str,
     *,
     engine: Engine = "auto",
+    fold_wal: bool | None = None,
+    cluster: bool = False,
+    indexes: bool = True,
+    rewrite: bool | None = None,
+    lease: Duration = compaction.LEASE,
     storage_options: Options = None,
     progress: Show = None,
-    **options: Any,
 ) -> compaction.CompactReport:
     """Fold what waits into the base table, on executors when there is enough of it.
 
-    `engine`: "auto" chooses by bytes, and by whether Spark has processors of its own. `options` are
-    those of `Table.compact`. The commit is made
-    here, on the driver, and only here. `progress(kind, done, total)` is called as tasks finish;
-    True draws a bar, False none, None one where it disturbs nothing.
+    `engine`: "auto" chooses by bytes, and by whether Spark has processors of its own. `fold_wal` to
+    `lease` are those of `Table.compact`. The commit is made here, on the driver, and only here.
+    `progress(kind, done, total)` is called as tasks finish; True draws a bar, False none, None one
+    where it disturbs nothing.
     """
     place = Place(uri, dict(storage_options or {}))
     table = place.open()
     runner = _runner(spark, place, table, engine)
     with shown(progress, uri, _at_work(spark, runner)) as tell:
-        return compaction.compact(table.core, engine=runner, progress=tell, **options)
+        return compaction.compact(
+            table.core,
+            engine=runner,
+            fold_wal=fold_wal,
+            cluster=cluster,
+            indexes=indexes,
+            rewrite=rewrite,
+            lease=lease,
+            progress=tell,
+        )
 
 
 def _at_work(spark: SparkSession, runner: Runner) -> SparkSession | None:
@@ -101,17 +115,22 @@ def gc(
     uri: str,
     *,
     engine: Engine = "auto",
+    min_age: Duration = "15m",
+    fence_retention: Duration = "7d",
+    kinds: Collection[Kind] | None = None,
+    veto: Veto | None = None,
     storage_options: Options = None,
     progress: Show = None,
-    **options: Any,
 ) -> GcReport:
     """Collect garbage: listed, aged and decided here, deleted on executors.
 
-    `options` are those of `Table.gc`, without `dry_run` and `workers`.
+    `min_age` to `veto` are those of `Table.gc`.
     """
     place = Place(uri, dict(storage_options or {}))
     table = place.open()
-    report, batches = collect.plan(table.core, **options)
+    report, batches = collect.plan(
+        table.core, min_age=min_age, fence_retention=fence_retention, kinds=kinds, veto=veto
+    )
     total = sum(len(batch.paths) for batch in batches)
     tasks = [{"run": "gc.tasks.delete", **batch.to_dict()} for batch in batches]
     if engine == "auto":
@@ -138,10 +157,9 @@ def reshard(
     engine: Engine = "auto",
     storage_options: Options = None,
     progress: Show = None,
-    **options: Any,
 ) -> tuple[resharding.ReshardReport, compaction.CompactReport]:
     """Change how rows find their shard; the old shards are then folded on executors."""
     place = Place(uri, dict(storage_options or {}))
-    report = resharding.reshard(place.current().core, sharding, compact=False, **options)
+    report = resharding.reshard(place.current().core, sharding, compact=False)
     folded = compact(spark, uri, engine=engine, storage_options=storage_options, progress=progress)
     return report, folded

@@ -20,7 +20,7 @@ import weir
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
 from weir.merge.merge import merge_scan
 from weir.read.reader import SnapshotReader
-from weir.read.snapshot import Snapshot, check_freshness, pinned_snapshot
+from weir.read.snapshot import Freshness, Snapshot, check_freshness, pinned_snapshot
 from weir.spark.feed_schema import feed_schema, wants_metadata
 from weir.spark.places import Place, names, number
 from weir.spark.types import arrow_schema, spark_schema, to_spark
@@ -43,7 +43,7 @@ def schema(options: Mapping[str, str]) -> StructType:
 def plan(
     table: weir.Table,
     *,
-    freshness: Any = "durable",
+    freshness: Freshness = "durable",
     checkpoint: str | None = None,
     split_rows: int = SPLIT_ROWS,
 ) -> list[Part]:
@@ -138,7 +138,7 @@ class WeirReader(DataSourceReader):
         self._place = Place.of(options)
         self._schema = schema
         self._filter = options.get("filter")
-        self._freshness = options.get("freshness", "durable")
+        self._freshness = check_freshness(options.get("freshness", "durable"))
         self._checkpoint = options.get("checkpoint")
         self._split = number(options, "splitRows") or SPLIT_ROWS
 
