@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from simulator.model_fragments import FragmentLake
 from simulator.model_lake import ModelLake
 from simulator.roles import core_of, table_rows
 from simulator.scenarios import SHARD, TABLE, Role, Run
@@ -29,7 +30,7 @@ from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.compact.run import compact
 from weir.upkeep.gc.collect import Target, collect, target_of
 from weir.upkeep.parents import reclaimable_pins
-from weir.upkeep.tasks import Progress, Result, Task
+from weir.upkeep.tasks import Progress, Result, Task, run_task
 
 
 def collector(run: Run, actor: Actor, role: Role) -> None:
@@ -102,6 +103,8 @@ class ModelRunner:
         return [self._one(core, task) for task in tasks]
 
     def _one(self, core: Core, task: Task) -> Result:
+        if isinstance(core.lake, FragmentLake):
+            return run_task(core, task)
         reader = SnapshotReader(core, Snapshot.from_json(task["snapshot"]))
         batches = list(winners(reader.levels(), reader.schema, core.env))
         if not batches:
@@ -191,7 +194,8 @@ def _read_pinned(run: Run, actor: Actor, core: Core, checkpoint: Checkpoint) -> 
             return  # S-7: its log is not to be seen from here
         raise Violation("K", f"a checkpoint cannot be read: {error}") from error
     run.judge.counts["views at a checkpoint"] += 1
-    run.judge.viewed(SHARD, rows, low=through, high=through)
+    base = checkpoint.base_version
+    run.judge.viewed(SHARD, rows, low=through, high=through, base=(base, base))
 
 
 KEEPERS = {"checkpointer": checkpointer, "collector": collector, "compactor": compactor}

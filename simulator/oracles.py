@@ -24,6 +24,7 @@ from typing import Any
 from uuid import UUID
 
 from simulator.deletions import check_delete, split_uri
+from simulator.effects import BaseTruth
 from simulator.scheduler import Actor, Scheduler
 from simulator.truth import (
     BatchId,
@@ -88,6 +89,8 @@ class Judge:
         self.is_mixed = False
         """Between the two halves of a restore: the table is of both sides."""
         self.mixtures = 0
+        self.base: BaseTruth | None = None
+        """Where the base is changed past the log."""
         shelf.world.on_write.append(self.on_write)
         shelf.world.before_delete.append(lambda actor, uri: check_delete(self, actor, uri))
 
@@ -128,6 +131,8 @@ class Judge:
             self._on_record(RECORD.load(data, path))
         elif is_table and path.startswith(paths.CHECKPOINTS + "/"):
             self.makers.setdefault(UUID(parts[2]), actor.name)
+        elif is_table and parts[0] == "_versions" and self.base is not None:
+            self.base.on_version(data, self.scheduler.step)
         elif is_table and path.startswith("_weir/") and parts[-2] == "wal_store":
             self._on_move(UUID(parts[2]), data, path)
 
@@ -203,7 +208,14 @@ class Judge:
             )
         if truth.sealed:
             raise Violation("S", f"a sealed shard took an entry at {position} (C-11)")
+        if entry.rows and entry.generation is not None:
+            if entry.generation < truth.tag:
+                raise Violation(
+                    "L", f"position {position} has tag {entry.generation} after {truth.tag} (F-14)"
+                )
+            truth.tag = entry.generation
         self._check_batches(entry, shard)
+        entry.step = self.scheduler.step
         truth.log[position] = entry
         truth.tip = max(truth.tip, position)
         last = truth.folded[-1] if truth.folded else {}
@@ -262,6 +274,7 @@ class Judge:
     def _on_rollback(self, held: Rollback, truth: ShardTruth, manifest: ShardManifest) -> None:
         """A restore's one manifest: from its position on the log begins at the checkpoint."""
         held.done = True
+        truth.tag = manifest.current_generation  # what is discarded binds nobody
         del truth.folded[manifest.replay_after - 1 :]
         truth.folded.append(held.state)
         self.scheduler.note("judge", f"rolled back at {manifest.replay_after}")
@@ -348,19 +361,41 @@ class Judge:
         if put is not None and put.acked_at is not None:
             raise Violation("T", f"batch {put.id} was acknowledged, and then taken back: {error}")
 
-    def viewed(self, shard: UUID, rows: list[Row], *, low: int, high: int) -> tuple[int, int]:
+    @property
+    def base_version(self) -> int:
+        """The latest version of the base, where it is watched."""
+        return 0 if self.base is None else self.base.latest
+
+    def viewed(
+        self,
+        shard: UUID,
+        rows: list[Row],
+        *,
+        low: int,
+        high: int,
+        base: tuple[int, int] | None = None,
+    ) -> tuple[int, int]:
         """A read that began when `low` was acknowledged and ended when the tip was `high`.
 
+        `base`: the versions of the base it may be of, the first and the last; None: the latest.
         Returns the lowest and the highest position the view may stand for; raises when there is
         none.
         """
         self.counts["views"] += 1
         truth = self.truth(shard)
         found = index_rows(rows, keyed=self.keyed)
-        fits = [p for p in range(low, high + 1) if truth.state(p) == found]
+        versions = base or (self.base_version, self.base_version)
+        fits = [p for p in range(low, high + 1) if self._fits(truth, p, found, versions)]
         if not fits:
             raise Violation("R", self._explain(truth, found, low, high))
         return fits[0], fits[-1]
+
+    def _fits(
+        self, truth: ShardTruth, position: int, found: State, versions: tuple[int, int]
+    ) -> bool:
+        if self.base is None or not self.base.effects:
+            return truth.state(position) == found
+        return self.base.fits(truth, position, found, *versions)
 
     def _explain(self, truth: ShardTruth, found: State, low: int, high: int) -> str:
         want = truth.state(low)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from simulator.model_fragments import FragmentLake
 from simulator.model_lake import ModelLake
 from simulator.scheduler import Actor
 from simulator.store import SimStore
@@ -19,9 +20,10 @@ class SimPlaces:
 
     actor: Actor
 
-    def __init__(self, world: World, schema: TableSchema) -> None:
+    def __init__(self, world: World, schema: TableSchema, *, has_fragments: bool = False) -> None:
         self._world = world
         self._schema = schema
+        self._has_fragments = has_fragments
 
     def store(self, uri: str) -> RetryingStore:
         """That store as the actor sees it, retries included."""
@@ -29,4 +31,7 @@ class SimPlaces:
 
     def lake(self, uri: str) -> ModelLake:
         """The Lance side of the table there."""
+        if self._has_fragments:
+            env = self.actor.env
+            return FragmentLake(self.store(uri), self._schema, lambda: env.new_id().hex)
         return ModelLake(self.store(uri), self._schema, self.store)

@@ -86,7 +86,9 @@ class Session:
         """Open the writer; False when it could not be."""
         run, judge = self.run, self.run.judge
         changes: dict[str, Any] = {"fence_ttl": run.plan.fence_ttl}
-        if run.plan.wal_only:
+        if run.plan.is_mixed:
+            changes["enable_memtable"] = self.rng.random() < 0.5
+        elif run.plan.wal_only:
             changes["enable_memtable"] = False
         config = WriterConfig(**{**self.role.config, **changes})
         run.note(self.actor, f"open session {self.number}")
@@ -132,7 +134,7 @@ class Session:
             elif roll < 0.9 and memtable:
                 self.call(self.writer.flush)
                 self.run.note(self.actor, "flushed")
-            elif memtable and self.role.threads == 1 and not self.run.moments:
+            elif memtable and self.role.threads == 1 and self.run.judges_own_reads:
                 self._read_own()
         except WeirError as error:
             self._failed(error, None)
@@ -293,8 +295,9 @@ class Session:
 def open_shard(
     run: Run, actor: Actor, config: WriterConfig, wal_uri: str | None = None
 ) -> ShardWriter:
-    """A writer of the shard; where logs move, opened as users do, with a place for the log."""
-    if not run.plan.moves:
+    """A writer of the shard; where logs move, opened as users do, with a place for the log, and
+    where native writers may come after it, within the bounds of the table."""
+    if not run.plan.moves and not run.plan.is_mixed:
         return ShardWriter.open(
             run.site(actor), schema=run.schema, lake=run.lake(actor), config=config
         )
@@ -331,6 +334,7 @@ def reader(run: Run, actor: Actor, role: Role) -> None:
     for _ in range(role.ops):
         truth = run.judge.truth(SHARD)
         low, mixtures = truth.acked, run.judge.mixtures
+        base = run.judge.base_version
         try:
             rows = table_rows(Scan(core).to_table())
         except (StoreError, SnapshotExpired) as error:
@@ -342,7 +346,9 @@ def reader(run: Run, actor: Actor, role: Role) -> None:
         if run.judge.is_mixed or run.judge.mixtures != mixtures:
             least = 0  # before or after a restore, or of both sides
             continue
-        lowest, highest = run.judge.viewed(SHARD, rows, low=low, high=truth.tip)
+        lowest, highest = run.judge.viewed(
+            SHARD, rows, low=low, high=truth.tip, base=(base, run.judge.base_version)
+        )
         if highest < least:
             raise Violation("R", f"a view through {least}, then one through {highest}")
         least = lowest
@@ -352,6 +358,8 @@ def reader(run: Run, actor: Actor, role: Role) -> None:
 
 def record_of(run: Run) -> TableRecord:
     """The table's record."""
+    # What a generation may hold where native writers replay it (F-15).
+    bounds: dict[str, Any] = run.plan.edge if run.plan.is_mixed else {}
     return TableRecord(
         table_id=SHARD,
         primary_key=run.schema.primary_key,
@@ -364,6 +372,7 @@ def record_of(run: Run) -> TableRecord:
             fence_ttl=run.plan.fence_ttl,
             enable_memtable=not run.plan.wal_only,
             stats_log_interval=0,
+            **bounds,
         ),
         probe={},
         created=0.0,

@@ -13,8 +13,10 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from simulator.effects import BaseTruth
 from simulator.env import make_actor
 from simulator.machines import Machines
+from simulator.model_fragments import FragmentLake
 from simulator.model_lake import ModelLake
 from simulator.oracles import Judge
 from simulator.places import SimPlaces
@@ -93,6 +95,16 @@ class Plan:
     """They answer a put with its date; otherwise no connection survives a pause."""
     fence_retention: float = 0.0
     """What collection keeps first entries for at least."""
+
+    @property
+    def is_mixed(self) -> bool:
+        """Writers with and without a MemTable take turns on one shard, and native ones."""
+        return self.scenario == "modes"
+
+    @property
+    def has_fragments(self) -> bool:
+        """The base is changed past the log; Lance is modelled fragment by fragment."""
+        return self.scenario in {"strangers", "loads"}
 
     def to_record(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -199,7 +211,7 @@ class Run:
 
     def actor(self, name: str, seed: str, **offsets: float) -> Actor:
         """A process of this world."""
-        places = SimPlaces(self.world, self.schema)
+        places = SimPlaces(self.world, self.schema, has_fragments=self.plan.has_fragments)
         places.actor = make_actor(self.scheduler, name, seed, places=places, **offsets)
         return places.actor
 
@@ -220,6 +232,11 @@ class Run:
         assert actor.env.places is not None, "a process of this world"
         lake: ModelLake = actor.env.places.lake(TABLE)
         return lake
+
+    @property
+    def judges_own_reads(self) -> bool:
+        """False once rows may go and come past a writer."""
+        return not self.moments and self.judge.base is None
 
     def next_session(self) -> int:
         """A number for a writer's session."""
@@ -277,6 +294,9 @@ class Run:
     def _prepare(self) -> None:
         self.world.healthy = True
         maker = self.actor("setup", "setup")
+        if self.plan.has_fragments:
+            lake = cast("FragmentLake", self.lake(maker))
+            self.judge.base = BaseTruth(self.plan.keyed, lake.read_version)
         self.lake(maker).create_base()
         self._setup(self, maker)
         self.world.healthy = False

@@ -11,6 +11,7 @@ from simulator.copies import CLONERS, final_of_clones
 from simulator.cuts import CUTTERS, draw_story, final_of_cuts
 from simulator.interrupts import INTERRUPTED, draw_interrupts
 from simulator.keepers import KEEPERS
+from simulator.native import MODES, draw_modes
 from simulator.natives import NATIVES
 from simulator.operators import OPERATORS, final_of_operators
 from simulator.own_reads import OWN_READERS, draw_own_reads
@@ -25,6 +26,7 @@ from simulator.scenarios import (
     draw_role,
     draw_settings,
 )
+from simulator.strangers import LANCE_USERS, draw_strangers, final_of_base
 from simulator.streams import STREAMS
 from simulator.tokens import FEEDERS, draw_tokens, final_of_tokens
 from simulator.unmounts import (
@@ -108,6 +110,19 @@ EDGES: dict[str, tuple[str, ...]] = {
         "stranger",
     ),
     "unseen clones": ("writer", "cloner", "cloner", "compactor", "collector", "collector"),
+    "modes": ("writer", "writer", "mode-native", "mode-native", "compactor", "compactor", "reader"),
+    "strangers": (
+        "writer",
+        "writer",
+        "lance-user",
+        "lance-user",
+        "tidier",
+        "compactor",
+        "compactor",
+        "checkpointer",
+        "collector",
+        "reader",
+    ),
 }
 """What happens around the tables: to processes, clocks, disks. Drawn by a child of the seed of its
 own, so that a scenario more or less leaves the histories of the others alone."""
@@ -120,14 +135,18 @@ EDGE_ROLES = {
     **CUTTERS,
     **FEEDERS,
     **NATIVES,
+    **MODES,
+    **LANCE_USERS,
     **STRANGERS,
 }
 ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
     "clocks": draw_clocks,
     "cuts": draw_story,
     "interrupts": draw_interrupts,
+    "modes": draw_modes,
     "own-reads": draw_own_reads,
     "operators": draw_story,
+    "strangers": draw_strangers,
     "tokens": draw_tokens,
     "unmounts": draw_unmounts,
     "unseen clones": draw_unseen_clones,
@@ -146,6 +165,7 @@ FINALS = {
     "operators": final_of_operators,
     "reshards": final_of_reshards,
     "restores": final_of_restores,
+    "strangers": final_of_base,
     "tokens": final_of_tokens,
     "unmounts": final_of_unmounts,
     "unseen clones": final_of_clones,

@@ -34,6 +34,10 @@ class Entry:
     is_fence: bool
     rows: list[Row]
     actor: str
+    generation: int | None = None
+    """The tag of its rows."""
+    step: int = 0
+    """When it was applied."""
 
 
 @dataclass
@@ -78,6 +82,8 @@ class ShardTruth:
     places: list[tuple[int, str]] = field(default_factory=list)
     """Where the log is: (after, store), the last one now; it moved there after that position."""
     sealed: bool = False
+    tag: int = 0
+    """The highest tag of an entry with rows."""
 
     def state(self, position: int) -> State:
         """What a reader sees who sees the log through `position`."""
@@ -123,4 +129,12 @@ def read_entry(data: bytes, position: int, actor: str) -> Entry:
         ]
         rows.extend(zip(*columns, strict=True))
     is_fence = metadata.get(b"fence_sentinel") == b"true"
-    return Entry(position, int(metadata[b"writer_epoch"]), is_fence, rows, actor)
+    tag = metadata.get(b"generation")
+    return Entry(
+        position,
+        int(metadata[b"writer_epoch"]),
+        is_fence,
+        rows,
+        actor,
+        None if tag is None else int(tag),
+    )

@@ -1393,7 +1393,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "src/weir/lake/base/fold_commit.py",
         "    told = folded_into(base.dataset)\n",
         "    return {}\n    told = folded_into(base.dataset)\n",
-        tests("tests/rules/test_edges_base.py", "-k", "l7"),
+        soak(600, "strangers"),
         "L-7",
     ),
     Mutant(
@@ -1401,7 +1401,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "src/weir/lake/base/fold_commit.py",
         "    return together([kept, hide(latest.version, others)]) if others else kept\n",
         "    return kept\n",
-        tests("tests/rules/test_edges_base.py", "-k", "l8"),
+        soak(600, "strangers"),
         "L-8",
     ),
     Mutant(
@@ -1457,7 +1457,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "src/weir/upkeep/compact/logs.py",
         "    if (current.announced or 0) <= generation:\n",
         "    if current.announced is not None:\n",
-        tests("tests/rules/test_edges_tags.py"),
+        soak(3000, "modes"),
         "F-14",
     ),
     Mutant(
@@ -1547,6 +1547,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "workers=WORKERS)) + sum(map(one, large))\n",
         tests("tests/rules/test_edges_copying.py"),
         "C-10",
+    ),
+    Mutant(
+        "what native writers replay may outgrow their MemTable",
+        "src/weir/shard/writer.py",
+        "        if not self._bounds.has_room(self._memtables.active.filled, more):\n",
+        "        if False:\n",
+        soak(1500, "modes"),
+        "F-15",
+    ),
+    Mutant(
+        "an open that fails leaves the threads it began",
+        "src/weir/shard/writer.py",
+        "            memtables.publish_replayed()\n",
+        "            memtables.flush_all(lambda: None)\n",
+        tests("tests/regress/test_open_that_fails_leaves_no_thread.py"),
+        "M-8",
+    ),
+    Mutant(
+        "a rewrite of files takes what tells of a fold with it",
+        "simulator/model_fragments.py",
+        '            return self._next(base, "rewrite", made)\n',
+        '            return self._next(base, "rewrite", made, notes={})\n',
+        soak(600, "strangers"),
+        "L-7",
     ),
 )
 

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from simulator.model_fragments import FragmentLake
 from simulator.model_lake import ModelLake
 from tests.support.one_shard import SHARD, small_schema
 from weir.env import SYSTEM
@@ -45,7 +47,34 @@ class Model:
         return self.lake.write_changes(f"{id(rows):x}", wal_rows(rows, self.schema))
 
 
-class Lance:
+class OnFragments:
+    """What weir does with fragments, whoever holds them."""
+
+    def changes(self, rows):
+        table = wal_rows(rows, self.schema)
+        marks = table.column(TOMBSTONE)
+        live = table.filter(pc.invert(marks)).select(["k", "v"])
+        gone = table.filter(marks).select(["k"])
+        return fold.fold_rows(self.lake.open_base(), live, gone, SYSTEM)
+
+
+class Fragments(OnFragments):
+    """The model with fragments behind the same calls."""
+
+    def __init__(self, _folder, *, keyed):
+        self.schema = small_schema(keyed=keyed)
+        self.lake = FragmentLake(MemoryStore(), self.schema, lambda: SYSTEM.new_id().hex)
+        self.lake.create_base()
+
+    def plain_change(self, who, gone, rows):
+        table = pa.table(
+            [pa.array([row[i] for row in rows], pa.int64()) for i in range(2)],
+            schema=self.schema.plain,
+        )
+        self.lake.plain_change(who, gone, table)
+
+
+class Lance(OnFragments):
     """pylance behind the same calls."""
 
     def __init__(self, folder, *, keyed):
@@ -58,12 +87,13 @@ class Lance:
         adopt.initialize_mem_wal(made, {})
         self.schema = self.lake.open_base().schema
 
-    def changes(self, rows):
-        table = wal_rows(rows, self.schema)
-        marks = table.column(TOMBSTONE)
-        live = table.filter(pc.invert(marks)).select(["k", "v"])
-        gone = table.filter(marks).select(["k"])
-        return fold.fold_rows(self.lake.open_base(), live, gone, SYSTEM)
+    def plain_change(self, _who, gone, rows):
+        if gone:
+            lance.dataset(self.lake.uri).delete(f"k in ({', '.join(map(str, gone))})")
+        if rows:
+            columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(2)]
+            table = pa.table(columns, schema=lance.dataset(self.lake.uri).schema)
+            lance.write_dataset(table, self.lake.uri, mode="append")
 
     def clone(self, version):
         """A clone of that version, as its own lake."""
@@ -88,11 +118,23 @@ def pairs(batches):
 
 
 @pytest.fixture(params=[Model, Lance], ids=["model", "lance"])
+def whole(request, tmp_path):
+    """Those that make clones and change the sharding."""
+    return request.param(tmp_path, keyed=True)
+
+
+@pytest.fixture(params=[Fragments, Lance], ids=["fragments", "lance"], name="shared")
+def _shared(request, tmp_path):
+    """Those whose base others change."""
+    return request.param(tmp_path, keyed=True)
+
+
+@pytest.fixture(params=[Model, Fragments, Lance], ids=["model", "fragments", "lance"])
 def keyed(request, tmp_path):
     return request.param(tmp_path, keyed=True)
 
 
-@pytest.fixture(params=[Model, Lance], ids=["model", "lance"])
+@pytest.fixture(params=[Model, Fragments, Lance], ids=["model", "fragments", "lance"])
 def keyless(request, tmp_path):
     return request.param(tmp_path, keyed=False)
 
@@ -222,25 +264,64 @@ def test_l4_a_fold_planned_before_a_restore_is_dead(keyed):
     assert pairs(keyed.lake.open_base().scan()) == [(1, 1)]
 
 
-def test_a_shallow_clone_is_that_version_and_stays_it(keyed):
-    mine = claim(keyed, "me")
-    first = commit(keyed, [(1, 1), (2, 2)], mine, "a")
-    keyed.lake.mark_compacted({SHARD: 2})
-    copy = keyed.clone(first)
-    commit(keyed, [(1, 10)], mine, "b")
+def test_a_shallow_clone_is_that_version_and_stays_it(whole):
+    mine = claim(whole, "me")
+    first = commit(whole, [(1, 1), (2, 2)], mine, "a")
+    whole.lake.mark_compacted({SHARD: 2})
+    copy = whole.clone(first)
+    commit(whole, [(1, 10)], mine, "b")
     assert copy.open_base().version == first
     assert pairs(copy.open_base().scan()) == [(1, 1), (2, 2)]
     copy.fence_base("its own")
     assert pairs(copy.open_base().scan()) == [(1, 1), (2, 2)]
-    assert pairs(keyed.lake.open_base().scan()) == [(1, 10), (2, 2)]
+    assert pairs(whole.lake.open_base().scan()) == [(1, 10), (2, 2)]
 
 
-def test_c11_the_sharding_is_replaced_once(keyed):
-    base = keyed.lake.open_base()
+def test_c11_the_sharding_is_replaced_once(whole):
+    base = whole.lake.open_base()
     details = replace(base.mem_wal, sharding_specs=(ShardingSpec(7, (FIELD,)),))
     told = {"planned_at": base.version, "properties": {"weir.routing": "2"}}
-    version = keyed.lake.replace_mem_wal(details, **told)
-    assert [spec.spec_id for spec in keyed.lake.open_base().mem_wal.sharding_specs] == [7]
-    assert keyed.lake.find_commit("weir.routing", "2", after_version=base.version) == version
+    version = whole.lake.replace_mem_wal(details, **told)
+    assert [spec.spec_id for spec in whole.lake.open_base().mem_wal.sharding_specs] == [7]
+    assert whole.lake.find_commit("weir.routing", "2", after_version=base.version) == version
     with pytest.raises(CommitConflict):
-        keyed.lake.replace_mem_wal(details, **told)
+        whole.lake.replace_mem_wal(details, **told)
+
+
+def test_l8_a_fold_hides_what_others_brought(shared):
+    mine = claim(shared, "me")
+    commit(shared, [(1, 1), (2, 2), (3, 3)], mine, "a")
+    planned = shared.lake.open_base().version
+    changes = shared.changes([(1, 10), (4, 40)])
+    shared.plain_change("b", [2], [(4, 7), (9, 9)])
+    looked_at = []
+
+    def hide(version, fragments):
+        looked_at.append(version)
+        base = shared.lake.open_base(version)
+        keys = pa.table({"k": pa.array([1, 4], pa.int64())})
+        wanted = fold.key_set(base, keys)
+        return fold.together(fold.delete_keys_in_fragment(base, f, wanted) for f in fragments)
+
+    told = {"claim": mine, "planned_at": planned, "properties": {}}
+    with pytest.raises(CommitConflict):
+        shared.lake.commit_fold(changes, fold_id="c", **told)
+    shared.lake.commit_fold(changes, fold_id="c", hide=hide, **told)
+    assert looked_at
+    assert pairs(shared.lake.open_base().scan()) == [(1, 10), (3, 3), (4, 40), (9, 9)]
+
+
+def test_l7_files_are_rewritten_and_what_a_fold_says_stays(shared):
+    mine = claim(shared, "me")
+    commit(shared, [(1, 1), (2, 2)], mine, "a")
+    planned = shared.lake.open_base().version
+    changes = shared.changes([(1, 10), (3, 3)])
+    shared.lake.commit_fold(
+        changes, claim=mine, planned_at=planned, fold_id="b", properties={}, folded={SHARD: 2}
+    )
+    before = len(shared.lake.open_base().fragments())
+    shared.lake.compact_files(target_rows_per_fragment=1000)
+    assert len(shared.lake.open_base().fragments()) == 1 < before
+    shared.plain_change("c", [3], [(5, 5)])
+    assert shared.lake.open_base().compacted == {SHARD: 2}
+    assert pairs(shared.lake.open_base().scan()) == [(1, 10), (2, 2), (5, 5)]

@@ -72,6 +72,13 @@ class Datasets:
             return known
         return self.open(self.uri, version)
 
+    def commit(self, dataset: lance.LanceDataset, transaction: lance.Transaction) -> int:
+        """Make `transaction`, planned on `dataset`, a version of the base table; its number.
+
+        One attempt: Lance would rebase over our own commit when its answer was lost.
+        """
+        return int(lance.LanceDataset.commit(dataset, transaction, max_retries=0).version)
+
     def forget(self) -> None:
         """Let the next `latest` open the table anew (after a restore or an overwrite)."""
         self._latest = None

@@ -189,12 +189,7 @@ class MemTables:
         for generation, entry in entries:
             self.durable = Position(entry.position - 1)
             while self.active.generation < generation:
-                assert self.active.rows, "W-5: an empty generation cannot be published"
-                self.frozen.append(self.active)
-                self.active = MemTable(
-                    Generation(self.active.generation + 1), self._schema, self._env
-                )
-                self._flush(self.frozen[0])
+                self._publish_active()
             batches = [shape(batch) for batch in entry.batches]
             nbytes = sum(batch.nbytes for batch in batches)
             self.active.append(batches, Fill(entry.num_rows, len(batches), nbytes))
@@ -206,6 +201,21 @@ class MemTables:
             self._counters.replayed_rows += entry.num_rows
         self.durable = self._appender.claim.fence
         return tokens
+
+    def publish_replayed(self) -> None:
+        """Publish all that replay found before the writer serves (F-14).
+
+        Right here and not by the thread: whoever is told that an open failed has nothing to close.
+        """
+        if self.active.rows:
+            self._publish_active()
+        self.close_gap()
+
+    def _publish_active(self) -> None:
+        assert self.active.rows, "W-5: an empty generation cannot be published"
+        self.frozen.append(self.active)
+        self.active = MemTable(Generation(self.active.generation + 1), self._schema, self._env)
+        self._flush(self.frozen[0])
 
     def _run(self) -> None:
         while True:

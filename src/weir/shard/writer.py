@@ -368,7 +368,7 @@ class ShardWriter:
         active = memtables.active
         appender.tagging.go_on(LogEnds(active.generation, active.filled, appender.claim.fence))
         if not replay.keeps_the_rule:
-            memtables.flush_all(lambda: None)
+            memtables.publish_replayed()
 
     def _stop(self) -> None:
         self._group.stop()

@@ -55,11 +55,10 @@ def fence_base(datasets: Datasets, token: str) -> int:
         )
         try:
             with lance_errors(f"fencing {datasets.uri} at version {dataset.version}"):
-                made = lance.LanceDataset.commit(dataset, transaction, max_retries=0)
+                return datasets.commit(dataset, transaction)
         except CommitConflict as conflict:
             last = conflict
             continue
-        return int(made.version)
     raise CommitConflict(
         f"{datasets.uri}: {_ATTEMPTS_MAX} commits of others got in before the fence; try again"
     ) from last

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import numpy as np
 import pyarrow as pa
 from lance import LanceOperation
-from lance.fragment import FragmentMetadata, write_fragments
+from lance.fragment import FragmentMetadata
 
 from weir.env import Env
 from weir.errors import InvalidInput
@@ -208,12 +208,8 @@ def write_rows(
             schema, (_as_stored(batch, schema) for batch in rows)
         )
     with lance_errors(f"writing new rows of {base.dataset.uri}"):
-        fragments = write_fragments(
-            data,
-            base.dataset,
-            mode="append",
-            max_rows_per_file=rows_per_file,
-            max_bytes_per_file=bytes_per_file,
+        fragments = base.write_fragments(
+            data, rows_per_file=rows_per_file, bytes_per_file=bytes_per_file
         )
     return Changes(
         added=tuple(to_text(fragment) for fragment in fragments if fragment.physical_rows)

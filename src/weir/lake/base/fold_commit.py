@@ -109,14 +109,12 @@ def commit_fold(
             transaction_properties={**properties, FOLD: fold_id},
         )
         try:
-            # No retries inside: Lance would rebase over our own commit when its answer was lost.
             with lance_errors(what):
-                made = lance.LanceDataset.commit(latest.dataset, transaction, max_retries=0)
+                return datasets.commit(latest.dataset, transaction)
         except CommitConflict:
             continue  # somebody else got the version number; that put of ours is dead
         except StoreError as error:
             return _settle(datasets, claim, fold_id, planned_at, error)
-        return int(made.version)
     raise CommitConflict(f"{what}: {_COMMIT_ATTEMPTS_MAX} commits of others got in before it")
 
 

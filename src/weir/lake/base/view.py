@@ -9,6 +9,7 @@ from uuid import UUID
 
 import lance
 import pyarrow as pa
+from lance.fragment import FragmentMetadata, write_fragments
 
 from weir.errors import MissingEntry
 from weir.format.base_manifest import BaseManifest, MemWalDetails
@@ -136,6 +137,18 @@ class LanceBase:
         if fragment is None:
             raise MissingEntry(f"{self._where} has no fragment {fragment_id}; plan anew")
         return fragment
+
+    def write_fragments(
+        self, data: Any, *, rows_per_file: int, bytes_per_file: int
+    ) -> list[FragmentMetadata]:
+        """New files beside those of this version, which nothing names yet."""
+        return write_fragments(
+            data,
+            self.dataset,
+            mode="append",
+            max_rows_per_file=rows_per_file,
+            max_bytes_per_file=bytes_per_file,
+        )
 
     @cached_property
     def rows(self) -> int:

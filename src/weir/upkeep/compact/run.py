@@ -104,7 +104,7 @@ def compact(
     began = run.core.env.clock.boottime()
     report = run.fold(cluster=cluster, lease=seconds(lease, name="lease"))
     if report.base_version is not None:
-        run.tidy(indexes=indexes, rewrite=rewrite)
+        report.notes += tidy(core, indexes=indexes, rewrite=rewrite)
     report.seconds = run.core.env.clock.boottime() - began
     log.info(
         "compact.done table=%s job=%s rows=%d deleted=%d seconds=%.3f",
@@ -275,15 +275,21 @@ class _Run:
         report.rows_written = sum(result["written"] for result in results)
         report.rows_deleted = sum(result["deleted"] for result in results)
 
-    def tidy(self, *, indexes: bool, rewrite: bool | None) -> None:
-        """Well-sized files and complete indexes; rows stay as they are."""
-        try:
-            if rewrite or (rewrite is None and _many_small(self.lake.open_base().fragments())):
-                self.lake.compact_files(target_rows_per_fragment=ROWS_PER_FILE)
-            if indexes and self.lake.index_names():
-                self.lake.optimize_indices()
-        except CommitConflict as lost:
-            self.report.notes.append(f"files and indexes are tidied next time: {lost}")
+
+def tidy(core: Core, *, indexes: bool = True, rewrite: bool | None = None) -> list[str]:
+    """Well-sized files and complete indexes; rows stay as they are, and no claim is held.
+
+    What was left for the next time, in words.
+    """
+    lake = cast("PylanceLake", core.lake)
+    try:
+        if rewrite or (rewrite is None and _many_small(lake.open_base().fragments())):
+            lake.compact_files(target_rows_per_fragment=ROWS_PER_FILE)
+        if indexes and lake.index_names():
+            lake.optimize_indices()
+    except CommitConflict as lost:
+        return [f"files and indexes are tidied next time: {lost}"]
+    return []
 
 
 def _many_small(fragments: Sequence[tuple[int, int]]) -> bool:

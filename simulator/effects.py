@@ -1,0 +1,132 @@
+"""What changes a table past its log: plain Lance commits and loads. The judge's side of the base.
+
+The log through a position says what a view holds, but for rows that came or went past it. Each such
+commit is an effect on the rows it changed: it beats what was in the log before it was begun, is
+beaten by what comes into the log after it, and of what was written meanwhile either may be newer.
+What a stranger does has no beginning that weir could know of: over a row of the log that is older
+than its commit it wins if that row was in the base by then. A view shows all effects up to some
+version of the base, and none after it.
+
+Every version is looked at as it is committed: no key, and no row, may be in it twice (L-7, L-8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from simulator.model_base import ModelBase
+from simulator.truth import Ident, Row, ShardTruth, State, Violation, identity, index_rows
+from weir.lake.base.fold_commit import FOLD
+
+_COLUMNS = ("k", "w", "c", "i", "n")
+_NEVER = -1
+
+
+@dataclass(frozen=True)
+class Load:
+    """Rows on their way into the base."""
+
+    begun: int
+    """The step at which it was asked for."""
+    rows: State
+    replaces: bool
+    """Everything else goes."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one commit did to rows past the log."""
+
+    version: int
+    step: int
+    begun: int
+    rows: Mapping[Ident, Row | None]
+    """What became of each; None: it went."""
+    replaces: bool = False
+    """It went for all others."""
+
+
+@dataclass
+class BaseTruth:
+    """What the judge knows of the base."""
+
+    keyed: bool
+    read: Callable[[bytes], ModelBase]
+    latest: int = 0
+    loads: dict[str, Load] = field(default_factory=dict)
+    """By the id of their job."""
+    effects: list[Effect] = field(default_factory=list)
+    states: dict[int, State] = field(default_factory=dict)
+    """The rows of each version."""
+
+    def on_version(self, data: bytes, step: int) -> None:
+        """A version was committed."""
+        base = self.read(data)
+        try:
+            rows = index_rows(_rows(base.table), keyed=self.keyed)
+        except Violation as twice:
+            told = base.properties
+            raise Violation("O", f"base version {base.version}, {told}: {twice} (L-8)") from twice
+        if base.version <= self.latest:
+            return  # in a place that was cleaned up: it counts for nothing (G-6)
+        before = self.states.get(self.latest, {})
+        self.states[base.version] = rows
+        self.latest = base.version
+        load = self.loads.get(base.properties.get(FOLD, ""))
+        if load is not None:
+            done = Effect(base.version, step, load.begun, dict(load.rows), load.replaces)
+            self.effects.append(done)
+        elif base.properties["kind"] in {"plain", "restore"}:
+            changed = {
+                ident: rows.get(ident)
+                for ident in {**before, **rows}
+                if before.get(ident) != rows.get(ident)
+            }
+            if changed:
+                self.effects.append(Effect(base.version, step, 0, changed))
+
+    def fits(self, truth: ShardTruth, position: int, found: State, since: int, until: int) -> bool:
+        """True if a view of the log through `position`, on a version from `since` to `until`, may
+        hold what was found."""
+        state = truth.state(position)
+        written: dict[Ident, int] = {}
+        for number in range(1, position + 1):
+            entry = truth.log.get(number)
+            for row in entry.rows if entry is not None else ():
+                written[identity(row, keyed=self.keyed)] = entry.step if entry else 0
+        least = sum(effect.version <= since for effect in self.effects)
+        most = sum(effect.version <= until for effect in self.effects)
+        return any(
+            self._matches(state, written, found, self.effects[:count])
+            for count in range(least, most + 1)
+        )
+
+    def _matches(
+        self,
+        state: State,
+        written: Mapping[Ident, int],
+        found: State,
+        effects: list[Effect],
+    ) -> bool:
+        idents = {*state, *found, *(ident for effect in effects for ident in effect.rows)}
+        for ident in idents:
+            at = written.get(ident, _NEVER)
+            allowed: list[Row | None] = [state.get(ident)]
+            for effect in effects:
+                if ident in effect.rows or effect.replaces:
+                    became = effect.rows.get(ident)
+                    if at < effect.begun:
+                        allowed = [became]
+                    elif at <= effect.step:
+                        allowed.append(became)
+            if found.get(ident) not in allowed:
+                return False
+        return True
+
+
+def _rows(table: pa.Table) -> list[Row]:
+    columns = [table.column(name).to_pylist() for name in _COLUMNS]
+    return [(*row, False) for row in zip(*columns, strict=True)]
