@@ -13,7 +13,8 @@ from uuid import UUID
 from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 
-from weir.cli import looks, stats, top
+from weir import colors
+from weir.cli import stats, top
 from weir.demo.show import Show, Step, told
 from weir.read.stats import ShardStats, TableStats
 
@@ -66,7 +67,7 @@ def svg(name: str, label: str, command: str, *shown: RenderableType) -> str:
 def screen() -> Console:
     """A terminal of eighty columns that remembers."""
     return Console(
-        width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True, theme=looks.THEME,
+        width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True, theme=colors.THEME,
         color_system="256", highlight=False,
     )  # fmt: skip
 

@@ -16,7 +16,8 @@ from rich.console import Console
 
 import weir
 from tools import screens
-from weir.cli import looks, screen, sources
+from weir import colors
+from weir.cli import screen, sources
 from weir.cli.stats import overview
 from weir.cli.top import Sample, picture
 
@@ -32,7 +33,7 @@ def luminance(color: tuple[int, int, int]) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("color", [looks.GOOD, looks.WARN, looks.BAD, looks.MARK, looks.GREY])
+@pytest.mark.parametrize("color", [colors.GOOD, colors.WARN, colors.BAD, colors.MARK, colors.GREY])
 def test_a_colour_can_be_read_on_black_and_on_white(color):
     own = luminance(tuple(Color.parse(color).get_truecolor()))
     assert (1.0 + 0.05) / (own + 0.05) >= 4
@@ -143,7 +144,7 @@ def test_remaining_time():
 
 def test_progress_counts_what_is_known_and_only_that(monkeypatch):
     told = io.StringIO()
-    console = Console(file=told, force_terminal=True, width=80, theme=looks.THEME)
+    console = Console(file=told, force_terminal=True, width=80, theme=colors.THEME)
     monkeypatch.setattr(screen, "err", lambda: console)
     for total, count in ((None, "1,234"), (2000, "1,234/2,000")):
         with screen.working("rows", quiet=False) as progress:

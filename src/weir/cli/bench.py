@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Annotated
 
 import typer
 
+from weir.bench.quick import run
 from weir.cli import options as o
 from weir.cli import screen, settings
 
@@ -38,8 +38,6 @@ def bench(
 
     `make bench` in the repository compares with other systems.
     """
-    # Loaded by name: benchmarks and command line are one layer and do not know each other.
-    run = importlib.import_module("weir.bench.quick").run
     with screen.working("measuring", quiet=json):
         report = run(
             uri,

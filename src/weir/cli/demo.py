@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Annotated
 
@@ -39,8 +38,8 @@ def demo(
     """
     if store not in ("local", "s3"):
         raise typer.BadParameter("local or s3", param_hint="--store")
-    # Loaded by name: the demo stands above everything, this command included.
-    run = importlib.import_module("weir.demo.run").run
+    from weir.demo.run import run  # with Spark's parts: only when it is asked for
+
     passed = run(store=store, rows=rows, use_spark=spark, keep=keep, seed=seed, as_json=json)
     if not passed:
         raise typer.Exit(1)

@@ -1,36 +1,13 @@
-"""How the command looks: its colours, and help that is calm and fits a screen."""
+"""The look of the help: calm, in weir's colours, and it fits a screen."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 import typer
-from rich.theme import Theme
 
-# Fixed colours of the 256 and not the terminal's own sixteen: those are made for one background,
-# and its owner's yellow on white cannot be read. Each of these has a contrast of 4 to black and
-# to white.
-GOOD: Final = "color(28)"
-WARN: Final = "color(130)"
-BAD: Final = "color(161)"
-MARK: Final = "color(30)"
-GREY: Final = "color(243)"
+from weir.colors import BAD, GREY, MARK
 
-THEME: Final = Theme(
-    {
-        "good": GOOD,
-        "warn": WARN,
-        "bad": BAD,
-        "mark": MARK,
-        "bar.back": GREY,
-        "bar.complete": MARK,
-        "bar.finished": GOOD,
-        "bar.pulse": MARK,
-        "progress.spinner": MARK,
-        "progress.percentage": MARK,
-        "progress.elapsed": GREY,
-    }
-)
 HELP_STYLES: Final = {
     "STYLE_OPTION": f"bold {MARK}",
     "STYLE_SWITCH": f"bold {MARK}",

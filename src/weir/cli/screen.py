@@ -25,7 +25,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from weir.cli.looks import THEME
+from weir.colors import THEME
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

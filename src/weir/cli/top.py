@@ -20,8 +20,8 @@ from rich.text import Text
 import weir
 from weir.cli import options as o
 from weir.cli import screen
-from weir.cli.looks import GOOD
 from weir.cli.stats import label
+from weir.colors import GOOD
 from weir.read.stats import ShardStats, TableStats
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import typer
 from rich.markup import escape
 
-import weir
 from weir.cli import options as o
 from weir.cli import screen, settings
 from weir.durations import seconds
 from weir.errors import InvalidInput, WeirError
-from weir.upkeep.gc.report import Kind
+from weir.upkeep.compact.run import CompactReport
+from weir.upkeep.gc.report import GcReport, Kind
+from weir.upkeep.tasks import Progress
 
 _PANEL = "Upkeep"
 PASSING = ("unavailable", "conflict")
@@ -148,11 +149,8 @@ def _compact_once(
         if engine == "local":
             report = o.open_table(uri, option, config).compact(progress=tell)
         else:
-            spark = _spark_session()  # says what to install, before `weir.spark` is looked at
             found = settings.storage_options(uri, option, config)
-            report = weir.spark.compact(
-                spark, uri, engine="spark", storage_options=found, progress=tell
-            )
+            report = _compact_on_spark(uri, found, tell)
     took = monotonic() - began
     if json:
         screen.emit({"engine": engine, "seconds": round(took, 3), "report": report})
@@ -160,18 +158,23 @@ def _compact_once(
     _show_compact(report, took)
 
 
-def _spark_session() -> Any:
+def _compact_on_spark(
+    uri: str, storage_options: Mapping[str, str] | None, progress: Progress | None
+) -> CompactReport:
     try:
-        # Loaded by name: Spark and the command line are one layer and do not know each other.
-        return importlib.import_module("weir.spark.session").session()
+        from weir.spark import compact as on_spark
+        from weir.spark.session import session
     except ImportError as error:
         raise InvalidInput(
             f"--engine spark needs PySpark ({error}); pip install 'lance-weir[spark]', or leave it"
             " out: the same work is done in this process"
         ) from error
+    return on_spark(
+        session(), uri, engine="spark", storage_options=storage_options, progress=progress
+    )
 
 
-def _show_compact(report: Any, took: float) -> None:
+def _show_compact(report: CompactReport, took: float) -> None:
     console = screen.out()
     if report.job is None:
         why = report.skipped or "nothing waits"
@@ -191,7 +194,7 @@ def _show_compact(report: Any, took: float) -> None:
     )
 
 
-def _show_gc(report: Any) -> None:
+def _show_gc(report: GcReport) -> None:
     console = screen.out()
     view = screen.grid("kind", ">seen", ">deleted", ">bytes", "kept, and why")
     for name, part in report.kinds.items():

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import weir
-from weir.cli.looks import THEME
+from weir.colors import THEME
 from weir.demo.engines import Engine, InProcess, why_no_spark
 from weir.demo.place import Place, place
 from weir.demo.processes import Victim
