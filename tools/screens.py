@@ -15,7 +15,7 @@ from rich.terminal_theme import TerminalTheme
 
 from weir import colors
 from weir.cli import stats, top
-from weir.demo.show import Show, Step, told
+from weir.demo.show import Show, Step, panel_of
 from weir.read.stats import ShardStats, TableStats
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "img"
@@ -165,7 +165,7 @@ def demo_screen() -> str:
         },
         {"look around": "weir demo --keep DIR", "write yourself": "docs/quickstart.md"},
     )
-    return svg("demo", "make demo", "make demo", *map(told, show.steps), end)
+    return svg("demo", "make demo", "make demo", *map(panel_of, show.steps), end)
 
 
 SCREENS = {

@@ -15,7 +15,7 @@ import weir
 from weir.lake.base import fold
 from weir.read import reader
 from weir.upkeep.compact import cut as compact_cut
-from weir.upkeep.compact.plan import Waiting, find_waiting, make_job, weight
+from weir.upkeep.compact.plan import Waiting, find_waiting, make_job, size_of
 from weir.upkeep.compact.run import compact
 from weir.upkeep.tasks import LocalRunner, run_task
 
@@ -149,7 +149,7 @@ def test_l4_an_sstable_that_does_not_tell_its_rows_stays_whole(tmp_path: Path) -
             for t in waiting[0].manifest.sstables
         ]
         manifest = replace(waiting[0].manifest, sstables=tuple(silent))
-        weights = [weight(t) for t in silent]
+        weights = [size_of(t) for t in silent]
         told = Waiting(manifest, waiting[0].cut, 0, sum(size for _, size in weights))
         job = make_job("job", base, [told])
         tasks = compact_cut.make_tasks(job, base, [told], engine="spark", slots=2, cluster=False)

@@ -198,7 +198,7 @@ def test_k1b_with_a_collector_too() -> None:
 
 def test_k1b_without_the_handshake_a_checkpoint_loses_what_it_names(monkeypatch) -> None:
     """The test of the tests above."""
-    monkeypatch.setattr(pinning, "_shake_hands", lambda *_: None)
+    monkeypatch.setattr(pinning, "_check_floors", lambda *_: None)
     with pytest.raises((ObjectMissing, MissingEntry, AssertionError)):
         explore(story("creator", "native", "collector"), preemptions=1)
 

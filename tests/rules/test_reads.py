@@ -325,9 +325,9 @@ def test_l1_another_process_sees_an_acknowledged_row_in_its_next_read(store_kind
             child.wait(timeout=20)
             child.stdout.close()
     assert answer["ids"] == [1, 2]
-    # Two rounds (`weir.read.glance`): the manifest after the known one and two entries after the
-    # known tip; then the floors and the shards (and Lance's listing of its versions, unseen here).
-    # The new entry came with the first round.
+    # Two rounds (`weir.read.fast_snapshot`): the manifest after the known one and two entries after
+    # the known tip; then the floors and the shards (and Lance's listing of its versions, unseen
+    # here). The new entry came with the first round.
     assert answer["requests"] == 5, answer
     assert answer["calls"] == {"get_many": 1, "list": 1, "list_folder": 1}, answer
     # Nothing new costs the same.

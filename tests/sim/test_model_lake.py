@@ -301,7 +301,7 @@ def test_l8_a_fold_hides_what_others_brought(shared):
         base = shared.lake.open_base(version)
         keys = pa.table({"k": pa.array([1, 4], pa.int64())})
         wanted = fold.key_set(base, keys)
-        return fold.together(fold.delete_keys_in_fragment(base, f, wanted) for f in fragments)
+        return fold.combine(fold.delete_keys_in_fragment(base, f, wanted) for f in fragments)
 
     told = {"claim": mine, "planned_at": planned, "properties": {}}
     with pytest.raises(CommitConflict):

@@ -93,8 +93,8 @@ def _spark() -> Finding:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
         return Finding("spark", "note", f"pyspark {pyspark}, but no Java: set JAVA_HOME to a 17")
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
-    return Finding("spark", "ok", f"pyspark {pyspark}, {told.stderr.splitlines()[0]}")
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
+    return Finding("spark", "ok", f"pyspark {pyspark}, {answer.stderr.splitlines()[0]}")
 
 
 def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:

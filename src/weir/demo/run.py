@@ -126,14 +126,14 @@ def _stream(demo: Demo) -> None:
     with demo.show.step(f"Stream orders in, {demo.engine.name}") as step:
         files = demo.write_files(count, size)
         done = threading.Event()
-        told = [0]
+        acknowledged = [0]
         notes: list[str] = []
         failed: list[Exception] = []
 
         def ingest() -> None:
             try:
                 paths = [path for path, _ in files]
-                notes.extend(demo.engine.ingest(demo.table, paths, told.append))
+                notes.extend(demo.engine.ingest(demo.table, paths, acknowledged.append))
             except Exception as error:  # noqa: BLE001  raised below, in the thread of the caller
                 failed.append(error)
             finally:
@@ -144,7 +144,7 @@ def _stream(demo: Demo) -> None:
         while not done.wait(READ_EVERY_S):
             fresh = demo.table.scan().count()
             reads += 1
-            step.progress(told[-1], count, f"{fresh:,} rows visible to another reader")
+            step.progress(acknowledged[-1], count, f"{fresh:,} rows visible to another reader")
         if failed:
             raise failed[0]
         step.say(
@@ -283,7 +283,7 @@ def _finish(demo: Demo, *, keep: Path | None, as_json: bool) -> None:
     show, orders = demo.show, demo.orders
     if as_json:
         figures = {key: value for step in show.steps for key, value in step.figures.items()}
-        told = {
+        report = {
             "passed": show.passed,
             "engine": demo.engine.name,
             "events": orders.events,
@@ -294,7 +294,7 @@ def _finish(demo: Demo, *, keep: Path | None, as_json: bool) -> None:
             ],
             "figures": figures,
         }
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(report) + "\n")
         return
     stats = demo.table.stats()
     # As it has to be typed here: `make demo` runs the command of an environment that is not active.

@@ -50,7 +50,7 @@ class Step:
         return all(held for _, held in self.checks)
 
 
-def told(step: Step) -> RenderableType:
+def panel_of(step: Step) -> RenderableType:
     """A step that is over: what it did, and what was not so."""
     mark = "[good]✓[/]" if step.passed else "[bad]✗[/]"
     lines: list[RenderableType] = [
@@ -93,7 +93,7 @@ class Show:
             step.bar = move
             yield step
         step.seconds = time.monotonic() - began
-        self.console.print(told(step))
+        self.console.print(panel_of(step))
 
     def summary(self, title: str, lines: dict[str, str], hints: dict[str, str]) -> RenderableType:
         """The end: figures, checks, where to look next."""

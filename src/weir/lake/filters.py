@@ -15,7 +15,7 @@ from pyarrow.substrait import serialize_expressions
 
 from weir.errors import InvalidInput
 from weir.lake.lance_errors import lance_errors
-from weir.lake.whole_buffers import unsliced
+from weir.lake.whole_buffers import for_lance
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNSENT = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
@@ -55,7 +55,7 @@ def filter_rows(
         return
     with lance_errors(f"filtering rows in memory by {filter!r}"):
         # A handle in memory has its own store, gone with the handle: the name is never shared.
-        dataset = lance.write_dataset(unsliced(rows), "memory://rows")
+        dataset = lance.write_dataset(for_lance(rows), "memory://rows")
         scanner = dataset.scanner(columns=None if columns is None else list(columns), filter=filter)
         yield from scanner.to_batches()
 

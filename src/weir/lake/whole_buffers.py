@@ -10,7 +10,7 @@ import pyarrow as pa
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
-def unsliced(rows: _Rows) -> _Rows:
+def for_lance(rows: _Rows) -> _Rows:
     """`rows`; columns that Lance would panic over are copied.
 
     Measured with pylance 14.0.2: a struct in a struct that starts inside its buffers, any other

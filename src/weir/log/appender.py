@@ -370,9 +370,9 @@ class WalAppender:
         def ended(
             rows: Sequence[pa.RecordBatch], sent: Sequence[pa.RecordBatch] = ()
         ) -> FencedError:
-            told = FencedError(str(fenced), epoch=self.epoch, fenced_by=by)
-            told.not_written, told.perhaps_written = list(rows), list(sent)
-            return told.at(at)
+            error = FencedError(str(fenced), epoch=self.epoch, fenced_by=by)
+            error.not_written, error.perhaps_written = list(rows), list(sent)
+            return error.at(at)
 
         self._end = ended
         log.warning("wal.fenced shard=%s epoch=%d by=%d at=%d", self.site.shard, self.epoch, by, at)

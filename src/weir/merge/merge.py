@@ -25,7 +25,7 @@ from weir.keys.keyset import KeySet, gathered, unseen
 from weir.lake.api import Base
 from weir.lake.filters import filter_columns, filter_rows
 from weir.merge.levels import Level, Scanned, level_schema, shaped
-from weir.merge.older_base import OlderBase, seen_as
+from weir.merge.old_schema import OldSchemaBase, under_schema
 
 T = TypeVar("T")
 Belongs = Callable[[pa.RecordBatch], pa.Array]
@@ -75,7 +75,7 @@ def merge_scan(
     if limit is not None and limit < 0:
         raise InvalidInput(f"limit must not be negative, got {limit}")
     target = output_schema(schema, columns)
-    under = None if base is None else seen_as(base, schema)
+    under = None if base is None else under_schema(base, schema)
     plan = _Plan(tuple(levels), under, schema, target, filter, fragments, belongs, emit, env)
     rows = plan.merged(limit) if schema.primary_key else plan.concatenated(limit)
     return target, _limited(rows, limit, batch_size)
@@ -92,7 +92,7 @@ def merge_count(
     """How many rows `merge_scan` would give. Reads keys (and what the filter needs), no payload."""
     in_base = 0
     if base is not None and (not levels or not schema.primary_key):
-        in_base, base = seen_as(base, schema).count(filter), None
+        in_base, base = under_schema(base, schema).count(filter), None
     names = schema.primary_key or schema.plain.names[:1]
     _, rows = merge_scan(levels, base, schema, columns=names, filter=filter, env=env)
     return in_base + sum(int(batch.num_rows) for batch in rows)
@@ -129,7 +129,7 @@ def merge_lookup(
                 here = here.filter(pc.invert(here.column(TOMBSTONE)))
             found.append(shaped(here, wanted))
     if base is not None and left.num_rows:
-        opened = seen_as(base() if callable(base) else base, schema)
+        opened = under_schema(base() if callable(base) else base, schema)
         found.append(shaped(opened.lookup(left, names), wanted))
     if not found:
         return target.empty_table()
@@ -244,7 +244,7 @@ def _without(keys: pa.Table, found: pa.Table, key: Sequence[str]) -> pa.Table:
 @dataclass(frozen=True)
 class _Plan:
     levels: tuple[Level, ...]
-    base: Base | OlderBase | None
+    base: Base | OldSchemaBase | None
     schema: TableSchema
     target: pa.Schema
     filter: Any
@@ -272,7 +272,7 @@ class _Plan:
                 yield shaped(batch, self.target)
 
     def _base_rows(
-        self, base: Base | OlderBase, limit: int | None, *, masked: bool
+        self, base: Base | OldSchemaBase, limit: int | None, *, masked: bool
     ) -> Iterator[pa.RecordBatch]:
         """The base's rows that pass the filter, with the columns that masks need."""
         names = list(self.target.names)

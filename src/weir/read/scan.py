@@ -26,7 +26,7 @@ from weir.merge.merge import (
     replanned,
     unless_collected,
 )
-from weir.read.glance import Choice
+from weir.read.fast_snapshot import Choice
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import (
     Freshness,

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol, get_args
 from uuid import UUID
 
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
-from weir.read.glance import Choice, glance
+from weir.read.fast_snapshot import Choice, fast_snapshot
 from weir.records import codec
 from weir.records.cut import ShardCut, dump_cut, load_cut
 from weir.routing.core import Core
@@ -104,7 +104,7 @@ def take_snapshot(
     """A cut of the table as it is now, of those shards only that `choose` picks of all.
 
     A handle that looked before asks for three objects of each shard in one round, then for two
-    listings and one of each shard in a second (`weir.read.glance`). Otherwise, and when more
+    listings and one of each shard in a second (`weir.read.fast_snapshot`). Otherwise, and when more
     than new entries is found: one listing of the shards; for each shard, concurrently, two requests
     for the manifest and seven for the tip; one listing for the base, and one more by the first
     read. That cut is taken anew when the base moved meanwhile.
@@ -113,7 +113,7 @@ def take_snapshot(
     if freshness != "durable":
         cuts = [] if freshness == "base" else _cuts(core, choose(core.shard_ids()), tail=False)
         return Snapshot(core.lake.open_base().version, freshness, _ordered(cuts))
-    seen = glance(core, choose)
+    seen = fast_snapshot(core, choose)
     if seen is not None:
         cuts = [ShardCut.of(one.manifest, one.tip) for one in seen[1]]
         return Snapshot(seen[0], freshness, _ordered(cuts))

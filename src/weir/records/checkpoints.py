@@ -171,8 +171,8 @@ class Checkpoints:
         if isinstance(ref, Checkpoint):
             ref = ref.id
         if isinstance(ref, str):
-            meant = self.meant(ref)
-            found = meant[-1] if meant else None
+            matching = self.matching(ref)
+            found = matching[-1] if matching else None
         else:
             found = self.load(ref)
         if found is None or not found.confirmed:
@@ -184,7 +184,7 @@ class Checkpoints:
             require_whole(found)
         return found
 
-    def meant(self, text: str) -> list[Checkpoint]:
+    def matching(self, text: str) -> list[Checkpoint]:
         """Those of a name, or the one of an id, oldest first.
 
         A clone's pin bears the name of the checkpoint it was made from and is never meant by it:

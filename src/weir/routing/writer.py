@@ -232,10 +232,10 @@ class TableWriter:
         try:
             writer.close()
         except WeirError as error:
-            told = _settled(error, error.unacknowledged)
-            if isinstance(told, UnknownOutcome):
-                raise told from error
-            return told.unacknowledged
+            settled = _settled(error, error.unacknowledged)
+            if isinstance(settled, UnknownOutcome):
+                raise settled from error
+            return settled.unacknowledged
         return []
 
     def _writer(self, shard: UUID, value: Value, record: TableRecord) -> ShardWriter:

@@ -349,8 +349,8 @@ class ScannedTexts:
 def index_sizes(dataset: lance.LanceDataset, index: str, query: TextQuery) -> tuple[int, int]:
     """Rows and words of an inverted index; never change for one version of a dataset."""
     with lance_errors(f"reading the statistics of index {index!r} of {dataset.uri}"):
-        told = dataset.stats.index_stats(index)["indices"]
-        docs = sum(int(part["num_docs"]) for part in told)
+        parts = dataset.stats.index_stats(index)["indices"]
+        docs = sum(int(part["num_docs"]) for part in parts)
         if docs == 0:
             return 0, 0
         described = [found for found in dataset.describe_indices() if found.name == index]

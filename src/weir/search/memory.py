@@ -53,7 +53,7 @@ class Block(Protocol):
 B = TypeVar("B", bound=Block)
 
 
-class Grown(Generic[B]):
+class GrowingIndex(Generic[B]):
     """Blocks over a column that grows batch by batch. Safe to share between threads.
 
     The lock is held while rows are taken in, so that they are taken in once; blocks themselves
@@ -123,7 +123,7 @@ class FreshIndexes:
 
     def __init__(self, env: Env) -> None:
         self.env = env
-        self._grown: ByteCache[Grown[Any]] = ByteCache(FRESH_BYTES, env)
+        self._grown: ByteCache[GrowingIndex[Any]] = ByteCache(FRESH_BYTES, env)
         self.sizes: ByteCache[tuple[int, int]] = ByteCache(4096, env)
         """Rows and words of text indexes on the store, by dataset, version and name."""
         self.known: ByteCache[list[IndexInfo]] = ByteCache(4096, env)
@@ -164,11 +164,11 @@ class FreshIndexes:
             return ()
         first = memory_of(arrays[0])
         if first is None:
-            return Grown(make, join, self.env).blocks(arrays)
+            return GrowingIndex(make, join, self.env).blocks(arrays)
         key = (kind, first)
-        grown: Grown[B] | None = self._grown.get(key)
+        grown: GrowingIndex[B] | None = self._grown.get(key)
         if grown is None or not grown.starts(arrays):
-            grown = Grown(make, join, self.env)
+            grown = GrowingIndex(make, join, self.env)
         blocks = grown.blocks(arrays)
         self._grown.put(key, grown, grown.nbytes + 1024)
         return blocks
@@ -224,7 +224,7 @@ class WriterIndexes:
         index = index_of(self.indexes, column, "vector")
         return None if index is None else index.metric
 
-    def took(self, level: MemLevel, rows: int) -> None:
+    def rows_added(self, level: MemLevel, rows: int) -> None:
         """Rows were put into that level. No lock of the writer is held."""
         if not self._kept or rows == 0:
             return

@@ -152,5 +152,5 @@ def _payload(ranked: Sequence[Ranked], best: _Best, target: pa.Schema) -> pa.Tab
             places.append(at)
     if not parts:
         return target.empty_table()
-    together = pa.concat_tables(parts)
-    return together.take(np.argsort(np.concatenate(places), kind="stable"))
+    joined = pa.concat_tables(parts)
+    return joined.take(np.argsort(np.concatenate(places), kind="stable"))

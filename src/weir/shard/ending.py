@@ -53,7 +53,7 @@ class Ending:
             return WriterClosed(text, not_written=batches)
         return self._told(self.failure, not_written=batches)
 
-    def told(self) -> WeirError:
+    def error(self) -> WeirError:
         """What a flush or close is told: all rows left that nobody waits for, or was told of."""
         unsent: list[pa.RecordBatch] = []
         sent: list[pa.RecordBatch] = []
@@ -83,23 +83,23 @@ class Ending:
                 not_written=not_written,
                 perhaps_written=perhaps_written,
             )
-        told: WeirError
+        ended: WeirError
         if not perhaps_written:
-            told = WriterClosed(f"the writer stopped: {failure}", not_written=not_written)
-            told.__cause__ = failure
-            return told
+            ended = WriterClosed(f"the writer stopped: {failure}", not_written=not_written)
+            ended.__cause__ = failure
+            return ended
         rows = {"not_written": not_written, "perhaps_written": perhaps_written}
         if isinstance(failure, UnknownOutcome):
-            told = UnknownOutcome(str(failure), **rows)
-            told.__cause__ = failure.__cause__
-            return told
-        told = UnknownOutcome(
+            ended = UnknownOutcome(str(failure), **rows)
+            ended.__cause__ = failure.__cause__
+            return ended
+        ended = UnknownOutcome(
             f"{self._name}: the writer stopped while rows were being written, and only a replay can"
             f" tell whether they are durable: {failure}",
             **rows,
         )
-        told.__cause__ = failure
-        return told
+        ended.__cause__ = failure
+        return ended
 
 
 def forked(name: str, batches: Sequence[pa.RecordBatch] = ()) -> WriterClosed:

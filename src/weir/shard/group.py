@@ -96,7 +96,7 @@ class GroupCommit:
         self.queued_bytes = 0
         self.ending = Ending(name, env)
         self.refused = self.ending.refused
-        self.ended = self.ending.told
+        self.ended = self.ending.error
 
     @property
     def failure(self) -> WeirError | None:
@@ -283,8 +283,8 @@ class GroupCommit:
 
         def failed(attempt: int, error: StoreError) -> None:
             self._counters.append_failures += 1
-            told = (self._name, attempt, sum(ack.rows for ack in group), error)
-            log.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *told)
+            facts = (self._name, attempt, sum(ack.rows for ack in group), error)
+            log.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *facts)
 
         position = persist(self._env, lambda: self._append(entry), delay=0.05, failed=failed)
         self._counters.appended(group, self._env.clock.boottime() - began)

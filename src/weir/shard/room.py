@@ -48,8 +48,8 @@ class Room:
         counters.backpressure_waits += 1
         if began - self._warned_at >= self._warns_every:
             self._warned_at = began
-            told = (self._name, self.held_bytes, self._limit, counters.backpressure_waits)
-            log.warning("writer.backpressure %s held_bytes=%d limit=%d waits=%d", *told)
+            facts = (self._name, self.held_bytes, self._limit, counters.backpressure_waits)
+            log.warning("writer.backpressure %s held_bytes=%d limit=%d waits=%d", *facts)
         try:
             while self.is_full(nbytes):
                 left = None if timeout is None else began + timeout - self._clock.boottime()

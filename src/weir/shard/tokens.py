@@ -220,8 +220,8 @@ class Tokens:
         """Say that `number` is in as soon as a manifest names these SSTables; where it is said."""
         folder = paths.token_dir(self._site.shard, app)
         path = f"{folder}/{_ANNOUNCED}{self._site.env.new_id().hex}"
-        told = {"app": app, "number": number, "sstables": list(sstables), "epoch": int(epoch)}
-        self._site.store.put_if_absent(path, codec.dumps(told))
+        record = {"app": app, "number": number, "sstables": list(sstables), "epoch": int(epoch)}
+        self._site.store.put_if_absent(path, codec.dumps(record))
         return path
 
     def settle(self, manifest: ShardManifest) -> None:

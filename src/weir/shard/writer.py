@@ -308,7 +308,7 @@ class ShardWriter:
         ack.claimed = claimed
         self._group.enqueue(ack, lambda ack: self._book(ack, more), timeout)
         if self._memtables is not None:
-            self._memtables.indexes.took(self._memtables.active.level, rows)
+            self._memtables.indexes.rows_added(self._memtables.active.level, rows)
         return ack
 
     def _put(

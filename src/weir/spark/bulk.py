@@ -98,7 +98,7 @@ def bulk_load(
         keys = [path for result in results for path in result["keys"]]
         if keys:
             parts += _hide(spark, place, core, base, keys, rows, tell)
-        changes = fold.together(parts)
+        changes = fold.combine(parts)
         if replace:
             version = commit_replacing(
                 core, hold, base, changes.added, ended, job_id=job, properties={ROWS: str(rows)}

@@ -60,7 +60,7 @@ def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) ->
             return changes, count
 
         done = core.env.threads.map(one, list(staged.values()), workers=WORKERS)
-        added = fold.together(changes for changes, _ in done).added
+        added = fold.combine(changes for changes, _ in done).added
         count = sum(rows for _, rows in done)
         return commit_replacing(
             core, hold, base, added, ended, job_id=job, properties={ROWS: str(count)}

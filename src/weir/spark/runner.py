@@ -116,9 +116,9 @@ def watched(
             for job in set(tracker.getJobIdsForGroup(group)) - before:
                 info = tracker.getJobInfo(job)
                 for stage in () if info is None else info.stageIds:
-                    told = tracker.getStageInfo(stage)
-                    finished += 0 if told is None else told.numCompletedTasks
-                    tasks += 0 if told is None else told.numTasks
+                    running = tracker.getStageInfo(stage)
+                    finished += 0 if running is None else running.numCompletedTasks
+                    tasks += 0 if running is None else running.numTasks
             most = max(most, tasks)
             if progress is not None:
                 progress(kind, min(finished, most), most)

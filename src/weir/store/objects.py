@@ -112,7 +112,7 @@ class ObjStore:
         check(path)
         failed: list[BaseException] = []
 
-        def told() -> Iterator[bytes]:
+        def checked() -> Iterator[bytes]:
             try:
                 yield from parts()
             except BaseException as error:
@@ -124,7 +124,7 @@ class ObjStore:
                 obstore.put(
                     self._store,
                     path,
-                    told(),
+                    checked(),
                     use_multipart=True,
                     chunk_size=_PART_BYTES,
                     max_concurrency=_PARTS_AT_ONCE,

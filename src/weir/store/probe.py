@@ -133,13 +133,13 @@ class _Probe:
             lambda attempt: self._create(*attempt), tries, workers=len(tries)
         )
         for path in dict.fromkeys(path for path, _ in tries):
-            told = [
+            outcomes = [
                 (body, won)
                 for (tried, body), won in zip(tries, answers, strict=True)
                 if tried == path
             ]
-            winners = [body for body, won in told if won]
-            unknown = [body for body, won in told if won is None]
+            winners = [body for body, won in outcomes if won]
+            unknown = [body for body, won in outcomes if won is None]
             if len(winners) > 1:
                 return f"{len(winners)} of {self._creators} concurrent creates succeeded"
             if not winners and not unknown:

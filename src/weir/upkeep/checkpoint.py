@@ -104,7 +104,7 @@ def delete(core: Core, ref: Ref) -> None:
     records = Checkpoints(core.store)
     target = _ref(ref)
     if isinstance(target, str):
-        ids = [c.id for c in records.meant(target)]
+        ids = [c.id for c in records.matching(target)]
     else:
         ids = [target.id if isinstance(target, Checkpoint) else target]
     for id_ in ids:

@@ -67,8 +67,8 @@ class Hold:
         lake = cast("PylanceLake", self._core.lake)
         try:
             alone = all(
-                told.get(FENCE) in (None, self.record.token)
-                for _, told in lake.commit_properties(after_version=version)
+                properties.get(FENCE) in (None, self.record.token)
+                for _, properties in lake.commit_properties(after_version=version)
             )
         except SnapshotExpired:
             # Cleaned up since (G-12): the claim itself must tell.

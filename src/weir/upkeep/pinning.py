@@ -109,7 +109,7 @@ def make(
             name=name,
         )
         try:
-            return hold(core, draft, lifetime, partial(_shake_hands, core, draft))
+            return hold(core, draft, lifetime, partial(_check_floors, core, draft))
         except (Passed, CheckpointNotFound, MissingEntry) as passed:
             log.info("checkpoint.again table=%s reason=%s", core.uri, passed)
             last = passed
@@ -155,7 +155,7 @@ def drop(core: Core, checkpoint: Checkpoint) -> bool:
     return True
 
 
-def _shake_hands(core: Core, draft: Checkpoint) -> None:
+def _check_floors(core: Core, draft: Checkpoint) -> None:
     """K-1b: with the record written, no floor may have reached what it names.
 
     Not for a pin made under the protection of another one: floors pass what is pinned (K-1).

@@ -11,7 +11,7 @@ from weir.config import WriterConfig
 from weir.env import SYSTEM
 from weir.lake.index import IndexInfo
 from weir.search import memory as indexes
-from weir.search.memory import FreshIndexes, Grown, WriterIndexes, memory_of
+from weir.search.memory import FreshIndexes, GrowingIndex, WriterIndexes, memory_of
 from weir.search.text import Analyzer, TextStats, join_blocks
 from weir.search.vector import exact_distances, rough_distances, slack, vector_block
 
@@ -154,7 +154,7 @@ class Piece:
 
 def test_each_row_is_taken_in_once_and_blocks_stay_few():
     made = Made()
-    grown = Grown(made, lambda pieces: Piece([v for p in pieces for v in p.values]), SYSTEM)
+    grown = GrowingIndex(made, lambda pieces: Piece([v for p in pieces for v in p.values]), SYSTEM)
     arrays = []
     for i in range(200):
         arrays.append(pa.array([i, -i]))
@@ -227,9 +227,9 @@ def taken(kept):
 
 def test_synchronous_puts_share_the_work():
     kept, level = writer_indexes(), Level()
-    kept.took(level, level.put(["fox"] * 1000))
+    kept.rows_added(level, level.put(["fox"] * 1000))
     assert taken(kept) == []
-    kept.took(level, level.put(["owl"] * 100))
+    kept.rows_added(level, level.put(["owl"] * 100))
     assert taken(kept) == [2]
     assert kept._thread is None
     kept.published(level)
@@ -238,8 +238,8 @@ def test_synchronous_puts_share_the_work():
 
 def test_asynchronous_rows_are_taken_in_behind_the_put():
     kept, level = writer_indexes(sync_indexed_write=False, async_index_buffer_rows=10), Level()
-    kept.took(level, level.put(["fox"] * 3))
-    kept.took(level, level.put(["owl"] * 9))
+    kept.rows_added(level, level.put(["fox"] * 3))
+    kept.rows_added(level, level.put(["owl"] * 9))
     for _ in range(10_000):
         if taken(kept):
             break
@@ -252,7 +252,7 @@ def test_asynchronous_rows_are_taken_in_behind_the_put():
 def test_asynchronous_rows_wait_no_longer_than_told():
     kept = writer_indexes(sync_indexed_write=False, async_index_interval=0.001)
     level = Level()
-    kept.took(level, level.put(["fox"]))
+    kept.rows_added(level, level.put(["fox"]))
     for _ in range(10_000):
         if taken(kept):
             break

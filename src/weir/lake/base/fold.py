@@ -23,7 +23,7 @@ from weir.keys.keyset import KeySet
 from weir.keys.numbers import is_whole
 from weir.lake.base.view import LanceBase
 from weir.lake.lance_errors import lance_errors
-from weir.lake.whole_buffers import unsliced
+from weir.lake.whole_buffers import for_lance
 
 INDEX_PAYS_ROWS_PER_KEY: Final = 20_000
 """From so many base rows per key on, asking the key's index beats reading the key column.
@@ -88,7 +88,7 @@ def delete_keys(
     if use_index or len(names) > 1 or not is_whole(base.schema.arrow.field(names[0]).type):
         return _delete_joined(base, keys, use_index=use_index)
     wanted = key_set(base, keys) if known is None else known
-    return together(
+    return combine(
         env.threads.map(
             lambda fragment: delete_keys_in_fragment(base, fragment[0], wanted),
             base.fragments(),
@@ -158,7 +158,7 @@ def hide_addresses(base: LanceBase, addresses: Sequence[Offsets]) -> Changes:
     """Deletion vectors that hide the rows at these addresses."""
     every = np.concatenate(addresses) if addresses else np.zeros(0, np.uint64)
     of = every >> np.uint64(32)
-    return together(
+    return combine(
         hide_rows(base, int(fragment_id), every[of == fragment_id] & _ROW_BITS)
         for fragment_id in np.unique(of)
     )
@@ -240,10 +240,10 @@ def fold_rows(
         jobs.append(lambda: delete_keys(base, keys, env, known=known))
     elif deletes.num_rows:
         raise InvalidInput(f"{base.dataset.uri} has no primary key; no row of it can be deleted")
-    return together(env.threads.map(lambda job: job(), jobs, workers=2))
+    return combine(env.threads.map(lambda job: job(), jobs, workers=2))
 
 
-def together(parts: Iterable[Changes]) -> Changes:
+def combine(parts: Iterable[Changes]) -> Changes:
     """The changes of several pieces of work as one."""
     collected = list(parts)
     return Changes(
@@ -258,7 +258,7 @@ def _as_stored(rows: Any, schema: pa.Schema) -> Any:
     if rows.schema.names != schema.names and set(rows.schema.names) >= set(schema.names):
         rows = rows.select(schema.names)
     target = pa.schema([schema.field(name) for name in rows.schema.names])
-    return type(rows).from_arrays(unsliced(rows).columns, schema=target)
+    return type(rows).from_arrays(for_lance(rows).columns, schema=target)
 
 
 def to_text(fragment: FragmentMetadata) -> str:

@@ -29,7 +29,7 @@ from lance.mem_wal import CompactedSsTable
 from weir.errors import CommitConflict, InvalidInput, StoreError
 from weir.lake.api import require_weir_base
 from weir.lake.base.fence import check_fence, fence_base
-from weir.lake.base.fold import Changes, Claim, to_text, together
+from weir.lake.base.fold import Changes, Claim, combine, to_text
 from weir.lake.base.folded import folded_into, with_note
 from weir.lake.base.history import commits, find_commit
 from weir.lake.base.view import LanceBase
@@ -150,7 +150,7 @@ def _carried_over(
             f"{latest.dataset.uri}: another program changed rows of the base between version"
             f" {checked.version}, on which this was planned, and {latest.version}; run it again"
         )
-    return together([kept, hide(latest.version, others)]) if others else kept
+    return combine([kept, hide(latest.version, others)]) if others else kept
 
 
 def _fragments(base: LanceBase, changes: Changes) -> list[FragmentMetadata]:
@@ -193,10 +193,10 @@ def _number(text: str) -> int:
 
 def _noted(base: LanceBase, folded: Mapping[UUID, int]) -> dict[UUID, int]:
     """What no mark tells of once `folded` is in the base."""
-    told = folded_into(base.dataset)
+    noted = folded_into(base.dataset)
     for shard, generation in folded.items():
-        told[shard] = max(generation, told.get(shard, 0))
-    return {shard: g for shard, g in told.items() if g > base.marked.get(shard, 0)}
+        noted[shard] = max(generation, noted.get(shard, 0))
+    return {shard: g for shard, g in noted.items() if g > base.marked.get(shard, 0)}
 
 
 def _settle(

@@ -55,9 +55,9 @@ def folded_into(dataset: lance.LanceDataset) -> dict[UUID, int]:
         text = (field.metadata or {}).get(NOTE.encode())
         if text is not None:
             _take_in(found, _parsed(text, f"{dataset.uri}: the note of column {field.name!r}"))
-    for key, told in dataset.config().items():
+    for key, note in dataset.config().items():
         if key.startswith(ANNOUNCED):
-            _take_in(found, _announced(dataset, told, f"{dataset.uri}: its config {key!r}"))
+            _take_in(found, _announced(dataset, note, f"{dataset.uri}: its config {key!r}"))
     return found
 
 
@@ -97,8 +97,8 @@ def _parsed(text: bytes | str, what: str) -> dict[UUID, int]:
 def _announced(dataset: lance.LanceDataset, text: str, what: str) -> dict[UUID, int]:
     """The generations of an announcement whose fold is in this version: its file is."""
     try:
-        told = json.loads(text)
-        witness, generations = str(told["witness"]), json.dumps(told["generations"])
+        note = json.loads(text)
+        witness, generations = str(note["witness"]), json.dumps(note["generations"])
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptEntry(f"{what} is damaged: {error!r}") from error
     is_here = any(

@@ -48,7 +48,7 @@ class ResidentKeys:
         self._sessions: ByteCache[FragmentSession] = ByteCache(_SESSIONS_LIMIT, env)
         self._blocks = blocks
 
-    def pays(self, base: LanceBase, lookups: int) -> bool:
+    def is_cheaper(self, base: LanceBase, lookups: int) -> bool:
         """Whether holding the keys beats asking Lance, after so many lookups on this version."""
         rows = base.rows
         if rows * _KEY_BYTES > BASE_KEY_CACHE_BYTES // 2:

@@ -173,7 +173,7 @@ class LanceBase:
         if keys.num_rows == 0:
             return self.empty(wanted)
         self._lookups += 1
-        if self._resident.pays(self, self._lookups):
+        if self._resident.is_cheaper(self, self._lookups):
             return self._resident.lookup(self, keys, wanted)
         parts = [
             self._query(keys.slice(start, LOOKUP_KEYS_MAX), wanted)

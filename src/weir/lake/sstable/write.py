@@ -34,7 +34,7 @@ from weir.format.lance_manifest import (
 from weir.format.schema import FIELD_ID, TOMBSTONE_FIELD, TableSchema
 from weir.lake.api import SsTableInfo
 from weir.lake.lance_errors import lance_errors
-from weir.lake.whole_buffers import unsliced
+from weir.lake.whole_buffers import for_lance
 from weir.store.api import ObjectExists, Store
 from weir.types import Version
 
@@ -183,7 +183,7 @@ def _table(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.Table:
     rows = pa.Table.from_batches(batches)
     if len(batches) > 1 and _is_at_most(_COMBINED_BYTES, batches):
         rows = rows.combine_chunks()
-    return pa.Table.from_arrays(unsliced(rows).columns, schema=target)
+    return pa.Table.from_arrays(for_lance(rows).columns, schema=target)
 
 
 def _is_at_most(limit: int, batches: Sequence[pa.RecordBatch]) -> bool:

@@ -24,11 +24,11 @@ from weir.read.reader import Unit, units_of
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
 from weir.upkeep.compact.jobs import Job
-from weir.upkeep.compact.plan import Waiting, weight
+from weir.upkeep.compact.plan import Waiting, size_of
 from weir.upkeep.tasks import Task
 
 SLICE_ROWS: Final = 8_000_000
-"""Keys a task on an executor holds at most, whatever the rows weigh: 400 MB of numbers that lie far
+"""Keys a task on an executor holds at most, whatever the rows hold: 400 MB of numbers that lie far
 apart. Tasks of 4 million rows, of 16 million in all, took 290 to 430 MB (close together)."""
 WHOLE_BYTES: Final = 128 << 20
 """Input up to so many bytes is folded in memory on the local engine."""
@@ -185,7 +185,7 @@ def _pieces(
 def _unit_weight(unit: Unit, one: Waiting) -> tuple[int, int]:
     """Rows and bytes of a unit, as far as the manifest or a look at the log told."""
     if unit.sstable is not None:
-        return weight(next(t for t in one.manifest.sstables if t.path == unit.sstable))
+        return size_of(next(t for t in one.manifest.sstables if t.path == unit.sstable))
     assert one.tail is not None
     share = (unit.through - unit.after) / (one.cut.wal_through - one.cut.replay_after)
     return int(one.tail.rows * share), int(one.tail.nbytes * share)

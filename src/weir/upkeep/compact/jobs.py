@@ -72,11 +72,11 @@ class Job:
 
     def progress(self) -> str:
         """For the properties of the commit."""
-        told = {
+        record = {
             "generations": {str(shard): number for shard, number in self.marks.items()},
             "wal": {str(shard): fold.through for shard, fold in self.wal.items()},
         }
-        return codec.dumps(told).decode()
+        return codec.dumps(record).decode()
 
     def to_record(self) -> dict[str, Any]:
         """As JSON-ready values."""

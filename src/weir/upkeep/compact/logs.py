@@ -59,7 +59,7 @@ def last_with_rows(site: ShardSite, manifest: ShardManifest, through: int) -> Wa
     return None
 
 
-def weigh(core: Core, site: ShardSite, after: int, last: WalEntry) -> tuple[int, int]:
+def estimate_size(core: Core, site: ShardSite, after: int, last: WalEntry) -> tuple[int, int]:
     """About how many rows and bytes the entries from `after` to `last` hold, rather too many.
 
     The largest of a few entries stands for all: work is cut by it, and memory must do.

@@ -21,7 +21,7 @@ from weir.records.cut import ShardCut
 from weir.routing.core import CONCURRENCY, Core
 from weir.types import Position
 from weir.upkeep.compact.jobs import Job, WalFold
-from weir.upkeep.compact.logs import last_with_rows, weigh
+from weir.upkeep.compact.logs import estimate_size, last_with_rows
 
 _ROW_BYTES: Final = 100
 """A guess at the size of a row, for SSTables of others, which do not tell theirs."""
@@ -98,7 +98,7 @@ def _log_of(core: Core, manifest: ShardManifest) -> Tail | None:
         return Tail(WalFold(manifest.writer_epoch, after, through, current, 0), 0, 0)
     generation = max(current, last.generation or current)
     fold = WalFold(manifest.writer_epoch, after, through, generation, int(last.position))
-    return Tail(fold, *weigh(core, site, after, last))
+    return Tail(fold, *estimate_size(core, site, after, last))
 
 
 def log_of(core: Core, manifest: ShardManifest) -> tuple[ShardSite, int]:
@@ -115,19 +115,19 @@ def _waiting(manifest: ShardManifest, tail: Tail | None, folded: int) -> Waiting
     fresh = [table for table in manifest.sstables if table.generation > folded]
     through = manifest.replay_after if tail is None else Position(tail.fold.through)
     cut = replace(ShardCut.of(manifest, through), sstables=tuple(fresh))
-    weights = [weight(table) for table in fresh]
+    sizes = [size_of(table) for table in fresh]
     if tail is not None:
-        weights.append((tail.rows, tail.nbytes))
+        sizes.append((tail.rows, tail.nbytes))
     return Waiting(
         manifest,
         cut,
-        sum(rows for rows, _ in weights),
-        sum(nbytes for _, nbytes in weights),
+        sum(rows for rows, _ in sizes),
+        sum(nbytes for _, nbytes in sizes),
         tail,
     )
 
 
-def weight(table: SsTable) -> tuple[int, int]:
+def size_of(table: SsTable) -> tuple[int, int]:
     """Rows and bytes of an SSTable, as far as its manifest tells."""
     rows = table.physical_rows or 0
     return rows, table.in_memory_bytes or rows * _ROW_BYTES

@@ -22,7 +22,7 @@ from weir.durations import Duration, seconds
 from weir.errors import CommitConflict, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
-from weir.lake.base.fold import ROWS_PER_FILE, Changes, Claim, together
+from weir.lake.base.fold import ROWS_PER_FILE, Changes, Claim, combine
 from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.site import ShardSite
@@ -176,7 +176,7 @@ class _Run:
             tell = renewal.telling(self.progress)
             results = self.runner.run(self.core, tasks, tell)
             self.core.env.failpoint("compact.written")
-            changes = together(Changes.from_json(result["changes"]) for result in results)
+            changes = combine(Changes.from_json(result["changes"]) for result in results)
             version = self._commit(job, claim, changes, tell)
         except (MissingEntry, SnapshotExpired) as gone:
             latest = jobs.latest()
@@ -216,7 +216,7 @@ class _Run:
             base = self.lake.open_base(version)
             tasks = hide_tasks(job, base, fragments, self.runner.slots)
             results = self.runner.run(self.core, tasks, tell)
-            return together(Changes.from_json(result["changes"]) for result in results)
+            return combine(Changes.from_json(result["changes"]) for result in results)
 
         version = self.lake.commit_fold(
             changes,

@@ -81,7 +81,7 @@ def fold_streamed(core: Core, task: Task) -> Result:
     changes, written, deleted = _write_live(reader, noted(), cluster=task["cluster"])
     keys = pa.Table.from_batches(parts, schema.key_schema)
     hidden = fold.delete_keys(_base(reader), keys, core.env, known=seen)
-    return _result(fold.together([changes, hidden]), written, deleted)
+    return _result(fold.combine([changes, hidden]), written, deleted)
 
 
 def write_rows(core: Core, task: Task) -> Result:
@@ -179,7 +179,7 @@ def hide_keys(base: LanceBase, task: Task, keys: Callable[[], Iterable[pa.Array]
     fragments = [int(fragment) for fragment in task["fragments"]]
     if int(task["rows"]) <= keys_max:
         wanted = KeySet.of(keys(), dtype, int(task["rows"]))
-        return fold.together(
+        return fold.combine(
             fold.delete_keys_in_fragment(base, fragment, wanted) for fragment in fragments
         )
     found: list[fold.Offsets] = []

@@ -157,9 +157,9 @@ def target_of(core: Core) -> Target:
             # The floors tell of a move of the log since this handle last looked (S-3).
             floors = core.tails.manifests(core.beside(shard)).floors.load()
             if floors.store:
-                found, told = core.wal_stores.former(shard)
+                found, problems = core.wal_stores.former(shard)
                 former[shard] = [left for left in found if _is_own(left, notes)]
-                notes += told
+                notes += problems
             site = core.site(shard, floors)
             sites.append(site if _is_own(site, notes) else core.beside(shard))
         except (WalStoreMismatch, StoreError) as error:

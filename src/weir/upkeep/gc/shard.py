@@ -32,7 +32,7 @@ from weir.log.site import ShardSite
 from weir.shard.tokens import Tokens
 from weir.store.api import ObjectMissing
 from weir.types import Position, Version
-from weir.upkeep.gc import heads
+from weir.upkeep.gc import contents
 from weir.upkeep.gc.pins import Pins
 from weir.upkeep.gc.plan import (
     Ages,
@@ -129,7 +129,7 @@ def collect_shard(site: ShardSite, job: Job) -> None:
         _delete_wal(place, job, replace(state, wal=left))
     if listing.wal is not None:
         _delete_wal(site, job, replace(state, wal=listing.wal))
-    state = replace(state, native=heads.is_native(site, state, job.ages))
+    state = replace(state, native=contents.is_native(site, state, job.ages))
     _delete_rest(site, job, listing, state, plan_shard(state, job.ages))
 
 
@@ -291,7 +291,7 @@ def _raise_floors(
         # P-2: while an entry of a zombie cannot be among them. Once the floor has passed, it can.
         for site, positions in logs:
             passed = positions[(positions > floors.wal) & (positions <= highest)]
-            heads.record_tokens(site, passed.tolist())
+            contents.record_tokens(site, passed.tolist())
         job.env.failpoint("gc.tokens")
         manifests.floors.raise_to("wal", highest)
         manifests.floors.trim("wal")
@@ -306,7 +306,7 @@ def _logs(site: ShardSite, listing: Listing) -> list[tuple[ShardSite, npt.NDArra
 
 def _delete_wal(site: ShardSite, job: Job, state: ShardState) -> None:
     """Delete from one log: the shard's own, or what it left where it was before."""
-    state = replace(state, runs=heads.epoch_runs(site, state, job.ages))
+    state = replace(state, runs=contents.epoch_runs(site, state, job.ages))
     plan = plan_shard(state, job.ages)
     _count(job, "wal", len(state.wal), int(state.wal.sizes.sum()), plan.wal_kept)
     if not len(plan.wal):

@@ -84,7 +84,7 @@ def test_pieces_on_executors_equal_the_fold_in_one_process(make_lake: MakeLake) 
     parts = [fold.delete_keys_in_fragment(base, i, keys) for i, _ in base.fragments()]
     parts.append(fold.write_rows(base, upserts.to_batches(max_chunksize=1), rows_per_file=1))
     # What a task hands back travels as text.
-    changes = fold.Changes.from_json(fold.together(parts).to_json())
+    changes = fold.Changes.from_json(fold.combine(parts).to_json())
     assert [len(changes.updated), list(changes.removed), len(changes.added)] == [1, [2], 2]
     lake.commit_fold(changes, claim=mine, planned_at=base.version, fold_id="f", properties={})
     assert content(lake) == content(other)
@@ -157,7 +157,7 @@ def test_composite_keys(make_lake: MakeLake) -> None:
             keys = fold.key_set(base, upserts)
             parts = [fold.delete_keys_in_fragment(base, 0, keys), fold.write_rows(base, upserts)]
             lake.commit_fold(
-                fold.together(parts),
+                fold.combine(parts),
                 claim=mine,
                 planned_at=base.version,
                 fold_id="f",
@@ -246,7 +246,7 @@ def test_commits_of_others_between_plan_and_commit(make_lake: MakeLake) -> None:
         asked.append(list(fragments))
         newer = lake.open_base(version)
         keys = fold.key_set(newer, table({2: None}))
-        return fold.together(fold.delete_keys_in_fragment(newer, f, keys) for f in fragments)
+        return fold.combine(fold.delete_keys_in_fragment(newer, f, keys) for f in fragments)
 
     def commit(planned: LanceBase, changes: fold.Changes, fold_id: str, **how: Any) -> None:
         lake.commit_fold(
@@ -316,7 +316,7 @@ def test_folding_into_a_shallow_clone(make_lake: MakeLake, tmp_path: Any) -> Non
     keys = fold.key_set(base, pa.table({"id": [4, 5]}))
     parts = [fold.delete_keys_in_fragment(base, i, keys) for i, _ in base.fragments()]
     clone.commit_fold(
-        fold.together(parts), claim=mine, planned_at=base.version, fold_id="f", properties={}
+        fold.combine(parts), claim=mine, planned_at=base.version, fold_id="f", properties={}
     )
     assert content(clone) == [(1, "A"), (6, "f"), (8, "H")]
     assert content(lake) == parent

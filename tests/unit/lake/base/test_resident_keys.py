@@ -60,12 +60,12 @@ def test_with_an_index_keys_are_held_only_when_asked_often(
     lake = make_lake(rows=OLD)
     lance.dataset(lake.uri).create_scalar_index("id", "BTREE")
     base = lake.open_base()
-    asked = [base._resident.pays(base, lookups) for lookups in (1, 2, 3, 4)]
+    asked = [base._resident.is_cheaper(base, lookups) for lookups in (1, 2, 3, 4)]
     assert asked == [False, False, True, True]
     for _ in range(5):
         assert get(lake, 4) == [(4, "e")]
     monkeypatch.setattr(resident, "BASE_KEY_CACHE_BYTES", 12 * 16)
-    assert not base._resident.pays(base, 1000)
+    assert not base._resident.is_cheaper(base, 1000)
 
 
 @pytest.mark.parametrize("key", [("v",), ("v", "id")])

@@ -18,7 +18,7 @@ from weir.config import WriterConfig
 from weir.env import SYSTEM
 from weir.errors import MissingEntry
 from weir.format import paths
-from weir.read.glance import glance
+from weir.read.fast_snapshot import fast_snapshot
 from weir.read.scan import Scan
 from weir.store.memory import MemoryStore
 from weir.types import Position
@@ -66,15 +66,15 @@ class Warm:
             self.writer.close()
 
 
-def test_l1_an_entry_behind_the_known_tip_is_seen_at_a_glance():
+def test_l1_an_entry_behind_the_known_tip_is_seen_by_a_fast_snapshot():
     warm = Warm()
-    seen = glance(warm.core, list)
+    seen = fast_snapshot(warm.core, list)
     assert seen is not None
     assert [one.tip for one in seen[1]] == [4]  # the fence of the open, and three puts
     assert warm.then(lambda: None) == [0, 1, 2]
 
 
-def test_l1_many_entries_behind_the_known_tip_are_seen_at_a_glance():
+def test_l1_many_entries_behind_the_known_tip_are_seen_by_a_fast_snapshot():
     warm = Warm()
     put(warm.writer, *range(3, 60))
     assert warm.then(lambda: None) == list(range(60))
@@ -103,7 +103,7 @@ def test_l1_a_collected_end_of_the_log_is_not_taken_for_its_tip():
     assert known is not None
     newer = paths.manifest_path(known.shard_id, known.version + 1)
     assert warm.store.head(newer) is None, "the story needs it gone"
-    assert glance(warm.core, list) is None
+    assert fast_snapshot(warm.core, list) is None
     assert warm.then(lambda: None) == list(range(8))
 
 
@@ -120,7 +120,7 @@ def test_l5_a_fold_after_round_one_is_noticed():
     assert warm.then(go_on) == [0, 1, 2, 3]
 
 
-def test_l1_a_hole_is_an_error_at_a_glance_too():
+def test_l1_a_hole_is_an_error_of_a_fast_snapshot_too():
     warm = Warm()
     put(warm.writer, 3)
     warm.store.delete([paths.wal_path(warm.core.shard_ids()[0], Position(4))])
@@ -137,18 +137,18 @@ def test_l1_a_hole_is_an_error_at_a_glance_too():
         ("store", 1),  # S-3: the log is elsewhere now
     ],
 )
-def test_l1_a_floor_that_passed_what_is_known_is_no_glance(kind, number):
+def test_l1_a_floor_that_passed_what_is_known_refuses_a_fast_snapshot(kind, number):
     warm = Warm()
-    assert glance(warm.core, list) is not None
+    assert fast_snapshot(warm.core, list) is not None
     warm.core.tails.manifests(site_on(warm.store)).floors.raise_to(kind, number)
-    assert glance(warm.core, list) is None
+    assert fast_snapshot(warm.core, list) is None
 
 
-def test_l2_a_newer_manifest_is_no_glance():
+def test_l2_a_newer_manifest_refuses_a_fast_snapshot():
     """It may seal the shard, whose rows are then older than its heirs'."""
     warm = Warm()
     warm.writer.flush()
-    assert glance(warm.core, list) is None
+    assert fast_snapshot(warm.core, list) is None
     assert warm.then(lambda: None) == [0, 1, 2]
 
 

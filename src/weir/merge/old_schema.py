@@ -20,7 +20,7 @@ from weir.lake.filters import filter_columns, filter_rows
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
-def seen_as(base: Base, schema: TableSchema) -> Base | OlderBase:
+def under_schema(base: Base, schema: TableSchema) -> Base | OldSchemaBase:
     """`base`, with the columns of `schema` if those are not the ones it has."""
     now = base.schema
     if now is schema or now.arrow.equals(schema.arrow, check_metadata=True):
@@ -28,7 +28,7 @@ def seen_as(base: Base, schema: TableSchema) -> Base | OlderBase:
     names = set(now.arrow.names)
     if all(f.name in names and _is_same(now.arrow.field(f.name), f) for f in schema.arrow):
         return base  # columns were added, or moved
-    return OlderBase(base, schema)
+    return OldSchemaBase(base, schema)
 
 
 def _is_same(column: pa.Field, wanted: pa.Field) -> bool:
@@ -36,7 +36,7 @@ def _is_same(column: pa.Field, wanted: pa.Field) -> bool:
     return bool(same_id and column.type == wanted.type and is_same_column(wanted, column))
 
 
-class OlderBase:
+class OldSchemaBase:
     """One version of the base under the columns of an older schema: what merges ask of it."""
 
     def __init__(self, base: Base, schema: TableSchema) -> None:

@@ -62,7 +62,7 @@ class _Known:
     tip: Position
 
 
-def glance(core: Core, choose: Choice) -> tuple[int, list[Seen]] | None:
+def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[Seen]] | None:
     """The version of the base and the chosen shards as they are now; None: look carefully."""
     ids, version = core.tails.shards, core.tails.base_version
     if ids is None or version is None:
