@@ -936,9 +936,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a repeated record of several shards is somebody else's",
-        "src/weir/records/checkpoints.py",
-        "            if standing.seq == seq and _dumps(standing) == _dumps(following):\n",
-        "            if standing == following:\n",
+        "src/weir/records/chain.py",
+        "            if not self._holds(path, data):\n                raise\n",
+        "            raise\n",
         tests("tests/regress/test_reshard_resumed_beside_a_claim.py"),
         "F-9",
     ),
@@ -1065,8 +1065,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a clone does not carry the tokens of flushed batches",
         "src/weir/upkeep/clone.py",
-        "    Tokens(site).carry(merged(dict(pin.tokens), by_folder(log_.tokens)))\n",
-        "    Tokens(site).carry(by_folder(log_.tokens))\n",
+        "    Tokens(copy.site()).carry(merged(dict(pin.tokens), by_folder(log_.tokens)))\n",
+        "    Tokens(copy.site()).carry(by_folder(log_.tokens))\n",
         soak(400, "tokens"),
         "P-6",
     ),

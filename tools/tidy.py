@@ -11,7 +11,8 @@ from pathlib import Path
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"types", "errors", "config", "env", "durations", "colors"}),
-    frozenset({"store", "format"}),
+    frozenset({"format"}),
+    frozenset({"store"}),
     frozenset({"records", "keys"}),
     frozenset({"log", "lake"}),
     frozenset({"merge"}),
@@ -141,6 +142,22 @@ def check_leftovers(text: str) -> Iterator[tuple[int, str]]:
             yield number, f"leftover {found.group()}: do it or write an issue"
 
 
+NAMES_IN = "weir.format.paths"
+OBJECT_NAME = re.compile(r"(?:^|/)(?:_weir|_mem_wal|_versions)(?:/|$)")
+
+
+def check_names(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Names of stored objects that are built outside the one module that builds and parses them."""
+    if module == NAMES_IN:
+        return
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found = OBJECT_NAME.search(node.value)
+            if found and id(node) not in texts:
+                yield node.lineno, f"names {found.group()!r}: build it in {NAMES_IN}"
+
+
 def check_source(module: str, text: str) -> list[tuple[int, str]]:
     """All findings in one module, as line and message."""
     try:
@@ -148,6 +165,7 @@ def check_source(module: str, text: str) -> list[tuple[int, str]]:
     except SyntaxError as error:
         return [(error.lineno or 1, f"does not parse: {error.msg}")]
     found = [*check_imports(module, tree), *check_lengths(text, tree), *check_leftovers(text)]
+    found += check_names(module, tree)
     # `from weir.store import a, b` is one finding.
     return sorted(set(found))
 

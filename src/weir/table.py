@@ -32,7 +32,7 @@ from weir.upkeep.gc.report import GcReport, Kind, Veto
 from weir.upkeep.gc.report import Progress as GcProgress
 from weir.upkeep.gc.tasks import WORKERS
 from weir.upkeep.move_wal import WalMoveReport, move_wal
-from weir.upkeep.parents import release_clone
+from weir.upkeep.parents import discard, release_clone
 from weir.upkeep.reshard import ReshardReport, reshard
 from weir.upkeep.restore import RestoreReport, restore
 from weir.upkeep.tasks import Progress, Runner
@@ -283,6 +283,10 @@ class Table:
         Raises `InvalidInput` when it holds nothing here, or is there and shares files.
         """
         return release_clone(self.core, uri)
+
+    def discard_clone(self, uri: str) -> None:
+        """Remove a clone that was not finished, what it holds here first; none in use (C-3)."""
+        discard(uri, self.core.storage_options, env=self.core.env)
 
     def compact(
         self,

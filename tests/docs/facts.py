@@ -135,6 +135,7 @@ ENCODERS = {
     "records/lineage.py",
     "records/resharding.py",
     "records/table.py",
+    "records/wal_places.py",
     "shard/tokens.py",
     "upkeep/compact/jobs.py",
     "upkeep/gc/pins.py",

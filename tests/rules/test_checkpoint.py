@@ -8,8 +8,7 @@ import pytest
 import weir
 from simulator.steps import watched
 from tests.support.dying import die_at_every_write
-from tests.support.moments import SteppedClock, again, at_time, expect, make, put, rows
-from weir.env import Env
+from tests.support.moments import again, at_time, expect, make, put, rows
 from weir.errors import CheckpointNotFound, InvalidInput, WalOnlyMode
 from weir.log.floors import Floors
 from weir.records.checkpoints import Checkpoints
@@ -358,24 +357,9 @@ def test_k5_an_expired_checkpoint_holds_until_collection_removed_it(tmp_path):
     assert rows(table, checkpoint=made) == expect((A, "a"))
     late = at_time(table, now)
     collect_all(late)
-    checkpoints.sweep(late.core)
     with pytest.raises(CheckpointNotFound):
         checkpoints.find(table.core, made.id)
     assert table.core.lake.protected_versions() == {}
-
-
-def test_k5_an_idle_holder_writes_twice_per_lifetime(tmp_path):
-    clock = SteppedClock()
-    table = make(tmp_path / "t", 1, env=Env(clock=clock))
-    now = [clock.time]
-    clocked = at_time(table, now)
-    holder = checkpoints.Holder(clocked.core, clocked.checkpoint(ttl=100), 100)
-    for _ in range(1000):
-        clock.time += 1
-        now[0] += 1
-        holder.keep()
-    assert holder.refreshes == 20  # ceil(2 * 1000 / 100)
-    assert checkpoints.find(table.core, holder.checkpoint.id).expires > now[0]
 
 
 @pytest.mark.parametrize("first", ["refresh", "expire"])
@@ -530,7 +514,6 @@ def test_a_crash_after_every_write_of_a_checkpoint_leaves_nothing_immortal(tmp_p
         now[0] += 90_000
         late = at_time(again(table), now)
         collect_all(late)
-        checkpoints.sweep(late.core)
         assert Checkpoints(table.core.store).all(pending=True) == [], n
         assert table.core.lake.protected_versions() == {}, n
         assert finished or n < 60

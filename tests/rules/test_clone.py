@@ -16,9 +16,9 @@ from tests.support.moments import SCHEMA, again, at_time, expect, make, put, row
 from weir.errors import CorruptEntry, InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.wal_entry import decode_entry, encode_fence
-from weir.log.wal_store import latest_record
 from weir.records.checkpoints import Checkpoints
 from weir.records.lineage import read_lineage
+from weir.records.wal_places import latest_record
 from weir.store.open import open_store
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import clone as clones
@@ -203,7 +203,7 @@ def test_c3_discard_removes_pins_first_and_objects_second(tmp_path):
 
     with pytest.raises(Stop):
         clones.clone(watched(table.core, ("clone", "checkpoint"), stop), target, made)
-    clones.discard(target)
+    table.discard_clone(target)
     clones.discard(target)
     assert [c.id for c in table.checkpoints()] == [made.id]
     assert list(open_store(target).list("")) == []
@@ -344,13 +344,10 @@ def gap_of(table, through_rows: int, scope: str):
 
 def rewrite(table, made, **changes):
     """The same checkpoint with another scope in its record, as an earlier release wrote it."""
-    from weir.records import checkpoints as module
-
     changed = replace(made, **changes)
     path = paths.chain_path(paths.checkpoint_chain(made.id), 1)
     table.core.store.delete([path])
-    body = module._dumps(replace(changed, confirmed=False))
-    table.core.store.put_if_absent(path, body)
+    Checkpoints(table.core.store).announce(changed, pending_until=0.0)
     return Checkpoints(table.core.store).load(made.id)
 
 

@@ -11,8 +11,8 @@ from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import InvalidInput, WalStoreMismatch
-from weir.log.wal_store import latest_record
 from weir.records.table import TableRecords
+from weir.records.wal_places import latest_record
 from weir.upkeep.move_wal import move_wal
 
 A, B, C = range(10), range(5, 20), range(15, 30)

@@ -43,11 +43,18 @@ def test_imports_down_the_layers_pass(module: str, line: str) -> None:
     assert messages(module, line) == ""
 
 
+def test_names_of_objects_are_built_in_one_module() -> None:
+    assert "_weir/" in messages("weir.spark.staging", 'folder = f"_weir/staging/{job}"')
+    assert "_mem_wal" in messages("weir.log.tip", 'SHARDS = "_mem_wal"')
+    assert messages("weir.format.paths", 'SHARDS = "_mem_wal"') == ""
+    assert messages("weir.log.tip", '"""Reads `_mem_wal/`."""\nRECORD = "__weir_row"') == ""
+
+
 @pytest.mark.parametrize(
     ("module", "line", "message"),
     [
         ("weir.errors", "from weir.store.api import Store", "direction"),
-        ("weir.store.api", "from weir.format import paths", "direction"),
+        ("weir.format.keys", "from weir.store.api import Store", "direction"),
         ("weir.format.paths", "import weir.store", "direction"),
         ("weir.log.tailer", "from weir import lake", "direction"),
         ("weir.lake.datasets", "from weir.log.fence import claim", "direction"),

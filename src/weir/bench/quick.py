@@ -16,6 +16,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 import weir
+from weir.format import paths
 from weir.store.api import Store
 from weir.store.open import open_store
 
@@ -94,10 +95,10 @@ def _floor(store: Store, seconds: float) -> list[Line]:
         writer.write_batch(_batch(0, 1))
     body = sink.getvalue().to_pybytes()
     numbers = itertools.count()
-    first = "_weir/bench/0"
+    first = paths.bench_path(0)
 
     def put() -> None:
-        store.put_if_absent(f"_weir/bench/{next(numbers)}", body)
+        store.put_if_absent(paths.bench_path(next(numbers)), body)
 
     return [
         _measure("floor: bare put-if-absent", put, seconds, 1),

@@ -97,10 +97,6 @@ class Orders:
             }
         )
 
-    def taste(self, customer: int) -> list[float]:
-        """The vector around which the orders of a customer lie."""
-        return [float(x) for x in self._tastes[customer]]
-
     def _pick(self, touched: set[int]) -> int | None:
         for _ in range(4):
             if not self._living:

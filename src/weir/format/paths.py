@@ -22,9 +22,14 @@ WEIR: Final = "_weir"
 CHECKPOINTS: Final = "_weir/checkpoints"
 CONSUMERS: Final = "_weir/consumers"
 APPS: Final = "_weir/apps"
+CLOCK: Final = "_weir/clock"
+PROBE: Final = "_weir/probe"
+STAGING: Final = "_weir/staging"
+VERSIONS: Final = "_versions"
+"""Lance's own: the versions of the base."""
 TABLE_FOLDERS: Final = (
     SHARDS,
-    "_versions",
+    VERSIONS,
     "data",
     "_deletions",
     "_indices",
@@ -165,6 +170,31 @@ def sstable_dir(shard: UUID, name: str) -> str:
         return f"{SHARDS}/{shard}/{sstable_folder(name)}"
     except ValueError as error:
         raise InvalidInput(f"shard {shard}: {error}") from None
+
+
+def clock_path(id_: UUID) -> str:
+    """An object that is written to be stamped by the store's clock, and deleted at once."""
+    return f"{CLOCK}/{id_}"
+
+
+def probe_dir(id_: UUID) -> str:
+    """The folder of one probe of the store."""
+    return f"{PROBE}/{id_}"
+
+
+def bench_path(n: int) -> str:
+    """One object of a benchmark of the bare store, in a table made for it."""
+    return f"{WEIR}/bench/{n}"
+
+
+def staged_path(job: str, name: str) -> str:
+    """A file on its way from a task to the driver of a job."""
+    return f"{STAGING}/{job}/{name}.arrow"
+
+
+def base_version_path(name: str) -> str:
+    """Where Lance keeps a version of the base, by the name that `lance_file` gives it."""
+    return f"{VERSIONS}/{name}"
 
 
 def table_chain() -> str:

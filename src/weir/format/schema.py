@@ -67,14 +67,6 @@ class TableSchema:
         """Columns without a mark: made by another program, and not yet written to by weir."""
         return [f.name for f in self.arrow if not (f.metadata and COLUMN_MARK in f.metadata)]
 
-    @cached_property
-    def tombstone_id(self) -> int:
-        """The field id of `_tombstone` in an SSTable, as pylance gives it.
-
-        It follows the columns there are now; `max_field_id` also counts dropped ones.
-        """
-        return 1 + max((number for field in self.arrow for number in _ids(field)), default=-1)
-
 
 def table_schema(
     arrow_with_ids: pa.Schema, primary_key: Iterable[str], max_field_id: int

@@ -78,9 +78,9 @@ class PylanceLake:
         return LanceBase(dataset, lambda: self._manifest(dataset.version), self._resident)
 
     def _manifest(self, version: int) -> BaseManifest:
-        inverted = f"_versions/{version_name(Version(version))}"
+        inverted = paths.base_version_path(version_name(Version(version)))
         # Tables made by old releases of Lance have plain names.
-        for path in (inverted, f"_versions/{version}.manifest"):
+        for path in (inverted, paths.base_version_path(f"{version}.manifest")):
             try:
                 return parse_base_manifest(self.store.get(path).data, path=path)
             except ObjectMissing:
@@ -254,35 +254,6 @@ class PylanceLake:
             folded=folded or {},
             hide=hide,
         )
-
-    def fold_local(
-        self,
-        upserts: pa.Table,
-        deletes: pa.Table,
-        *,
-        claim: fold.Claim,
-        fold_id: str,
-        marks: Mapping[UUID, int],
-        properties: Mapping[str, str],
-        base: LanceBase | None = None,
-    ) -> int:
-        """Fold in this process: one base commit, then the marks; the version of the commit.
-
-        `base` is the version planned on (else the latest). The keys of both tables together are
-        distinct.
-        """
-        planned = base or self.open_base()
-        changes = fold.fold_rows(planned, upserts, deletes, self._env)
-        version = self.commit_fold(
-            changes,
-            claim=claim,
-            planned_at=planned.version,
-            fold_id=fold_id,
-            properties=properties,
-            folded=marks,
-        )
-        self.mark_compacted(marks)
-        return version
 
     def mark_compacted(self, marks: Mapping[UUID, int]) -> int | None:
         """Tell native readers which generations are in the base; None when they know already."""

@@ -40,9 +40,7 @@ class FloorValues:
 
     def highest_used(self, manifest: ShardManifest | None) -> int:
         """The highest position that the manifest or any mark says was used (F-2)."""
-        if manifest is None:
-            return max(self.wal, self.used)
-        return max(self.wal, self.used, manifest.last_seen, manifest.replay_after)
+        return max(self.wal, self.used, 0 if manifest is None else manifest.last_seen)
 
     def is_closed(self, manifest: ShardManifest) -> bool:
         """True when no row can be in the log beyond R: losing the log loses nothing (S-2).

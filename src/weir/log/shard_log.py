@@ -23,7 +23,8 @@ from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.site import HasSite, ShardSite, Stretch
 from weir.log.tip import find_tip
-from weir.log.wal_store import WalStores, latest_record
+from weir.log.wal_store import WalStores
+from weir.records.wal_places import latest_record
 from weir.types import Position
 
 TIP_ATTEMPTS: Final = 16
@@ -73,6 +74,10 @@ class ShardLog:
     def state(self) -> tuple[ShardManifest | None, FloorValues]:
         """The latest manifest and the floors right after it. Two requests when nothing changed."""
         return self.manifests.latest_with_floors()
+
+    def latest(self) -> ShardManifest | None:
+        """The latest manifest, or None for a shard that has none. Costs what `state` costs."""
+        return self.manifests.latest()
 
     def floors(self) -> FloorValues:
         """All floors. One listing."""

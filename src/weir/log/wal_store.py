@@ -1,7 +1,7 @@
 """Which store holds a shard's log: beside the data, or a second one known by its id.
 
-A chain per shard, `_weir/shards/{shard}/wal_store`, says where the log is; no record means beside
-the data. The store itself holds the id it is known by, so that a wrong or empty one is recognised.
+A chain per shard says where the log is (`records/wal_places.py`). The store itself holds the id it
+is known by, so that a wrong or empty one is recognised.
 
 Keeps
   S-1  identity is checked, not presence: the id in the store must be the id in the record
@@ -16,15 +16,12 @@ anyway learns of a move for free; it is raised before the first entry in the new
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from weir.config import FENCE_TTL
 from weir.env import Env
 from weir.errors import (
     CommitConflict,
-    CorruptEntry,
     InvalidInput,
     StoreError,
     WalStoreMismatch,
@@ -33,49 +30,15 @@ from weir.format import paths
 from weir.log.floors import Floors, FloorValues
 from weir.log.site import ShardSite, Stretch
 from weir.records import codec
-from weir.records.chain import Chain
+from weir.records.wal_places import WalRecord, all_records, append_record, latest_record
 from weir.store.api import ObjectExists, ObjectMissing, Store
-from weir.store.open import recorded
 from weir.types import Epoch
 
 SETTLE_ATTEMPTS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class WalRecord:
-    """Where a shard's log is, as the chain tells it."""
-
-    seq: int = 0
-    """Number of the latest record; 0: none, the log is beside the data."""
-    uri: str | None = None
-    store_id: str | None = None
-    """None: beside the data."""
-    prepared_by: Epoch | None = None
-    """The epoch that prepared a move and has not confirmed it; the values above still hold."""
-    after: int = 0
-    """Entries at or below this position are where the log was before."""
-
-
 class WalMoved(CommitConflict):
     """The log was moved to another store while the shard was being opened; open it again."""
-
-
-def latest_record(store: Store, shard: UUID) -> WalRecord:
-    """Where the log is now. One list, and one get when it was ever moved."""
-    found = Chain(store, paths.wal_store_chain(shard)).latest()
-    if found is None:
-        return WalRecord()
-    path = paths.chain_path(paths.wal_store_chain(shard), found.seq)
-    return _decode(found.seq, codec.loads(found.data, path), path)
-
-
-def known_ids(store: Store, shard: UUID) -> set[str]:
-    """Every store id this shard ever recorded, prepared ones too."""
-    ids: set[str] = set()
-    for record in Chain(store, paths.wal_store_chain(shard)).all():
-        raw = codec.loads(record.data, f"record {record.seq} of {paths.wal_store_chain(shard)}")
-        ids.update(str(raw[key]) for key in ("store_id", "next_id") if raw.get(key) is not None)
-    return ids
 
 
 def read_store_id(wal: Store, shard: UUID) -> str | None:
@@ -266,12 +229,10 @@ class WalStores:
         if seq >= known.seq and places:
             return places
         places = [WalRecord()]
-        for found in Chain(self.store, paths.wal_store_chain(shard)).all():
-            path = paths.chain_path(paths.wal_store_chain(shard), found.seq)
-            record = _decode(found.seq, codec.loads(found.data, path), path)
-            seq = found.seq
+        for record in all_records(self.store, shard):
+            seq = record.seq
             # A prepared move has not happened, and a refused one leaves the log where it was.
-            if record.prepared_by is None and record.store_id != places[-1].store_id:
+            if not record.prepared and record.store_id != places[-1].store_id:
                 places.append(record)
         with self._lock:
             self._histories[shard] = (seq, places)
@@ -334,54 +295,16 @@ def settle(site: ShardSite, epoch: Epoch, floors: FloorValues) -> None:
     A move that an older epoch prepared and did not confirm is refused for good. Raises `WalMoved`
     when one was confirmed. One list.
     """
-    chain = Chain(site.store, paths.wal_store_chain(site.shard))
     for _ in range(SETTLE_ATTEMPTS):
         record = latest_record(site.store, site.shard)
         if record.store_id != site.wal_id:
             raise WalMoved(f"{site}: its log was moved to {record.uri or 'the table'}; open again")
-        if record.prepared_by is None or record.prepared_by >= epoch:
+        if not record.prepared or record.epoch >= epoch:
             if record.seq > floors.store:
                 Floors(site).raise_to("store", record.seq)
             return
         try:
-            chain.append(encode(record, epoch, site.env.new_id()), record.seq)
+            append_record(site.store, site.shard, record.confirmed(epoch), site.env.new_id())
         except ObjectExists:
             continue
     raise CommitConflict(f"{site}: its log is moved as fast as it is looked at; open again")
-
-
-def encode(
-    record: WalRecord,
-    epoch: Epoch,
-    nonce: UUID,
-    *,
-    move_to: tuple[str | None, str | None] | None = None,
-) -> bytes:
-    """A record that names where the log is, or with `move_to` one that prepares a move there.
-
-    The nonce keeps the records of two authors apart (F-9).
-    """
-    body: dict[str, Any] = {
-        "uri": record.uri,
-        "store_id": record.store_id,
-        "epoch": epoch,
-        "nonce": nonce.hex,
-        "prepared": move_to is not None,
-        "after": record.after,
-    }
-    if move_to is not None:
-        body |= {"next_uri": move_to[0], "next_id": move_to[1]}
-    return codec.dumps(body)
-
-
-def _decode(seq: int, raw: dict[str, Any], path: str) -> WalRecord:
-    uri, store_id, epoch = raw.get("uri"), raw.get("store_id"), raw.get("epoch")
-    if not isinstance(epoch, int) or (uri is None) != (store_id is None):
-        raise CorruptEntry(f"{path} is not a usable record of a WAL store")
-    after = raw.get("after", 0)
-    if not isinstance(store_id, str | None) or type(after) is not int:
-        raise CorruptEntry(f"{path} is not a usable record of a WAL store")
-    if uri is not None:
-        recorded(uri, path)
-    prepared = Epoch(epoch) if raw.get("prepared") is True else None
-    return WalRecord(seq, uri, store_id, prepared, after)

@@ -103,7 +103,7 @@ class SnapshotReader:
         cut = unit.cut
         if unit.sstable is not None:
             return [self.core.lake.open_sstable(cut.shard, unit.sstable, self.schema)]
-        site = self.core.site_at(cut.shard, cut.wal_through)
+        site = self.core.log(cut.shard).stretch(cut.wal_through).site
         return [
             _TailPiece(self.core.tails, site, cut, after, last, self.schema)
             for after, last in self._within_bytes(unit)
@@ -124,7 +124,7 @@ class SnapshotReader:
     def _tail(self, cut: ShardCut) -> Iterator[Level]:
         if cut.wal_through == cut.replay_after:
             return
-        site = self.core.site_at(cut.shard, cut.wal_through)
+        site = self.core.log(cut.shard).stretch(cut.wal_through).site
         held = self._held_tail(site, cut)
         if held is not None:
             if held.rows:

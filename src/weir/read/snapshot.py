@@ -147,17 +147,17 @@ def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable"
     check_freshness(freshness)
 
     def load(pin: ShardCut) -> ShardCut:
-        site = core.beside(pin.shard)
-        manifest = core.tails.manifests(site).load(Version(pin.manifest_version))
+        log = core.log(pin.shard)
+        manifest = log.manifests.load(Version(pin.manifest_version))
         if manifest is None:
             raise MissingEntry(
-                f"{site}: manifest {pin.manifest_version}, pinned by a checkpoint, is gone; the"
+                f"{log}: manifest {pin.manifest_version}, pinned by a checkpoint, is gone; the"
                 " checkpoint expired or was deleted"
             )
         through = pin.wal_through if freshness == "durable" else manifest.replay_after
         if through > manifest.replay_after:
             # The log may have been moved since this handle last looked (S-3).
-            core.site(pin.shard, core.tails.manifests(site).floors.load())
+            log.site(log.floors())
         return ShardCut.of(manifest, Position(max(through, manifest.replay_after)))
 
     pins = [] if freshness == "base" else list(pinned.shards)
@@ -171,7 +171,7 @@ def _ordered(cuts: list[ShardCut]) -> tuple[ShardCut, ...]:
 
 
 def _cut(core: Core, shard: UUID, *, tail: bool) -> ShardCut | None:
-    manifest, floors = core.tails.latest(core.beside(shard))
+    manifest, floors = core.log(shard).state()
     if manifest is None:
         return None  # a folder without a manifest: a shard somebody is just making
     through = core.log_of(manifest, floors)[1] if tail else manifest.replay_after

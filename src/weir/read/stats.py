@@ -125,7 +125,7 @@ def collect_stats(core: Core) -> TableStats:
 
 
 def _look(core: Core, shard: UUID, now: float, pins: int, wal_uri: str | None) -> ShardStats | None:
-    manifest, floors = core.tails.latest(core.beside(shard))
+    manifest, floors = core.log(shard).state()
     if manifest is None:
         return None
     site, tip = core.log_of(manifest, floors)

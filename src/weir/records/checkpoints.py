@@ -17,14 +17,16 @@ deletion. Record 1 is removed first: who appends to the remains of a chain finds
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 from uuid import UUID
 
-from weir.errors import CheckpointNotFound, CommitConflict, CorruptEntry, InvalidInput
+from weir.errors import CheckpointNotFound, CommitConflict, InvalidInput
 from weir.format import paths
-from weir.records import codec
+from weir.records.chain import RecordChain, RecordCodec
 from weir.records.cut import ShardCut, dump_cut, load_cut
+from weir.records.lifetime import load_lifetime
 from weir.store.api import ObjectExists, Store
 from weir.store.open import recorded
 
@@ -97,7 +99,9 @@ class Checkpoints:
         pending = replace(checkpoint, confirmed=False, expires=pending_until, seq=1)
         # The id is random, so an existing record can only be this one.
         with contextlib.suppress(ObjectExists):
-            self._store.put_if_absent(self._path(checkpoint.id, 1), _dumps(pending))
+            RecordChain(self._store, paths.checkpoint_chain(checkpoint.id), _FIRST).append(
+                pending, 0
+            )
         return pending
 
     def confirm(self, pending: Checkpoint, *, expires: float | None) -> Checkpoint:
@@ -131,9 +135,8 @@ class Checkpoints:
 
     def mark_deleted(self, checkpoint: Checkpoint) -> bool:
         """Append the deletion after the record that was read; False when it has changed (G-2)."""
-        body = codec.dumps({"deleted": True})
         try:
-            self._store.put_if_absent(self._path(checkpoint.id, checkpoint.seq + 1), body)
+            self._chain(checkpoint.id).append(_State(deleted=True), checkpoint.seq)
         except ObjectExists:
             return False
         return True
@@ -157,10 +160,6 @@ class Checkpoints:
         found = [self._read(id_, seqs) for id_, seqs in self._listed().items()]
         alive = [c for c in found if c is not None and (pending or c.confirmed)]
         return sorted(alive, key=lambda c: (c.created, str(c.id)))
-
-    def dead(self) -> list[UUID]:
-        """Checkpoints whose deletion was decided but not carried through: a crash left records."""
-        return [id_ for id_, seqs in self._listed().items() if self._read(id_, seqs) is None]
 
     def find(self, ref: Ref, *, whole: bool = True) -> Checkpoint:
         """The usable checkpoint meant by an id, a name (its newest) or an object.
@@ -194,23 +193,16 @@ class Checkpoints:
 
     def _append(self, following: Checkpoint) -> Checkpoint:
         """Take the next number, then make sure that the chain was not swept away below it (K-5)."""
-        seq = following.seq + 1
-        following = replace(following, seq=seq)
-        path = self._path(following.id, seq)
-        body = _dumps(following, body=False)
         try:
-            self._store.put_if_absent(path, body)
+            seq = self._chain(following.id).append(_state_of(following), following.seq)
         except ObjectExists:
-            standing = self.load(following.id)
-            if standing is None:
+            if self.load(following.id) is None:
                 raise self._gone(following.id) from None
-            if standing.seq == seq and _dumps(standing) == _dumps(following):
-                return standing  # our own, repeated on its way, or one that says the same (F-9)
             raise CommitConflict(f"{self._where(following.id)}: changed meanwhile") from None
         if self._store.head(self._path(following.id, 1)) is None:
-            self._store.delete([path])
+            self._store.delete([self._path(following.id, seq)])
             raise self._gone(following.id)
-        return following
+        return replace(following, seq=seq)
 
     def _listed(self) -> dict[UUID, list[int]]:
         chains: dict[UUID, list[int]] = {}
@@ -232,17 +224,19 @@ class Checkpoints:
         if first is None or last is None:
             # Being erased, or swept meanwhile: a fresh look decides.
             return None if first is None else self.load(id_)
-        head = codec.loads(last, self._path(id_, max(seqs)))
-        if head.get("deleted") is True:
+        state = _STATE.load(last, self._path(id_, max(seqs)))
+        if state.deleted:
             return None
-        body = _loads(first, id_, self._path(id_, 1))
         return replace(
-            body,
-            confirmed=head.get("confirmed") is True,
-            base_only=head.get("base_only") is True,
-            expires=_optional_number(head.get("expires"), self._path(id_, max(seqs))),
+            _FIRST.load(first, self._path(id_, 1)),
+            confirmed=state.confirmed,
+            base_only=state.base_only,
+            expires=state.expires,
             seq=max(seqs),
         )
+
+    def _chain(self, id_: UUID) -> RecordChain[_State]:
+        return RecordChain(self._store, paths.checkpoint_chain(id_), _STATE)
 
     def _path(self, id_: UUID, seq: int) -> str:
         return paths.chain_path(paths.checkpoint_chain(id_), seq)
@@ -273,44 +267,65 @@ def check_name(name: str | None) -> None:
         )
 
 
-def _dumps(c: Checkpoint, *, body: bool = True) -> bytes:
-    record: dict[str, Any] = {"confirmed": c.confirmed, "expires": c.expires}
-    if c.base_only:
-        record["base_only"] = True
-    if body:
-        record |= {
-            "id": str(c.id),
-            "name": c.name,
-            "scope": c.scope,
-            "created": c.created,
-            "base_version": c.base_version,
-            "routing_version": c.routing_version,
-            "owner": c.owner,
-            "shards": {str(pin.shard): dump_cut(pin) for pin in c.shards},
-        }
-    return codec.dumps(record)
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What every record says; the newest counts."""
+
+    confirmed: bool = False
+    expires: float | None = None
+    base_only: bool = False
+    deleted: bool = False
 
 
-def _loads(data: bytes, id_: UUID, path: str) -> Checkpoint:
-    raw = codec.loads(data, path)
-    try:
-        if raw["id"] != str(id_) or raw["scope"] not in ("all", "durable"):
-            raise ValueError("it is not the record of this checkpoint")
-        return Checkpoint(
-            id=id_,
-            name=None if raw["name"] is None else str(raw["name"]),
-            scope=cast("Scope", raw["scope"]),
-            created=float(raw["created"]),
-            base_version=int(raw["base_version"]),
-            routing_version=int(raw["routing_version"]),
-            owner=None if raw["owner"] is None else recorded(raw["owner"], path),
-            shards=tuple(load_cut(UUID(s), pin) for s, pin in raw["shards"].items()),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptEntry(f"{path} is not a usable checkpoint record: {error}") from error
+def _state_of(c: Checkpoint) -> _State:
+    return _State(c.confirmed, c.expires, c.base_only)
 
 
-def _optional_number(value: object, path: str) -> float | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise CorruptEntry(f"{path} is not a usable checkpoint record: it expires at {value!r}")
-    return None if value is None else float(value)
+def _dump_state(state: _State) -> dict[str, Any]:
+    if state.deleted:
+        return {"deleted": True}
+    record: dict[str, Any] = {"confirmed": state.confirmed, "expires": state.expires}
+    return record | ({"base_only": True} if state.base_only else {})
+
+
+def _load_state(raw: Mapping[str, Any], _path: str) -> _State:
+    lifetime = load_lifetime(raw)
+    return _State(
+        confirmed=raw.get("confirmed") is True,
+        expires=lifetime.expires,
+        base_only=raw.get("base_only") is True,
+        deleted=lifetime.deleted,
+    )
+
+
+def _dump_first(c: Checkpoint) -> dict[str, Any]:
+    return _dump_state(_state_of(c)) | {
+        "id": str(c.id),
+        "name": c.name,
+        "scope": c.scope,
+        "created": c.created,
+        "base_version": c.base_version,
+        "routing_version": c.routing_version,
+        "owner": c.owner,
+        "shards": {str(pin.shard): dump_cut(pin) for pin in c.shards},
+    }
+
+
+def _load_first(raw: Mapping[str, Any], path: str) -> Checkpoint:
+    if raw["id"] != path.split("/")[-2] or raw["scope"] not in ("all", "durable"):
+        raise ValueError("it is not the record of this checkpoint")
+    return Checkpoint(
+        id=UUID(raw["id"]),
+        name=None if raw["name"] is None else str(raw["name"]),
+        scope=cast("Scope", raw["scope"]),
+        created=float(raw["created"]),
+        base_version=int(raw["base_version"]),
+        routing_version=int(raw["routing_version"]),
+        owner=None if raw["owner"] is None else recorded(raw["owner"], path),
+        shards=tuple(load_cut(UUID(s), pin) for s, pin in raw["shards"].items()),
+    )
+
+
+_STATE: Final = RecordCodec("checkpoint record", _dump_state, _load_state)
+_FIRST: Final = RecordCodec("checkpoint record", _dump_first, _load_first)
+"""Record 1 also says what the checkpoint holds."""

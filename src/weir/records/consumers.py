@@ -14,6 +14,7 @@ from uuid import UUID
 from weir.errors import CommitConflict
 from weir.format import paths
 from weir.records.chain import RecordChain, RecordCodec
+from weir.records.lifetime import dump_end, load_lifetime
 from weir.store.api import ObjectExists, Store
 
 TTL: Final = "7d"
@@ -34,16 +35,19 @@ class _Standing:
 
 def _encode(record: _Standing | None) -> dict[str, Any]:
     if record is None:
-        return {"deleted": True, "reason": "asked to"}
+        return dump_end("asked to")
     positions = {str(shard): int(p) for shard, p in record.positions.items()}
     return {"positions": positions, "expires": record.expires}
 
 
 def _decode(raw: Mapping[str, Any], _path: str) -> _Standing | None:
-    if raw.get("deleted"):
+    lifetime = load_lifetime(raw)
+    if lifetime.deleted:
         return None
+    if lifetime.expires is None:
+        raise ValueError("a consumer's record says when it ends")
     positions = {UUID(s): int(p) for s, p in raw["positions"].items()}
-    return _Standing(positions, float(raw["expires"]))
+    return _Standing(positions, lifetime.expires)
 
 
 _RECORD: Final = RecordCodec("consumer's record", _encode, _decode)

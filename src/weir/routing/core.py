@@ -28,10 +28,11 @@ from weir.lake.api import Base, Lake, require_weir_base
 from weir.log.floors import FloorValues
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
-from weir.log.wal_store import WalRecord, WalStores, latest_record
+from weir.log.wal_store import WalStores
 from weir.merge.tails import Tails
 from weir.records.resharding import read_resharding
 from weir.records.table import Route, TableRecord, TableRecords
+from weir.records.wal_places import WalRecord, latest_record
 from weir.search.memory import FreshIndexes
 from weir.shard.writer import ShardWriter
 from weir.store.api import Store, is_local
@@ -132,10 +133,6 @@ class Core:
         """The shard's manifest and log, wherever it is and was (S-9). Contacts nothing."""
         site = self.beside(shard)
         return ShardLog(site, self.wal_stores, self.tails.manifests(site))
-
-    def site_at(self, shard: UUID, position: int) -> ShardSite:
-        """Where that entry is: a checkpoint may hold the log as it was before a move (S-3)."""
-        return self.wal_stores.stretch(shard, position).site
 
     def log_of(self, manifest: ShardManifest, floors: FloorValues) -> tuple[ShardSite, Position]:
         """Where the log of that shard is, and the last position used in it.

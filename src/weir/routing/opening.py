@@ -30,7 +30,7 @@ from weir.format.sharding import (
 from weir.lake.api import Lake
 from weir.lake.base import adopt
 from weir.lake.pylance_lake import PylanceLake
-from weir.log.manifests import Manifests
+from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.merge.tails import Tails
 from weir.records.lineage import require_ready
@@ -234,9 +234,9 @@ def create_shards(
     assert not isinstance(sharding, Identity) or not routes, "identity shards come on demand"
 
     def make(route: Route) -> None:
-        site = ShardSite(store, wal, route.shard, env)
+        log = ShardLog(ShardSite(store, wal, route.shard, env))
         entries = field_entries(sharding, route.value, None)
-        Manifests(site).create(first_manifest(route.shard, route.spec, entries))
+        log.manifests.create(first_manifest(route.shard, route.spec, entries))
 
     env.threads.map(make, list(routes), workers=CONCURRENCY)
 

@@ -116,7 +116,7 @@ def all_shards(core: Core) -> list[Shard]:
     strange = [shard for shard in ids if shard not in routed]
 
     def latest(shard: UUID) -> ShardManifest | None:
-        return core.tails.manifests(core.beside(shard)).latest()
+        return core.log(shard).latest()
 
     found = dict(zip(strange, core.env.threads.map(latest, strange, workers=16), strict=True))
     shards = []

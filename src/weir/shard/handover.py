@@ -26,7 +26,6 @@ from weir.errors import (
     StoreError,
     WalStoreMismatch,
 )
-from weir.format import paths
 from weir.format.schema import TableSchema
 from weir.lake.api import Lake
 from weir.log.floors import FloorValues
@@ -34,17 +33,13 @@ from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.wal_store import (
     WalMoved,
-    WalRecord,
     WalStores,
-    encode,
     foreign_store,
-    known_ids,
-    latest_record,
     read_store_id,
     require_no_table,
     stamp_store_id,
 )
-from weir.records.chain import Chain
+from weir.records.wal_places import WalRecord, append_record, known_ids, latest_record
 from weir.shard.replay import Overtaken
 from weir.shard.tokens import Tokens
 from weir.shard.writer import Belongs, ShardWriter
@@ -206,13 +201,12 @@ def _require_closed(
 def _switch(stores: WalStores, manifests: Manifests, target: str | None, epoch: Epoch) -> ShardSite:
     """One record moves the log. R = L holds, and `epoch` is ours, or nobody's yet."""
     store, shard = stores.store, manifests.site.shard
-    chain = Chain(store, paths.wal_store_chain(shard))
     record = latest_record(store, shard)
     store_id = _id_for(stores, shard, target)
     new_id = manifests.site.env.new_id
     try:
-        move_to = (target, store_id)
-        chain.append(encode(record, epoch, new_id(), move_to=move_to), record.seq)
+        moving = record.moving(epoch, target, store_id)
+        moving = append_record(store, shard, moving, new_id())
         stores.env.failpoint("move.prepared")
         if store_id is not None:
             _stamp(stores, manifests.site, target, store_id)
@@ -220,8 +214,8 @@ def _switch(stores: WalStores, manifests: Manifests, target: str | None, epoch: 
         manifests.require_owner(manifests.require(), epoch)
         stores.env.failpoint("move.proved")
         after = manifests.require().last_seen
-        moved = WalRecord(record.seq + 2, target, store_id, after=after)
-        chain.append(encode(moved, epoch, new_id()), record.seq + 1)
+        moved = WalRecord(target, store_id, after, epoch, seq=moving.seq)
+        moved = append_record(store, shard, moved, new_id())
     except ObjectExists:
         manifests.require_owner(manifests.require(), epoch)
         raise WalMoved(f"{manifests.site}: somebody else settled where its log is") from None

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import weir
 from weir.errors import InvalidInput, NotAWeirTable
+from weir.format import paths
 from weir.format.sharding import Sharding
 from weir.lake.base import fold
 from weir.lake.base.fold_commit import hide_nothing
@@ -29,7 +30,6 @@ from weir.routing.core import Core
 from weir.spark.console import Show, shown
 from weir.spark.places import Place
 from weir.spark.runner import SparkRunner, slots_of, watched
-from weir.spark.staging import STAGING
 from weir.spark.types import arrow_schema, check_written, from_spark
 from weir.upkeep.compact.cut import fragment_shares
 from weir.upkeep.exclusive import Hold, without_compaction
@@ -227,7 +227,7 @@ class _Load:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, keys.schema) as writer:
                 writer.write_table(keys.slice(start, _KEY_FILE_ROWS))
-            path = f"{STAGING}/{self._job}/keys-{core.env.new_id().hex}.arrow"
+            path = paths.staged_path(self._job, f"keys-{core.env.new_id().hex}")
             core.store.put_if_absent(path, memoryview(sink.getvalue()).cast("B"))
             files.append(path)
         return files

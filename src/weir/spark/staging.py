@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 
 from weir.errors import MissingEntry, StoreError
+from weir.format import paths
 from weir.format.sharding import Value
 from weir.routing.core import Core
 from weir.store.api import ObjectMissing
-
-STAGING: Final = "_weir/staging"
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Stage:
 
     def __init__(self, core: Core, job: str, partition: int, *, limit: int) -> None:
         self._core = core
-        self._folder = f"{STAGING}/{job}"
+        self._job = job
         self._partition = partition
         self._limit = limit
         self._held: dict[Value, list[pa.RecordBatch]] = {}
@@ -63,8 +61,8 @@ class Stage:
         with pa.ipc.new_stream(sink, batches[0].schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        name = f"{self._partition:06d}-{self._core.env.new_id().hex}.arrow"
-        path = f"{self._folder}/{name}"
+        name = f"{self._partition:06d}-{self._core.env.new_id().hex}"
+        path = paths.staged_path(self._job, name)
         self._core.store.put_if_absent(path, memoryview(sink.getvalue()).cast("B"))
         self._files.append(Staged(value, path, sum(batch.num_rows for batch in batches)))
 

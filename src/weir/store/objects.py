@@ -19,6 +19,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from weir.env import SYSTEM, Env, Home
 from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
+from weir.format.paths import clock_path
 from weir.store.api import (
     Blob,
     Bytes,
@@ -217,7 +218,7 @@ class ObjStore:
         No response time reaches us through obstore, and an offset between two clocks must not be
         remembered (G-3). Most stores stamp whole seconds.
         """
-        path = f"_weir/clock/{self._env.new_id()}"
+        path = clock_path(self._env.new_id())
         self.put(path, b"now")
         try:
             meta = self.head(path)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from weir.env import SYSTEM, Env
 from weir.errors import StoreError, StoreUnsuitable
+from weir.format import paths
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, Store
 
 ROUNDS = 5
@@ -79,7 +80,7 @@ class _Probe:
         self._env = env
         self._rounds = rounds
         self._creators = creators
-        self._folder = f"_weir/probe/{env.new_id()}"
+        self._folder = paths.probe_dir(env.new_id())
         self._checks: list[Check] = []
         self._latencies: dict[str, list[float]] = {}
 

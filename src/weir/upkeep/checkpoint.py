@@ -16,21 +16,18 @@ from weir.records.checkpoints import (
     Checkpoints,
     Ref,
     check_name,
-    checkpoint_of_tag,
 )
 from weir.routing.core import Core
 from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make, versions
 
 __all__ = [
     "Checkpoint",
-    "Holder",
     "checkpoints",
     "create",
     "delete",
     "derive",
     "find",
     "refresh",
-    "sweep",
 ]
 
 DELETE_ATTEMPTS: Final = 16
@@ -152,51 +149,6 @@ def _require(records: Checkpoints, source: Checkpoint) -> None:
             f"checkpoint {source.id} was deleted or collected while it was being used; make a new"
             " one"
         )
-
-
-def sweep(core: Core) -> list[UUID]:
-    """Finish what crashed: records of the deleted, tags of the base nobody needs. For collection.
-
-    Tags are listed before the records: a record is always there before its tag.
-    """
-    records = Checkpoints(core.store)
-    tags = {tag: checkpoint_of_tag(tag) for tag in versions(core).protected_versions()}
-    dead = set(records.dead())
-    alive = {c.id for c in records.all(pending=True)}
-    orphans = {id_: tag for tag, id_ in tags.items() if id_ is not None and id_ not in alive}
-    for tag in orphans.values():
-        versions(core).release_version(tag)
-    return sorted(dead.union(orphans), key=str)
-
-
-class Holder:
-    """Keeps a checkpoint alive while it is used: `keep()` as often as you like (K-5).
-
-    Refreshes when less than half of the lifetime is left and remembers the new end, so an idle
-    reader that polls a thousand times a second still writes twice per lifetime.
-    """
-
-    def __init__(self, core: Core, checkpoint: Checkpoint, ttl: Duration) -> None:
-        self._core = core
-        self._ttl = seconds(ttl, name="ttl")
-        self._clock = core.env.clock
-        self.checkpoint = checkpoint
-        # Time left is measured on this machine's own clock, from a moment before the store's (G-3).
-        began = self._clock.boottime()
-        left = None
-        if checkpoint.expires is not None:
-            left = checkpoint.expires - core.store.now()
-        self._until = None if left is None else began + left
-        self.refreshes = 0
-
-    def keep(self) -> None:
-        """Refresh if it is time; `CheckpointNotFound` when the checkpoint is gone."""
-        now = self._clock.boottime()
-        if self._until is None or self._until - now > self._ttl / 2:
-            return
-        self.checkpoint = refresh(self._core, self.checkpoint, self._ttl)
-        self._until = now + self._ttl
-        self.refreshes += 1
 
 
 def _ref(ref: Any) -> Ref:

@@ -24,23 +24,14 @@ from weir.env import Env
 from weir.errors import CheckpointNotFound, InvalidInput, WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
-from weir.log.floors import Floors
-from weir.log.manifests import Manifests
+from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
-from weir.log.wal_store import (
-    WalRecord,
-    encode,
-    foreign_store,
-    latest_record,
-    read_store_id,
-    require_no_table,
-    stamp_store_id,
-)
-from weir.records.chain import Chain
+from weir.log.wal_store import foreign_store, read_store_id, require_no_table, stamp_store_id
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
 from weir.records.cut import ShardCut
 from weir.records.lineage import Lineage, ParentPin, append_lineage, read_lineage
 from weir.records.table import TableRecord, TableRecords
+from weir.records.wal_places import WalRecord, append_record, latest_record
 from weir.routing.core import Core
 from weir.routing.former import former_routings
 from weir.routing.opening import open as open_core
@@ -306,17 +297,17 @@ def _pin_parents(job: _Job, lineage: Lineage) -> None:
 def _copy_shard(job: _Job, pin: ShardCut) -> tuple[Position, int]:
     """Step 4 for one shard; returns R' and the bytes copied."""
     core = job.core
-    site = ShardSite(job.store, job.wal, pin.shard, core.env)
+    copy = ShardLog(ShardSite(job.store, job.wal, pin.shard, core.env))
     names = [table.path for table in pin.sstables]
     copied = copy_sstables(core.store, job.store, pin.shard, names, core.env)
     log_ = _copy_log(job, pin)
     start = log_.start
     # P-6: also those in the log, which a native writer of the clone would not know of.
-    Tokens(site).carry(merged(dict(pin.tokens), by_folder(log_.tokens)))
+    Tokens(copy.site()).carry(merged(dict(pin.tokens), by_folder(log_.tokens)))
     job.core.env.failpoint(f"clone.copied {pin.shard}")
     if job.wal is not job.store and start < pin.wal_through:
-        _record_wal_store(job, site, pin)  # S-4: where the copied entries are
-    Manifests(site).create(
+        _record_wal_store(job, copy, pin)  # S-4: where the copied entries are
+    copy.manifests.create(
         ShardManifest(
             version=Version(1),
             writer_epoch=pin.epoch,  # C-6
@@ -340,9 +331,9 @@ def _copy_log(job: _Job, pin: ShardCut) -> CopiedLog:
         # Before the first entry: the store of another table must not take any.
         stamp_store_id(job.wal, pin.shard, _store_id(job, pin), job.uri)
     try:
-        core = job.core
-        core.site(pin.shard, core.tails.manifests(core.beside(pin.shard)).floors.load())
-        site = core.site_at(pin.shard, pin.wal_through)
+        log_ = job.core.log(pin.shard)
+        log_.site(log_.floors())
+        site = log_.stretch(pin.wal_through).site
     except WalStoreMismatch as lost:
         if job.source.scope != "all" and not job.accept_loss:
             raise lost_prefix(pin, pin.wal_through, "its WAL store") from lost
@@ -355,15 +346,14 @@ def _store_id(job: _Job, pin: ShardCut) -> str:
     return uuid5(job.source.id, f"{job.uri} {pin.shard}").hex
 
 
-def _record_wal_store(job: _Job, site: ShardSite, pin: ShardCut) -> None:
+def _record_wal_store(job: _Job, copy: ShardLog, pin: ShardCut) -> None:
     if not latest_record(job.store, pin.shard).seq:
-        record = WalRecord(1, job.wal_uri, _store_id(job, pin))
-        chain = Chain(job.store, paths.wal_store_chain(pin.shard))
+        record = WalRecord(job.wal_uri, _store_id(job, pin), epoch=pin.epoch)
         # An attempt at the same time would write the same.
         with contextlib.suppress(ObjectExists):
-            chain.append(encode(record, pin.epoch, job.core.env.new_id()), 0)
+            append_record(job.store, pin.shard, record, job.core.env.new_id())
     # Whoever wrote the record may have died before it told readers of it.
-    Floors(site).raise_to("store", 1)
+    copy.manifests.floors.raise_to("store", 1)
 
 
 def _write_record(job: _Job, then: TableRecord) -> None:

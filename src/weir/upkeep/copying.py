@@ -19,7 +19,7 @@ from weir.errors import CorruptEntry, InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.lance_file import version_name
 from weir.format.wal_entry import decode_entry
-from weir.lake.manifest.shared_files import VERSIONS, borrowed_places
+from weir.lake.manifest.shared_files import borrowed_places
 from weir.log.site import ShardSite
 from weir.records.checkpoints import Scope
 from weir.records.cut import ShardCut
@@ -128,7 +128,7 @@ def copy_base(source: Store, target: Store, version: int, env: Env) -> int:
     objects = [meta for folder in BASE_FOLDERS for meta in source.list(folder)]
     copied = _copy(source, target, objects, env)
     # Last: without its manifest the files are no dataset.
-    path = f"{VERSIONS}/{version_name(Version(version))}"
+    path = paths.base_version_path(version_name(Version(version)))
     data = source.get(path).data
     _put(target, path, data)
     return copied + len(data)

@@ -20,8 +20,9 @@ from uuid import UUID
 
 from weir.errors import CommitConflict, InvalidInput
 from weir.format.manifest import Status
-from weir.log.wal_store import foreign_store, known_ids, latest_record, read_store_id
+from weir.log.wal_store import foreign_store, read_store_id
 from weir.records.table import TableRecords
+from weir.records.wal_places import known_ids, latest_record
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import schema_for_writing
 from weir.shard.handover import move_log

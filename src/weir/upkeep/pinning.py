@@ -164,10 +164,10 @@ def _check_floors(core: Core, draft: Checkpoint) -> None:
         raise Passed(f"base version {draft.base_version} is at or below the base floor")
 
     def check(pin: ShardCut) -> None:
-        floors = core.tails.manifests(core.beside(pin.shard)).floors.load()
+        floors = core.log(pin.shard).floors()
         if pin.manifest_version <= floors.manifest or pin.replay_after < floors.wal:
             raise Passed(
-                f"{core.beside(pin.shard)}: manifest {pin.manifest_version} (R {pin.replay_after})"
+                f"{core.log(pin.shard)}: manifest {pin.manifest_version} (R {pin.replay_after})"
                 f" is below the floors {floors.manifest} and {floors.wal}"
             )
 
@@ -201,7 +201,7 @@ def _each(
 
 
 def _durable_pin(core: Core, shard: UUID) -> ShardCut | None:
-    manifests = core.tails.manifests(core.beside(shard))
+    manifests = core.log(shard).manifests
     for _ in range(ATTEMPTS):
         manifest, floors = manifests.latest_with_floors()
         if manifest is None:
@@ -223,15 +223,15 @@ def _durable_pin(core: Core, shard: UUID) -> ShardCut | None:
             continue  # entries up to the tip may be of an epoch the pin does not know (C-7)
         if tokens and latest.current_generation != manifest.current_generation:
             continue  # a token may be of SSTables that the pin does not name (P-6)
-        through = Position(max(tip, manifest.last_seen, manifest.replay_after))
+        through = Position(max(tip, manifest.last_seen))
         if through > manifest.last_seen:
             manifests.floors.raise_to("used", through)
         return _pin(manifest, through, tokens)
-    raise CommitConflict(f"{core.beside(shard)}: claimed again and again; try later")
+    raise CommitConflict(f"{core.log(shard)}: claimed again and again; try later")
 
 
 def _closed_pin(core: Core, shard: UUID) -> ShardCut | None:
-    manifests = core.tails.manifests(core.beside(shard))
+    manifests = core.log(shard).manifests
     for _ in range(ATTEMPTS):
         before, floors = manifests.latest_with_floors()
         known = {} if before is None else _tokens(core, before, floors)
@@ -250,7 +250,7 @@ def _closed_pin(core: Core, shard: UUID) -> ShardCut | None:
             if manifests.floors.load().wal > before.replay_after:
                 continue  # entries may have been collected before they were read
         return _pin(manifest, manifest.replay_after, known)
-    raise CommitConflict(f"{core.beside(shard)}: claimed again and again; try later")
+    raise CommitConflict(f"{core.log(shard)}: claimed again and again; try later")
 
 
 def _pin(manifest: ShardManifest, through: Position, tokens: Mapping[str, int]) -> ShardCut:
@@ -302,7 +302,7 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
     holds only fences; a claim, a replay and a flush when it holds rows.
     """
     for _ in range(ATTEMPTS):
-        manifests = core.tails.manifests(core.beside(shard))
+        manifests = core.log(shard).manifests
         manifest, floors = manifests.latest_with_floors()
         if manifest is None:
             return None
@@ -332,7 +332,7 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
             return manifests.update(_covering(tip), epoch=manifest.writer_epoch)
         except FencedError:
             continue  # claimed meanwhile: look again
-    raise CommitConflict(f"{core.beside(shard)}: claimed again and again; try later")
+    raise CommitConflict(f"{core.log(shard)}: claimed again and again; try later")
 
 
 def _plain(config: WriterConfig) -> WriterConfig:

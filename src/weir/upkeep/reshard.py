@@ -34,7 +34,6 @@ from weir.format.sharding import (
     values_of,
 )
 from weir.lake.pylance_lake import PylanceLake
-from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.records.resharding import Resharding, append_resharding, read_resharding
 from weir.records.table import TableRecord, TableRecords, with_routing
@@ -163,13 +162,13 @@ def _sealed_waiting(core: Core, old: TableRecord) -> bool:
 def _make_shards(core: Core, old: TableRecord, sharding: Sharding) -> None:
     highest = 0
     for shard in _old_shards(core, old):
-        manifest = core.tails.manifests(core.beside(shard)).latest()
+        manifest = core.log(shard).latest()
         highest = max(highest, manifest.current_generation if manifest else 0)
     spec = old.spec + 1
     for route in routes_of(sharding, values_of(sharding), old.routing_version + 1, spec):
         first = first_manifest(route.shard, spec, field_entries(sharding, route.value, None))
         first = replace(first, current_generation=Generation(highest + 1))  # C-13
-        core.tails.manifests(core.beside(route.shard)).create(first)
+        core.log(route.shard).manifests.create(first)
 
 
 def _old_shards(core: Core, old: TableRecord) -> list[UUID]:
@@ -179,7 +178,7 @@ def _old_shards(core: Core, old: TableRecord) -> list[UUID]:
     columns = core.schema().plain
     found = []
     for shard in core.shard_ids():
-        manifest = core.tails.manifests(core.beside(shard)).latest()
+        manifest = core.log(shard).latest()
         if manifest is not None and old.routes_to(shard, manifest.field_entries, columns):
             found.append(shard)
     return found
@@ -198,7 +197,7 @@ def _seal_all(core: Core, old: TableRecord) -> list[UUID]:
 
 def seal(core: Core, shard: UUID) -> None:
     """Step 3 for one shard: after it nothing is in its log that is not in an SSTable, for good."""
-    manifests = Manifests(core.beside(shard))
+    manifests = core.log(shard).manifests
     # The table's own: a `fence_ttl` above it would be refused (G-7b).
     config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
     for _ in range(SEAL_ATTEMPTS):
@@ -214,7 +213,7 @@ def seal(core: Core, shard: UUID) -> None:
             return
         except (FencedError, SealedShard) as lost:
             log.info("seal.again shard=%s reason=%s", shard, lost)
-    raise CommitConflict(f"{core.beside(shard)}: claimed again and again; stop its other writers")
+    raise CommitConflict(f"{core.log(shard)}: claimed again and again; stop its other writers")
 
 
 def _sealed(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:

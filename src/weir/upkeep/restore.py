@@ -30,7 +30,6 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.format.schema import TableSchema, align_batch
 from weir.log.fence import Claim, claim_shard
-from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.merge.tails import live_entries
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
@@ -139,7 +138,7 @@ def _restore_shard(
     require: Callable[[], None],
 ) -> tuple[int, int] | None:
     """Step 4 for one shard; a shard the checkpoint does not know becomes empty."""
-    manifests = Manifests(core.beside(shard))
+    manifests = core.log(shard).manifests
     current = manifests.latest()
     if current is None:
         return None
@@ -188,7 +187,7 @@ def _claim(core: Core, shard: UUID) -> Claim:
 
 def _log_rows(core: Core, pin: ShardCut, schema: TableSchema) -> SsTable | None:
     """The rows of the entries `(R, T]` as an SSTable of their own; W-4: they are in the log."""
-    site = core.site_at(pin.shard, pin.wal_through)
+    site = core.log(pin.shard).stretch(pin.wal_through).site
     try:
         entries = list(
             live_entries(
@@ -207,7 +206,7 @@ def _log_rows(core: Core, pin: ShardCut, schema: TableSchema) -> SsTable | None:
         return None
     # Folder names are used once; the number in it is the tag's, the manifest says the generation.
     tag = f"{core.env.random.getrandbits(32):08x}"
-    generation = Manifests(core.beside(site.shard)).require().current_generation
+    generation = core.log(site.shard).manifests.require().current_generation
     name = paths.sstable_name(generation, tag)
     info = core.lake.write_sstable(site.shard, name, batches, schema)
     return info.listed_as(generation, name)

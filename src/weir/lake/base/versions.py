@@ -16,7 +16,6 @@ from weir.lake.manifest.clone import clone_manifest
 from weir.store.api import ObjectExists, ObjectMissing, Store
 from weir.types import Version
 
-VERSIONS: Final = "_versions"
 _LISTINGS: Final = 16
 """How often tags are listed anew because one went between its listing and its reading."""
 
@@ -94,8 +93,8 @@ def shallow_clone(datasets: Datasets, source: Store, destination: Store, version
     Doing it again changes nothing; `CommitConflict` when another dataset is there.
     """
     datasets.at(version)
-    path = f"{VERSIONS}/{version_name(Version(version))}"
-    _, there = destination.list_folder(VERSIONS)
+    path = paths.base_version_path(version_name(Version(version)))
+    _, there = destination.list_folder(paths.VERSIONS)
     try:
         raw = clone_manifest(source.get(path).data, datasets.uri, path=path)
     except ObjectMissing:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from weir.errors import CorruptEntry
+from weir.format import paths
 from weir.format.base_manifest import MEM_WAL_INDEX
 from weir.format.lance_file import manifest_offset, parse_version_name, section
 from weir.format.protobuf import Field, message_classes
 from weir.store.api import Store
-
-VERSIONS = "_versions"
 
 # Stored by Lance. Never change a number.
 _MESSAGES = message_classes(
@@ -41,7 +40,7 @@ def borrowed_places(store: Store, version: int | None = None) -> set[str]:
     that everything may be in use (G-11).
     """
     used: set[str] = set()
-    _, files = store.list_folder(VERSIONS)
+    _, files = store.list_folder(paths.VERSIONS)
     for meta in files:
         number = parse_version_name(meta.path.rpartition("/")[2])
         if number is not None and version in (None, number):

@@ -166,7 +166,7 @@ class SsTableWriter:
                 f"{path}/{deletion_file_name(file_id)}", encode_deletion_bitmap(superseded)
             )
             deletion = (file_id, len(superseded))
-        manifest_path = f"{path}/_versions/{version_name(Version(1))}"
+        manifest_path = f"{path}/{paths.base_version_path(version_name(Version(1)))}"
         raw = self._store.get(manifest_path).data
         self._store.put(
             manifest_path,

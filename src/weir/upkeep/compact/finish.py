@@ -18,7 +18,6 @@ from weir.format.manifest import ShardManifest
 from weir.lake.base.fold_commit import FOLD
 from weir.lake.index import released_generation
 from weir.lake.pylance_lake import PylanceLake
-from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.routing.core import CONCURRENCY, Core
 from weir.shard.tokens import Tokens
@@ -86,7 +85,7 @@ class Finisher:
 
     def _prune(self, shard: UUID) -> None:
         """Take SSTables out of the manifest whose rows the base holds; the epoch stays."""
-        manifests = Manifests(self.core.beside(shard))
+        manifests = self.core.log(shard).manifests
         tokens = Tokens(manifests.site)
         for _ in range(_PRUNE_ATTEMPTS):
             current = manifests.require()

@@ -60,7 +60,7 @@ def find_waiting(core: Core, *, fold_wal: bool) -> tuple[LanceBase, list[Waiting
 
     def look(shard: UUID) -> ShardManifest | None:
         # S-5: the log is looked at only where it is folded.
-        return core.tails.manifests(core.beside(shard)).latest()
+        return core.log(shard).latest()
 
     manifests = core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY)
     keyed = bool(core.record.primary_key)
@@ -107,7 +107,7 @@ def log_of(core: Core, manifest: ShardManifest) -> tuple[ShardSite, int]:
     The floors tell of a move: a handle that is kept for days must not fold what a fenced writer
     left in the store the log was in before (S-3).
     """
-    floors = core.tails.manifests(core.beside(manifest.shard_id)).floors.load()
+    floors = core.log(manifest.shard_id).floors()
     return core.log_of(manifest, floors)
 
 

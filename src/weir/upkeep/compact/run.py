@@ -245,7 +245,7 @@ class _Run:
             return []
         found = []
         for shard in self.core.shard_ids():
-            manifest = self.core.tails.manifests(self.core.beside(shard)).latest()
+            manifest = self.core.log(shard).latest()
             if manifest is None:
                 continue
             if self.fold_wal or manifest.status is Status.SEALED:

@@ -155,7 +155,7 @@ def target_of(core: Core) -> Target:
     for shard in core.shard_ids():
         try:
             # The floors tell of a move of the log since this handle last looked (S-3).
-            floors = core.tails.manifests(core.beside(shard)).floors.load()
+            floors = core.log(shard).floors()
             if floors.store:
                 found, problems = core.wal_stores.former(shard)
                 former[shard] = [left for left in found if _is_own(left, notes)]

@@ -20,6 +20,7 @@ from weir.errors import CorruptEntry
 from weir.format import paths
 from weir.records import codec
 from weir.records.cut import ShardCut, load_cut
+from weir.records.lifetime import Lifetime, dump_end, load_lifetime
 from weir.store.api import ObjectExists, Store
 
 _RACES: Final = 8
@@ -39,16 +40,23 @@ class ChainState:
     @property
     def alive(self) -> bool:
         """True while it holds anything."""
-        return self.first is not None and not self.newest.get("deleted")
+        return self.first is not None and not self.ended
+
+    @property
+    def ended(self) -> bool:
+        """True when its newest record says that it holds nothing any more."""
+        return self._lifetime.deleted
 
     def expired(self, now: float) -> bool:
         """True when its lifetime is over by the store's clock."""
-        expires = self.newest.get("expires")
-        if expires is None:
-            return False
-        if isinstance(expires, bool) or not isinstance(expires, int | float):
-            raise CorruptEntry(f"{self.folder}: 'expires' is {expires!r}, not a time")
-        return float(expires) <= now
+        return self._lifetime.over(now)
+
+    @property
+    def _lifetime(self) -> Lifetime:
+        try:
+            return load_lifetime(self.newest)
+        except ValueError as error:
+            raise CorruptEntry(f"{self.folder}: {error}") from error
 
 
 @dataclass
@@ -107,7 +115,7 @@ def end_chain(store: Store, chain: ChainState) -> bool:
     try:
         store.put_if_absent(
             paths.chain_path(chain.folder, chain.seqs[-1] + 1),
-            codec.dumps({"deleted": True, "reason": "expired"}),
+            codec.dumps(dump_end("expired")),
         )
     except ObjectExists:
         return False
@@ -123,7 +131,7 @@ def load_pins(store: Store, now: float, *, ignore_expired: bool = False) -> Pins
                 pins.checkpoints.setdefault(cut.shard, []).append(cut)
     for chain in load_chains(store, paths.CONSUMERS):
         # A consumer's first record may be pruned: its newest says it all.
-        if not chain.newest.get("deleted") and not (ignore_expired and chain.expired(now)):
+        if not chain.ended and not (ignore_expired and chain.expired(now)):
             pins.unread.append(_positions(chain))
     return pins
 

@@ -28,9 +28,9 @@ from weir.upkeep.gc.tasks import Deleter, Holder, Item, batches
 log = logging.getLogger("weir.gc")
 
 LEFTOVERS: Final = {
-    f"{paths.WEIR}/clock": 300.0,
-    f"{paths.WEIR}/probe": 300.0,
-    f"{paths.WEIR}/staging": 86_400.0,
+    paths.CLOCK: 300.0,
+    paths.PROBE: 300.0,
+    paths.STAGING: 86_400.0,
     paths.JOB_TOKENS: 7 * 86_400.0,
 }
 """Folders of objects that live for a while, and how long at least, in seconds: whoever reads the
@@ -48,7 +48,7 @@ def end_expired(store: Store, kind: str, now: float, report: GcReport, *, dry_ru
     """End every chain of that kind whose lifetime is over."""
     for chain in load_chains(store, _ROOTS[kind]):
         try:
-            if chain.newest.get("deleted") or not chain.expired(now):
+            if chain.ended or not chain.expired(now):
                 continue
             if dry_run or end_chain(store, chain):
                 report.ended += 1
@@ -100,7 +100,7 @@ def collect_chains(
         part = report.kind(kind)
         part.seen += len(chain.seqs)
         part.seen_bytes += sum(chain.sizes.values())
-        dead = bool(chain.newest.get("deleted")) or (kind == "checkpoints" and chain.first is None)
+        dead = chain.ended or (kind == "checkpoints" and chain.first is None)
         # An appender to a checkpoint's chain looks for its first record afterwards, others do not.
         wait = ages.min_age if kind == "checkpoints" else ages.fence_retention
         if dead and now - chain.times[chain.seqs[-1]] >= wait:

@@ -27,16 +27,21 @@ NONE = SCHEMA.empty_table()
 def fold_local(
     lake: PylanceLake, upserts: pa.Table, deletes: pa.Table = NONE, **kwargs: Any
 ) -> int:
-    token = "me"
-    return lake.fold_local(
-        upserts,
-        deletes,
-        claim=fold.Claim(token, lake.fence_base(token)),
+    """Both steps of a fold in this process: one base commit, then the marks."""
+    marks = kwargs.pop("marks", {})
+    claim = fold.Claim("me", lake.fence_base("me"))
+    planned = kwargs.pop("base", None) or lake.open_base()
+    version = lake.commit_fold(
+        fold.fold_rows(planned, upserts, deletes, SYSTEM),
+        claim=claim,
+        planned_at=planned.version,
         fold_id=kwargs.pop("fold_id", uuid.uuid4().hex),
-        marks=kwargs.pop("marks", {}),
         properties=kwargs.pop("properties", {}),
+        folded=marks,
         **kwargs,
     )
+    lake.mark_compacted(marks)
+    return version
 
 
 @pytest.mark.parametrize("index", [None, "BTREE"])

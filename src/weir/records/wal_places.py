@@ -1,0 +1,115 @@
+"""Which store holds a shard's log: a chain per shard, `_weir/shards/{shard}/wal_store`.
+
+No record means beside the data. A move is prepared by one record and confirmed, or refused, by the
+next: of a confirmation and a refusal exactly one gets the number (S-3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID
+
+from weir.format import paths
+from weir.records.chain import Numbered, RecordChain, RecordCodec
+from weir.store.api import Store
+from weir.store.open import recorded
+from weir.types import Epoch
+
+_NOBODY: Final = Epoch(0)
+
+
+@dataclass(frozen=True, slots=True)
+class WalRecord:
+    """Where a shard's log is, and on request where its owner is about to move it."""
+
+    uri: str | None = None
+    store_id: str | None = None
+    """None: beside the data."""
+    after: int = 0
+    """Entries at or below this position are where the log was before."""
+    epoch: Epoch = _NOBODY
+    """The owner that wrote the record."""
+    prepared: bool = False
+    """True while a move is prepared and not confirmed; the values above still hold."""
+    next_uri: str | None = None
+    next_id: str | None = None
+    """Where a prepared move leads."""
+    seq: int = 0
+    """Number of the record; 0: there is none."""
+
+    def confirmed(self, epoch: Epoch) -> WalRecord:
+        """The record by which that owner says that the log stays here: a refused move."""
+        return replace(self, epoch=epoch, prepared=False, next_uri=None, next_id=None)
+
+    def moving(self, epoch: Epoch, uri: str | None, store_id: str | None) -> WalRecord:
+        """The record by which that owner prepares a move."""
+        return replace(self, epoch=epoch, prepared=True, next_uri=uri, next_id=store_id)
+
+
+def _encode(record: WalRecord) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "uri": record.uri,
+        "store_id": record.store_id,
+        "epoch": record.epoch,
+        "prepared": record.prepared,
+        "after": record.after,
+    }
+    if record.prepared:
+        body |= {"next_uri": record.next_uri, "next_id": record.next_id}
+    return body
+
+
+def _decode(raw: Mapping[str, Any], path: str) -> WalRecord:
+    uri, store_id, epoch, after = raw["uri"], raw["store_id"], raw["epoch"], raw.get("after", 0)
+    if (uri is None) != (store_id is None) or not isinstance(store_id, str | None):
+        raise ValueError("an id belongs to a URI (S-1)")
+    if type(epoch) is not int or type(after) is not int:
+        raise ValueError("epoch and position are numbers")
+    next_id = raw.get("next_id")
+    return WalRecord(
+        uri=None if uri is None else recorded(uri, path),
+        store_id=store_id,
+        after=after,
+        epoch=Epoch(epoch),
+        prepared=raw.get("prepared") is True,
+        next_uri=raw.get("next_uri"),
+        next_id=None if next_id is None else str(next_id),
+    )
+
+
+RECORD: Final = RecordCodec("record of a WAL store", _encode, _decode)
+
+
+def _chain(store: Store, shard: UUID) -> RecordChain[WalRecord]:
+    return RecordChain(store, paths.wal_store_chain(shard), RECORD)
+
+
+def _numbered(found: Numbered[WalRecord]) -> WalRecord:
+    return replace(found.value, seq=found.seq)
+
+
+def latest_record(store: Store, shard: UUID) -> WalRecord:
+    """Where the log is now. One list, and one get when it was ever moved."""
+    found = _chain(store, shard).latest()
+    return WalRecord() if found is None else _numbered(found)
+
+
+def all_records(store: Store, shard: UUID) -> list[WalRecord]:
+    """Every record the shard ever had, ascending. One list, one get each."""
+    return [_numbered(found) for found in _chain(store, shard).all()]
+
+
+def append_record(store: Store, shard: UUID, record: WalRecord, nonce: UUID) -> WalRecord:
+    """Write the record after number `record.seq`; `ObjectExists` when somebody else did. One put.
+
+    The nonce keeps the records of two authors apart (F-9).
+    """
+    return replace(record, seq=_chain(store, shard).append(record, record.seq, nonce=nonce))
+
+
+def known_ids(store: Store, shard: UUID) -> set[str]:
+    """Every store id this shard ever recorded, prepared ones too."""
+    records = all_records(store, shard)
+    return {id_ for r in records for id_ in (r.store_id, r.next_id) if id_ is not None}
