@@ -710,6 +710,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "G-7",
     ),
     Mutant(
+        "a writer that left speaks for its successor",
+        "src/weir/upkeep/compact/logs.py",
+        "floors.left == manifest.writer_epoch\n",
+        "floors.left > 0\n",
+        tests("tests/rules/test_compaction_logs.py"),
+        "L-6",
+    ),
+    Mutant(
+        "rows that a writer holds in memory are folded unasked",
+        "src/weir/upkeep/compact/plan.py",
+        "    return manifest.announced is not None or not",
+        "    return True or not",
+        tests("tests/rules/test_compaction_logs.py"),
+        "L-6",
+    ),
+    Mutant(
         "a fold passes entries above one that was flushed meanwhile",
         "src/weir/upkeep/compact/logs.py",
         "        if taken_on or current.replay_after >= through:\n",

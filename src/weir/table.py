@@ -299,15 +299,16 @@ class Table:
         lease: Duration = LEASE,
         progress: Progress | None = None,
     ) -> CompactReport:
-        """Fold SSTables, and the logs of WAL-only writers, into the base table, in one commit.
+        """Fold SSTables, and logs that no writer keeps in memory, into the base, in one commit.
 
-        `fold_wal`: also fold log entries that are in no SSTable. None: only of sealed shards, and
-        of all when the table's `writer_defaults` say WAL-only; True while a MemTable writer is open
-        ends that writer at its next flush (its rows are safe). `cluster` sorts new files by key.
-        `indexes` brings the base's indexes up to the new rows. `rewrite` also rewrites small files;
-        None: when there are many. Safe to run beside anything: a run that finds another at work, by
-        a claim younger than `lease`, does nothing (`report.skipped`); one that lost its claim
-        raises `CommitConflict`.
+        `fold_wal`: also fold log entries that are in no SSTable. None: those no writer keeps in
+        memory (all that Spark and WAL-only writers wrote); True: those of MemTable writers too,
+        which ends them at their next flush, and on append-only tables at once (their rows are
+        safe); False: only of sealed shards. What stays in a log is in `report.notes`. `cluster`
+        sorts new files by key. `indexes` brings the base's indexes up to the new rows. `rewrite`
+        also rewrites small files; None: when there are many. Safe to run beside anything: a run
+        that finds another at work, by a claim younger than `lease`, does nothing
+        (`report.skipped`); one that lost its claim raises `CommitConflict`.
         """
         return compact(
             self.core,

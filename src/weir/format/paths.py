@@ -285,7 +285,7 @@ def floors_dir(shard: UUID) -> str:
 
 
 def floor_dir(
-    shard: UUID, kind: Literal["wal", "manifest", "used", "open", "shut", "store"]
+    shard: UUID, kind: Literal["wal", "manifest", "used", "open", "shut", "store", "left"]
 ) -> str:
     """Markers at or below which collection may have deleted (G-6), or positions are used (F-2)."""
     return f"{floors_dir(shard)}/{kind}"

@@ -10,6 +10,8 @@ Keeps
   S-7  the open and the shut mark: whether a log on a store of its own may go on above R. From the
        open mark on entries follow, nobody beside the data knows how many; nothing is after the
        shut mark until a higher open mark says so
+  L-6  the left mark: the epoch whose owner wrote its last entry and closed, so that who folds its
+       log knows that nothing follows under the same tag
   S-3  the record that says where the log is, by its number: who lists the floors learns of a move
 One listing reads all of them.
 """
@@ -24,7 +26,7 @@ from weir.format.manifest import ShardManifest, Status
 from weir.log.site import ShardSite
 from weir.records.marks import Marks
 
-FloorKind = Literal["wal", "manifest", "used", "open", "shut", "store"]
+FloorKind = Literal["wal", "manifest", "used", "open", "shut", "store", "left"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class FloorValues:
     open: int = 0
     shut: int = 0
     store: int = 0
+    left: int = 0
 
     def highest_used(self, manifest: ShardManifest | None) -> int:
         """The highest position that the manifest or any mark says was used (F-2)."""
@@ -60,7 +63,7 @@ class Floors:
 
     def load(self) -> FloorValues:
         """Read all floors with one listing."""
-        found = {"wal": 0, "manifest": 0, "used": 0, "open": 0, "shut": 0, "store": 0}
+        found = {"wal": 0, "manifest": 0, "used": 0, "open": 0, "shut": 0, "store": 0, "left": 0}
         for meta in self._site.store.list(paths.floors_dir(self._site.shard)):
             kind, _, name = meta.path.rpartition("/")
             kind = kind.rpartition("/")[2]

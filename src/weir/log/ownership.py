@@ -19,15 +19,18 @@ has passed, and any that does not, or that runs backwards, costs a new proof and
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Protocol
 
 from weir.durations import Duration, seconds
 from weir.env import Clock
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, StoreError
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.types import Epoch
+
+log = logging.getLogger("weir.log")
 
 
 def proof_lifetime(site: ShardSite, wanted: Duration | None = None) -> float:
@@ -126,3 +129,14 @@ class Ownership:
         """A commit in our epoch that began then has succeeded, which proves as much."""
         if began.boot > self._proof.boot:
             self._proof = began
+
+    def leave(self) -> None:
+        """L-6: nothing of our epoch follows. Called by who closes, after its last entry is durable.
+
+        A store that fails is no error: the log is folded later then. One put.
+        """
+        try:
+            self._manifests.floors.raise_to("left", self._epoch)
+        except StoreError as error:
+            shard = self._manifests.site.shard
+            log.info("wal.leave.skipped shard=%s reason=%s", shard, error)

@@ -1,8 +1,7 @@
 """`ShardWriter`: the high-level way to write to a shard. Each promise lives in its own module.
 
 Opening is a write: probe, claim, fence, validate, replay, in that order (F-1 to F-8). Puts go
-through the group commit (group.py) to the log; in MemTable mode rows also go to the MemTable and
-from there to SSTables (flush.py). A WAL-only writer has only the log (M-2).
+through the group commit (group.py) to the log; with a MemTable also to SSTables (flush.py, M-2).
 """
 
 from __future__ import annotations
@@ -200,6 +199,8 @@ class ShardWriter:
             if self._memtables is not None:
                 self._memtables.flush_all(lambda: None)
             self._appender.shut()
+            if self._tags is not None and not self._schema.primary_key:
+                self._appender.ownership.leave()
             self.once.close()
         except Exception:
             self._stop()

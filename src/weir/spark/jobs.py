@@ -83,8 +83,7 @@ def _runner(spark: SparkSession, place: Place, table: Table, engine: Engine) -> 
     if engine not in ("auto", "local", "spark"):
         raise InvalidInput(f"engine is {engine!r}; say auto, local or spark")
     if engine == "auto":
-        fold_wal = not table.writer_defaults.enable_memtable
-        _, waiting = find_waiting(table.core, fold_wal=fold_wal)
+        _, waiting = find_waiting(table.core, fold_wal=None)
         amount = sum(w.nbytes for w in waiting)
         engine = choose(amount, AUTO_BYTES, slots=_slots(spark), slots_enough=AUTO_SLOTS)
     return LocalRunner() if engine == "local" else SparkRunner(spark, place, group="weir-compact")

@@ -10,15 +10,16 @@ are the same rows. Without one R may not lag behind the base, not even for a mom
 claims the shard then would write the rows again. There the entries become SSTables, published and
 passed by R in one commit, and the fold takes those. An entry published so must not share its
 generation with later ones, or they would be taken for published too: the generation the writer is
-still filling stays in the log, unless the shard is sealed.
+still filling stays in the log, unless the shard is sealed or the writer has said that it left.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
+from uuid import UUID
 
 from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
 from weir.format import paths
@@ -30,6 +31,7 @@ from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.routing.core import Core
+from weir.routing.shards import Shard, passing_writer
 from weir.shard.replay import Replay
 from weir.shard.tokens import Tokens, tokens_in_log
 from weir.store.api import ObjectMissing
@@ -146,15 +148,45 @@ def _passable(
     raise AssertionError("F-14: a log without an end")
 
 
-def publish_closed(core: Core, site: ShardSite, manifest: ShardManifest, through: int) -> int:
+@dataclass(frozen=True)
+class OpenLog:
+    """The log of an append-only shard as a compaction found it."""
+
+    site: ShardSite
+    manifest: ShardManifest
+    through: int
+    """The last position used."""
+    is_ended: bool
+    """No entry will follow in the generation that is being filled."""
+
+
+def open_log(core: Core, manifest: ShardManifest) -> OpenLog:
+    """What is in that log; the left mark is read before its end is looked for."""
+    floors = core.log(manifest.shard_id).floors()
+    ended = manifest.status is Status.SEALED or floors.left == manifest.writer_epoch
+    site, through = core.log_of(manifest, floors)
+    return OpenLog(site, manifest, through, ended)
+
+
+def flush_claiming(core: Core, shard: UUID) -> None:
+    """Everything in that log into SSTables by a writer of our own, which fences the shard's."""
+    config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
+    with passing_writer(core, Shard(core, shard, None, is_routed=False), config):
+        pass
+
+
+def publish_closed(core: Core, opened: OpenLog) -> int:
     """Turn closed generations of an append-only shard's log into SSTables; how many.
+
+    Of a log that is ended that is all of them.
 
     One commit, in the epoch of `manifest`; `CommitConflict` when a newer writer owns the shard (the
     SSTables written are orphans then).
     """
+    site, manifest = opened.site, opened.manifest
     manifests = Manifests(site)
     try:
-        made, covered = _write_closed(core, site, manifest, through)
+        made, covered = _write_closed(core, opened)
     except (MissingEntry, FencedError) as gone:
         latest = manifests.require()
         planned = (manifest.writer_epoch, manifest.replay_after)
@@ -195,10 +227,9 @@ def publish_closed(core: Core, site: ShardSite, manifest: ShardManifest, through
     return len(made)
 
 
-def _write_closed(
-    core: Core, site: ShardSite, manifest: ShardManifest, through: int
-) -> tuple[list[SsTable], Position]:
+def _write_closed(core: Core, opened: OpenLog) -> tuple[list[SsTable], Position]:
     """The closed generations as SSTables nobody names yet, and the last position they cover."""
+    site, manifest, through = opened.site, opened.manifest, opened.through
     claim = Claim(manifest, Position(through + 1))  # as if it were replayed right here
     covered = Position(manifest.replay_after)
     made: list[SsTable] = []
@@ -215,7 +246,7 @@ def _write_closed(
             held = []
         filling = generation
         held.append(entry)
-    if filling is not None and manifest.status is Status.SEALED:
+    if filling is not None and opened.is_ended:
         made.append(_write(core, site, filling, held))
         covered = Position(through)
     return made, covered

@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
+from weir.errors import WeirError
 from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.lake.base.view import LanceBase
 from weir.log.site import ShardSite
+from weir.log.tags import is_live
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
 from weir.routing.core import CONCURRENCY, Core
@@ -52,7 +54,18 @@ class Waiting:
         return not self.cut.sstables and self.tail is None
 
 
-def find_waiting(core: Core, *, fold_wal: bool) -> tuple[LanceBase, list[Waiting]]:
+def folds_log(core: Core, manifest: ShardManifest, *, fold_wal: bool | None) -> bool:
+    """True when entries of that shard's log may be folded: nobody keeps their rows in memory.
+
+    None, the default, goes by the owner: one that announces its tags is a writer without a
+    MemTable, gone or not (Spark's writers are). A sealed shard has no writer whatever was asked.
+    """
+    if manifest.status is Status.SEALED or fold_wal is not None:
+        return bool(fold_wal) or manifest.status is Status.SEALED
+    return manifest.announced is not None or not core.record.writer_defaults.enable_memtable
+
+
+def find_waiting(core: Core, *, fold_wal: bool | None) -> tuple[LanceBase, list[Waiting]]:
     """Everything not yet in the base, shard by shard, and the base it is not in.
 
     Two requests a shard when nothing changed, up to six more where the log is folded; one listing.
@@ -66,8 +79,8 @@ def find_waiting(core: Core, *, fold_wal: bool) -> tuple[LanceBase, list[Waiting
     keyed = bool(core.record.primary_key)
 
     def tail(manifest: ShardManifest) -> Tail | None:
-        # A sealed shard has no writer: its log may be folded whatever the table's mode is.
-        return _log_of(core, manifest) if fold_wal or _is_sealed(manifest) else None
+        may = folds_log(core, manifest, fold_wal=fold_wal)
+        return _log_of(core, manifest) if may else None
 
     known = [manifest for manifest in manifests if manifest is not None]
     tails: list[Tail | None] = [None] * len(known)
@@ -81,10 +94,6 @@ def find_waiting(core: Core, *, fold_wal: bool) -> tuple[LanceBase, list[Waiting
         for manifest, log in zip(known, tails, strict=True)
     ]
     return base, sorted((w for w in waiting if not w.is_empty), key=lambda w: w.cut.sealed)
-
-
-def _is_sealed(manifest: ShardManifest) -> bool:
-    return manifest.status is Status.SEALED
 
 
 def _log_of(core: Core, manifest: ShardManifest) -> Tail | None:
@@ -109,6 +118,47 @@ def log_of(core: Core, manifest: ShardManifest) -> tuple[ShardSite, int]:
     """
     floors = core.log(manifest.shard_id).floors()
     return core.log_of(manifest, floors)
+
+
+def left_in_logs(core: Core) -> list[str]:
+    """A sentence for each shard that has rows in its log after a compaction, and why.
+
+    Some requests a shard. A log that cannot be asked is passed over: what is in it is the business
+    of who reads it, not of compaction (S-5).
+    """
+
+    def look(shard: UUID) -> str | None:
+        manifest = core.log(shard).latest()
+        if manifest is None:
+            return None
+        try:
+            site, through = log_of(core, manifest)
+            if through <= manifest.replay_after:
+                return None
+            last = last_with_rows(site, manifest, through)
+        except (WeirError, OSError):
+            return None
+        if last is None or not is_live(
+            last, manifest.current_generation, keyed=bool(core.record.primary_key)
+        ):
+            return None
+        if manifest.announced is None:
+            why = (
+                "the last writer keeps its rows in memory and flushes them itself; if it died, the"
+                " next one to open the shard does, or compact(fold_wal=True)"
+            )
+        elif core.record.primary_key:
+            why = "they came meanwhile"
+        else:
+            why = (
+                f"the writer of epoch {manifest.writer_epoch} did not close, so more may follow in"
+                " the same generation; if it died, the next one to open and close the shard leaves"
+                " them to compaction, and so does compact(fold_wal=True)"
+            )
+        return f"shard {shard}: rows up to position {last.position} stay in the log: {why}"
+
+    found = core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY)
+    return [sentence for sentence in found if sentence is not None]
 
 
 def _waiting(manifest: ShardManifest, tail: Tail | None, folded: int) -> Waiting:

@@ -5,7 +5,8 @@ Keeps
        marks for native readers, pruned manifests, done: who dies between two is completed by the
        next run, and of two at once one wins
   L-5  readers see every row once at each of these moments (`weir.lake.base.folded`)
-  L-6  logs are folded only of sealed shards, of tables whose writers are WAL-only, or when asked
+  L-6  logs are folded whose rows no writer keeps in memory: of sealed shards, of owners without a
+       MemTable, or when asked
 docs/internals/compaction.md tells it in order.
 """
 
@@ -19,20 +20,24 @@ from typing import Final, Literal, cast
 from uuid import UUID
 
 from weir.durations import Duration, seconds
-from weir.errors import CommitConflict, MissingEntry, SnapshotExpired
+from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
 from weir.format import paths
-from weir.format.manifest import ShardManifest, Status
 from weir.lake.base.fold import ROWS_PER_FILE, Changes, Claim, combine
 from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.pylance_lake import PylanceLake
-from weir.log.site import ShardSite
 from weir.routing.core import Core, HasCore
 from weir.types import Position
 from weir.upkeep.compact.cut import hide_tasks, make_tasks
 from weir.upkeep.compact.finish import Finisher
 from weir.upkeep.compact.jobs import PROGRESS, Job, JobRecord, Jobs, Renewal
-from weir.upkeep.compact.logs import publish_closed
-from weir.upkeep.compact.plan import Waiting, find_waiting, log_of, make_job
+from weir.upkeep.compact.logs import OpenLog, flush_claiming, open_log, publish_closed
+from weir.upkeep.compact.plan import (
+    Waiting,
+    find_waiting,
+    folds_log,
+    left_in_logs,
+    make_job,
+)
 from weir.upkeep.pinning import base_floor
 from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
 
@@ -67,6 +72,7 @@ class CompactReport:
     skipped: str | None = None
     """Why nothing was done although there may be work."""
     notes: list[str] = field(default_factory=list)
+    """What was left, and why: among others rows that stay in a log because a writer is at work."""
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, object]:
@@ -89,22 +95,23 @@ def compact(
 ) -> CompactReport:
     """Fold everything that waits into the base, in one commit; return what was done.
 
-    `fold_wal`: also fold log entries that are in no SSTable. None: only of sealed shards, and of
-    all when the table's `writer_defaults` say WAL-only; True while a MemTable writer is open ends
-    that writer at its next flush (its rows are safe). `cluster` sorts new files by key. `indexes`
-    brings the base's indexes up to the new rows. `rewrite` also rewrites small files; None: when
-    there are many. Safe to run beside anything, twice at once too: a run that finds another at
-    work, by a claim younger than `lease`, does nothing (`report.skipped`); one that lost its claim
-    raises `CommitConflict`.
+    `fold_wal`: also fold log entries that are in no SSTable. None: those no writer keeps in memory,
+    which are all that Spark and WAL-only writers wrote; True: those of MemTable writers too, which
+    ends such a writer at its next flush, and on append-only tables fences the writers (their rows
+    are safe); False: only of sealed shards. What stays in a log is in `report.notes`. `cluster`
+    sorts new files by key. `indexes` brings the base's indexes up to the new rows. `rewrite` also
+    rewrites small files; None: when there are many. Safe to run beside anything, twice at once too:
+    a run that finds another at work, by a claim younger than `lease`, does nothing
+    (`report.skipped`); one that lost its claim raises `CommitConflict`.
     """
     runner = LocalRunner() if isinstance(engine, str) else engine
-    if fold_wal is None:
-        fold_wal = not core.record.writer_defaults.enable_memtable
     run = _Run(core, runner, fold_wal, progress)
     began = run.core.env.clock.boottime()
     report = run.fold(cluster=cluster, lease=seconds(lease, name="lease"))
     if report.base_version is not None:
         report.notes += tidy(core, indexes=indexes, rewrite=rewrite)
+    if fold_wal is not False and report.skipped is None:
+        report.notes += left_in_logs(core)
     report.seconds = run.core.env.clock.boottime() - began
     log.info(
         "compact.done table=%s job=%s rows=%d deleted=%d seconds=%.3f",
@@ -123,7 +130,7 @@ class _Run:
 
     core: Core
     runner: Runner
-    fold_wal: bool
+    fold_wal: bool | None
     progress: Progress | None
     report: CompactReport = field(default_factory=CompactReport)
 
@@ -239,29 +246,33 @@ class _Run:
             )
         return version
 
-    def _open_logs(self) -> list[tuple[ShardSite, ShardManifest, int]]:
+    def _open_logs(self) -> list[OpenLog]:
         """Append-only shards whose log may be turned into SSTables, and the end of each log."""
         if self.core.record.primary_key:
             return []
         found = []
         for shard in self.core.shard_ids():
             manifest = self.core.log(shard).latest()
-            if manifest is None:
+            if manifest is None or not folds_log(self.core, manifest, fold_wal=self.fold_wal):
                 continue
-            if self.fold_wal or manifest.status is Status.SEALED:
-                site, through = log_of(self.core, manifest)
-                if through > manifest.replay_after:
-                    found.append((site, manifest, through))
+            opened = open_log(self.core, manifest)
+            if opened.through > manifest.replay_after:
+                found.append(opened)
         return found
 
     def _publish_logs(self) -> None:
-        for site, manifest, through in self._open_logs():
+        for opened in self._open_logs():
+            before = opened.manifest.replay_after
             try:
-                made = publish_closed(self.core, site, manifest, through)
-            except CommitConflict as lost:
+                if self.fold_wal and not opened.is_ended:
+                    flush_claiming(self.core, opened.manifest.shard_id)
+                    self.report.wal_entries += opened.through - before
+                    continue
+                made = publish_closed(self.core, opened)
+            except (CommitConflict, FencedError) as lost:
                 self.report.notes.append(str(lost))
                 continue
-            self.report.wal_entries += through - manifest.replay_after if made else 0
+            self.report.wal_entries += opened.through - before if made else 0
 
     def _tell(
         self, job: Job, version: int, waiting: Sequence[Waiting], results: Sequence[Result]
@@ -312,8 +323,7 @@ class CompactionPolicy:
     def due(self, table: HasCore) -> str | None:
         """The reason to compact now, or None. Two requests a shard, and a few more for the age."""
         core = table.core
-        fold_wal = not core.record.writer_defaults.enable_memtable
-        _, waiting = find_waiting(core, fold_wal=fold_wal)
+        _, waiting = find_waiting(core, fold_wal=None)
         if not waiting:
             return None
         most = max(waiting, key=lambda w: len(w.cut.sstables))

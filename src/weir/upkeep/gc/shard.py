@@ -295,6 +295,7 @@ def _raise_floors(
         job.env.failpoint("gc.tokens")
         manifests.floors.raise_to("wal", highest)
         manifests.floors.trim("wal")
+        manifests.floors.trim("left")
     job.env.failpoint("gc.floors")
 
 
