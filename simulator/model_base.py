@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from weir.errors import MissingEntry
 from weir.format.base_manifest import MemWalDetails, ShardingField, ShardingSpec
+from weir.format.expiry import Expire
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.lake.base.view import LanceBase
@@ -117,6 +118,11 @@ class ModelBase(LanceBase):
     def schema(self) -> TableSchema:
         """The table's, which never changes here."""
         return self._schema
+
+    @property
+    def expire(self) -> Expire | None:
+        """No row does here."""
+        return None
 
     @property
     def marked(self) -> Mapping[UUID, int]:

@@ -29,6 +29,7 @@ from weir.errors import (
     WeirError,
     WriterClosed,
 )
+from weir.format.expiry import Expire
 from weir.format.sharding import Bucket, Identity, Unsharded
 from weir.format.wal_entry import WalEntry
 from weir.log.appender import WalAppender
@@ -65,6 +66,7 @@ __all__ = [
     "CompactReport",
     "CompactionPolicy",
     "CorruptEntry",
+    "Expire",
     "FencedError",
     "Filter",
     "GcReport",

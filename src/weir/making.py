@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from weir.config import WriterConfig
 from weir.env import SYSTEM, Env
+from weir.format.expiry import Expire
 from weir.format.sharding import Sharding
 from weir.routing import opening
 from weir.routing.opening import Options
@@ -22,14 +23,16 @@ def create(
     sharding: Sharding | None = None,
     wal_uri: str | None = None,
     writer_defaults: WriterConfig | None = None,
+    expire: Expire | None = None,
     storage_options: Options = None,
     env: Env = SYSTEM,
 ) -> Table:
     """Make an empty table at `uri` and open it.
 
     Raises `InvalidInput` for what cannot be (nothing is written), also when something is there
-    already; `StoreUnsuitable` when the store does not keep put-if-absent, which is tried. About 60
-    requests for that proof, one for each shard, and a handful more.
+    already; `StoreUnsuitable` when the store does not keep put-if-absent, which is tried. `expire`
+    says after what time rows are gone (`Table.set_expire` changes it). About 60 requests for that
+    proof, one for each shard, and a handful more.
     """
     return Table(
         opening.create(
@@ -39,6 +42,7 @@ def create(
             sharding=sharding,
             wal_uri=wal_uri,
             writer_defaults=writer_defaults,
+            expire=expire,
             storage_options=storage_options,
             env=env,
         )

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from weir.config import WriterConfig
 from weir.durations import Duration
+from weir.format.expiry import Expire
 from weir.format.sharding import Sharding, Value
 from weir.read.changes import Bookmark, Changes
 from weir.read.scan import Scan, get_rows
@@ -27,6 +28,7 @@ from weir.types import Filter, Keys, Vector
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.clone import clone
 from weir.upkeep.compact.run import LEASE, CompactReport, compact
+from weir.upkeep.expire import set_expire
 from weir.upkeep.gc.collect import gc
 from weir.upkeep.gc.report import GcReport, Kind, Veto
 from weir.upkeep.gc.report import Progress as GcProgress
@@ -85,11 +87,21 @@ class Table:
         """What every writer starts from."""
         return self.core.record.writer_defaults
 
+    @property
+    def expire(self) -> Expire | None:
+        """After what time rows are gone; None: never. One listing."""
+        return self.core.base().expire
+
+    def set_expire(self, expire: Expire | None) -> None:
+        """Let rows expire by that rule, or by none; reads see it at once, everywhere.
+        Checkpoints keep theirs. `InvalidInput` for a column that holds no times. One base commit.
+        """
+        set_expire(self.core, expire)
+
     def shards(self) -> list[Shard]:
         """Every shard, those of the routing first.
 
-        One listing, and two requests for each shard the record does not list (identity sharding,
-        shards of other programs).
+        One listing, and two requests for each shard the record does not list.
         """
         return all_shards(self.core)
 
@@ -150,8 +162,7 @@ class Table:
     ) -> pa.Table:
         """The newest rows of `keys`, in the order of `keys`, each once; a missing one is left out.
 
-        `keys`: values, tuples in key order, dicts, or Arrow. Only shards, SSTables and index pages
-        that can hold one of them are read.
+        `keys`: values, tuples, dicts, or Arrow. Only what can hold one of them is read.
         """
         return get_rows(
             self.core,
@@ -198,10 +209,9 @@ class Table:
         """The `k` rows nearest to a vector, or best for words of text, nearest first.
 
         The columns asked for (all when None), and `_distance` (l2 squared, 1 - cosine, or 1 - dot)
-        or `_score` (BM25 by the statistics of all levels together). A row with any of the words is
-        found. `nprobes`, `refine_factor` and `exact` say how thoroughly an approximate index is
-        searched; what is fresher is exact. Requests: those of a scan's snapshot, then the index
-        pages and rows that are needed.
+        or `_score` (BM25 by the statistics of all levels). A row with any of the words is found.
+        `nprobes`, `refine_factor` and `exact`: how thoroughly an approximate index is searched;
+        what is fresher is exact. Requests: a scan's snapshot, then index pages and rows needed.
         """
         return search(
             self.core,
@@ -226,8 +236,7 @@ class Table:
         shard with unflushed rows that another process writes is claimed, which fences that writer.
         Scope "durable": every acknowledged row, nothing flushed, nobody disturbed; the log up to
         there is pinned too. `ttl` None: until deleted. `name` is a label, several may share one.
-        Per shard about five requests and what a flush costs; a dozen more for the base and the
-        record. The cut is per shard.
+        The cut is per shard, as are about five requests and a flush; a dozen more for the rest.
         """
         return checkpoints.create(self.core, scope=scope, name=name, ttl=ttl)
 
@@ -240,10 +249,7 @@ class Table:
         checkpoints.delete(self.core, checkpoint)
 
     def refresh_checkpoint(self, checkpoint: Ref, ttl: Duration | None = None) -> Checkpoint:
-        """Let a checkpoint live `ttl` from now on, never shorter than before.
-
-        Raises `CheckpointNotFound` when it is gone.
-        """
+        """Let it live `ttl` from now on, not shorter than before; or `CheckpointNotFound`."""
         return checkpoints.refresh(self.core, checkpoint, ttl=ttl)
 
     def clone(
@@ -260,10 +266,9 @@ class Table:
 
         The base is shared by reference and pinned here; with `deep` it is copied and nothing is
         shared. Uncompacted SSTables and the pinned part of the log are copied. Without `checkpoint`
-        one of scope "durable" is made for the time of the clone. Raises `InvalidInput` when
-        something else is there or a retry means another clone; `MissingEntry` when rows of the
-        checkpoint are lost with a WAL store, unless `accept_loss` (recorded in the clone). Running
-        it again after a failure finishes it.
+        one of scope "durable" is made for the time of the clone. Raises `InvalidInput` when another
+        thing is there or a retry means another clone; `MissingEntry` when rows of the checkpoint
+        are lost with a WAL store, unless `accept_loss` (recorded). After a failure, run it again.
         """
         return Table(
             clone(
@@ -279,9 +284,7 @@ class Table:
 
     def release_clone(self, uri: str) -> list[UUID]:
         """Let go of what a clone that was deleted still holds here; the ids of its pins (C-15).
-
-        Raises `InvalidInput` when it holds nothing here, or is there and shares files.
-        """
+        `InvalidInput` when it holds nothing here, or is there and shares files."""
         return release_clone(self.core, uri)
 
     def discard_clone(self, uri: str) -> None:
@@ -304,10 +307,10 @@ class Table:
         `fold_wal`: also fold log entries that are in no SSTable. None: those no writer keeps in
         memory (all that Spark and WAL-only writers wrote); True: those of MemTable writers too,
         which ends them at their next flush, and on append-only tables at once (their rows are
-        safe); False: only of sealed shards. What stays in a log is in `report.notes`. `cluster`
-        sorts new files by key. `indexes` brings the base's indexes up to the new rows. `rewrite`
-        also rewrites small files; None: when there are many. Safe to run beside anything: a run
-        that finds another at work, by a claim younger than `lease`, does nothing
+        safe); False: only of sealed shards. What stays in a log is in `report.notes`. Rows that
+        have expired are dropped. `cluster` sorts new files by key. `indexes` brings the base's
+        indexes up to the new rows. `rewrite` also rewrites small files; None: when there are many.
+        A run that finds another at work, by a claim younger than `lease`, does nothing
         (`report.skipped`); one that lost its claim raises `CommitConflict`.
         """
         return compact(
@@ -338,9 +341,8 @@ class Table:
         is how long the first entry of every epoch stays in the log, which stops a native writer
         that slept through a takeover; `InvalidInput` unless it is at least `min_age` and twice the
         table's `fence_ttl`. `kinds` chooses what is collected. `veto(kind, path)` keeps single
-        objects. With `dry_run` nothing is written. A failing task is in `report.errors` and does
-        not stop the others. One listing of the table, some ten small requests a shard, and one bulk
-        request for a thousand objects deleted.
+        objects. With `dry_run` nothing is written. A failing task is in `report.errors`. One
+        listing of the table, some ten requests a shard, and one for a thousand objects deleted.
         """
         return gc(
             self.core,
@@ -357,11 +359,10 @@ class Table:
         """Keep the log of the whole table at `uri` from now on; None: beside the data.
 
         Fences every writer of every shard that is moved, in any process: they open again, and write
-        to the new place. Readers and change feeds follow by themselves. Run again after a failure,
-        it goes on. Raises `WalStoreMismatch` when the store holds another table's log (nothing is
-        written), or when a store that the log is in now is not there and may hold rows;
-        `StoreUnsuitable` when the new one does not keep put-if-absent. Per shard a claim, a flush
-        and two records.
+        to the new place. Readers and change feeds follow by themselves. After a failure, run it
+        again. Raises `WalStoreMismatch` when the store holds another table's log (nothing is
+        written), or when one that the log is in now is not there and may hold rows;
+        `StoreUnsuitable` for one without put-if-absent. Per shard a claim, a flush, two records.
         """
         return move_wal(self.core, uri, progress=progress)
 
@@ -370,8 +371,7 @@ class Table:
 
         Raises `CheckpointNotFound`; `InvalidInput` when the table was resharded since (clone the
         checkpoint instead); `MissingEntry` when log rows of a durable checkpoint are gone. Close
-        this process's own writers first: they are fenced like all others. Cost: a claim and a
-        manifest for each shard, a commit of the base.
+        your own writers first. Cost: a claim and a manifest for each shard, a commit of the base.
         """
         return restore(self.core, checkpoint)
 
@@ -386,9 +386,8 @@ class Table:
 
         Safe under load: writers of `table.writer()` wait some moments and go on, other writers of
         the old shards get `FencedError` or `SealedShard`. With `compact` the old shards' rows are
-        folded into the base afterwards, by `engine` as `compact` takes it. Raises `InvalidInput`
-        for a sharding that does not fit, or when another change was begun and not finished. Per old
-        shard a claim, a flush and two manifests.
+        folded into the base afterwards, by `engine`. Raises `InvalidInput` for a sharding that does
+        not fit, or while another change is unfinished. A claim, a flush, two manifests per shard.
         """
         return reshard(self.core, sharding, compact=compact, engine=engine)
 

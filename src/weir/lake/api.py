@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from weir.errors import CorruptEntry
 from weir.format.base_manifest import MemWalDetails
+from weir.format.expiry import Expire
 from weir.format.manifest import SsTable
 from weir.format.schema import TableSchema
 from weir.store.api import Store
@@ -71,6 +72,10 @@ class Base(Protocol):
     @property
     def schema(self) -> TableSchema:
         """The table's schema at this version."""
+
+    @property
+    def expire(self) -> Expire | None:
+        """When rows expire, by the rule of this version."""
 
     @property
     def compacted(self) -> Mapping[UUID, int]:

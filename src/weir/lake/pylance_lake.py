@@ -14,10 +14,11 @@ from weir.env import SYSTEM, Env
 from weir.errors import CommitConflict, MissingEntry
 from weir.format import paths
 from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
+from weir.format.expiry import Alive, Expire
 from weir.format.lance_file import version_name
 from weir.format.schema import TableSchema
 from weir.lake.api import SsTableInfo
-from weir.lake.base import adopt, fence, fold, fold_commit, history, versions
+from weir.lake.base import adopt, expiring, fence, fold, fold_commit, history, versions
 from weir.lake.base.blocks import RowBlocks
 from weir.lake.base.resident_keys import ResidentKeys
 from weir.lake.base.view import LanceBase
@@ -126,6 +127,24 @@ class PylanceLake:
             except CommitConflict:
                 continue  # somebody else marked them, or changed the columns
         raise CommitConflict(f"{self.uri}: its columns keep changing; open the writer again")
+
+    def set_expire(self, expire: Expire | None) -> int:
+        """Make that the rule by which rows expire, from the next version on; that version."""
+        for _ in range(_MARK_ATTEMPTS):
+            base = self.open_base()
+            if expire is not None:
+                expire.check(base.schema.plain)
+            dataset = self.datasets.open(self.uri, base.version)
+            try:
+                expiring.set_expire(dataset, expire)
+            except CommitConflict:
+                continue  # somebody else changed the columns, or the rule
+            return dataset.version
+        raise CommitConflict(f"{self.uri}: its columns keep changing; set the rule again")
+
+    def drop_expired(self, version: int, alive: Alive) -> int:
+        """Delete the rows that have expired, as seen in that version; how many."""
+        return expiring.drop_expired(self.datasets.open(self.uri, version), alive)
 
     def _storage_version(self) -> str:
         # Fixed when the base was made; any version of it tells.

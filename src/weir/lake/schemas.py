@@ -9,6 +9,7 @@ import lance
 import pyarrow as pa
 
 from weir.errors import InvalidInput
+from weir.format.expiry import EXPIRE_AFTER, Expire
 from weir.format.schema import COLUMN_MARK, FIELD_ID, TOMBSTONE, TableSchema, table_schema
 from weir.lake.base.folded import NOTE
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # Stored. Never change a value; add one.
 KEY_MARK: Final = b"lance-schema:unenforced-primary-key"
 KEY_POSITION: Final = b"lance-schema:unenforced-primary-key:position"
+
+_OF_VERSIONS: Final = frozenset({NOTE.encode(), EXPIRE_AFTER.encode()})
 
 
 def with_field_ids(dataset: lance.LanceDataset) -> pa.Schema:
@@ -42,8 +45,9 @@ def base_schema(dataset: lance.LanceDataset) -> TableSchema:
 
 
 def _with_id(field: pa.Field, lance_field: LanceField) -> pa.Field:
-    # A fold's note is of a version, not of the table: the schema stays the same through folds.
-    kept = {k: v for k, v in (field.metadata or {}).items() if k != NOTE.encode()}
+    # A fold's note and the rule of expiry are of a version, not of the table: the schema stays the
+    # same through folds and changes of the rule.
+    kept = {k: v for k, v in (field.metadata or {}).items() if k not in _OF_VERSIONS}
     metadata = {**kept, FIELD_ID: str(lance_field.id()).encode()}
     return pa.field(
         field.name, _typed(field.type, lance_field.children()), field.nullable, metadata
@@ -70,10 +74,13 @@ def _typed(dtype: pa.DataType, children: Sequence[LanceField]) -> pa.DataType:
     return dtype
 
 
-def marked_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
+def marked_key(
+    schema: pa.Schema, primary_key: Sequence[str], expire: Expire | None = None
+) -> pa.Schema:
     """`schema` as Lance wants it with that key: key columns not null, marked and numbered.
 
-    Each column is marked as one of the base's first version.
+    Each column is marked as one of the base's first version, and the one that tells when a row
+    expires carries the rule.
     """
     for name in primary_key:
         if schema.get_field_index(name) < 0:
@@ -83,9 +90,11 @@ def marked_key(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
         metadata = {
             k: v
             for k, v in (field.metadata or {}).items()
-            if k not in (KEY_MARK, KEY_POSITION, FIELD_ID)
+            if k not in (KEY_MARK, KEY_POSITION, FIELD_ID, EXPIRE_AFTER.encode())
         }
         metadata[COLUMN_MARK] = b"1"
+        if expire is not None and field.name == expire.column:
+            metadata.update({k.encode(): v.encode() for k, v in expire.to_metadata().items()})
         nullable = field.nullable
         if field.name in primary_key:
             nullable = False

@@ -3,7 +3,8 @@
 Keeps
   L-2  levels in the order given, newest first, the base last; append-only tables concatenate
   L-3  a filter sees winners only: fresh levels are filtered after the merge; the base, the oldest
-       level, may filter early because every fresh key masks its rows, filtered out or not
+       level, may filter early because every fresh key masks its rows, filtered out or not.
+  L-11 rows that have expired are left out like that: an expired winner brings no older one back
 Memory: the keys of the fresh levels, and a few batches. Payload is read once and never gathered.
 """
 
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from weir.env import SYSTEM, Env
 from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
+from weir.format.expiry import Alive
 from weir.format.keys import pk_type, pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import KeySet, gathered, unseen
@@ -64,19 +66,20 @@ def merge_scan(
     fragments: Sequence[int] | None = None,
     belongs: Belongs | None = None,
     emit: Emit = "all",
+    alive: Alive | None = None,
     env: Env = SYSTEM,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The rows of `levels` (newest first) merged over `base`: their schema, and a stream of them.
 
     `filter` is SQL text as in Lance, or a pyarrow expression. `fragments` restricts the base, and
-    so does `belongs`, which marks the rows of one shard. Order is not promised. Each level is read
-    once.
+    so does `belongs`, which marks the rows of one shard. Winners that are not `alive` are left out.
+    Order is not promised. Each level is read once.
     """
     if limit is not None and limit < 0:
         raise InvalidInput(f"limit must not be negative, got {limit}")
     target = output_schema(schema, columns)
     under = None if base is None else under_schema(base, schema)
-    plan = _Plan(tuple(levels), under, schema, target, filter, fragments, belongs, emit, env)
+    plan = _Plan(tuple(levels), under, schema, target, filter, fragments, belongs, emit, alive, env)
     rows = plan.merged(limit) if schema.primary_key else plan.concatenated(limit)
     return target, _limited(rows, limit, batch_size)
 
@@ -87,14 +90,16 @@ def merge_count(
     schema: TableSchema,
     *,
     filter: Any = None,
+    alive: Alive | None = None,
     env: Env = SYSTEM,
 ) -> int:
     """How many rows `merge_scan` would give. Reads keys (and what the filter needs), no payload."""
     in_base = 0
     if base is not None and (not levels or not schema.primary_key):
-        in_base, base = under_schema(base, schema).count(filter), None
+        passing = filter if alive is None else alive.also(filter)
+        in_base, base = under_schema(base, schema).count(passing), None
     names = schema.primary_key or schema.plain.names[:1]
-    _, rows = merge_scan(levels, base, schema, columns=names, filter=filter, env=env)
+    _, rows = merge_scan(levels, base, schema, columns=names, filter=filter, alive=alive, env=env)
     return in_base + sum(int(batch.num_rows) for batch in rows)
 
 
@@ -104,17 +109,20 @@ def merge_lookup(
     base: Base | Callable[[], Base] | None,
     schema: TableSchema,
     columns: Sequence[str] | None = None,
+    *,
+    alive: Alive | None = None,
 ) -> pa.Table:
     """The newest row of each of `keys` that has one, in the order of `keys`, each key once.
 
     A level is asked only for keys that no newer level had; a base given as a function is opened
-    only when one is left for it.
+    only when one is left for it. A key whose newest row is not `alive` has none.
     """
     target = output_schema(schema, columns)
     key = schema.primary_key
     if not key:
         raise InvalidInput("an append-only table has no key to look up; use scan with a filter")
-    extra = [name for name in key if name not in target.names]
+    times = () if alive is None else (alive.column,)
+    extra = [n for n in dict.fromkeys((*key, *times)) if n not in target.names]
     names = [*target.names, *extra]
     wanted = pa.schema([schema.plain.field(name) for name in names])
     asked = pk_values(keys, key)
@@ -134,6 +142,8 @@ def merge_lookup(
     if not found:
         return target.empty_table()
     rows = found[0] if len(found) == 1 else pa.concat_tables(found)
+    if alive is not None:
+        rows = alive.keep(rows)
     if rows.num_rows > 1:
         order = pc.index_in(pk_values(rows, key), value_set=asked)
         rows = rows.take(pc.sort_indices(order))
@@ -251,6 +261,7 @@ class _Plan:
     fragments: Sequence[int] | None
     belongs: Belongs | None
     emit: Emit
+    alive: Alive | None
     env: Env
 
     def merged(self, limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -282,7 +293,7 @@ class _Plan:
             limit = None
         rows = base.scan(
             names or self.schema.plain.names[:1],
-            filter=self.filter,
+            filter=self.filter if self.alive is None else self.alive.also(self.filter),
             fragments=self.fragments,
             limit=limit,
         )
@@ -292,14 +303,11 @@ class _Plan:
     def _fresh(self, seen: KeySet) -> Iterator[pa.RecordBatch]:
         """Live winners of the fresh levels, in the columns that target and filter need."""
         key = self.schema.primary_key
-        if self.emit == "base":
-            names = list(key)
-        else:
-            wanted = (*self.target.names, *filter_columns(self.filter, self.schema.plain.names))
-            names = list(dict.fromkeys((*key, *wanted)))
+        wanted = () if self.emit == "base" else self._wanted
+        names = list(dict.fromkeys((*key, *wanted)))
         rows_of = pa.schema([self.schema.plain.field(name) for name in names])
         for batch in winners(self.levels, self.schema, self.env, columns=names, seen=seen):
-            live = _live(batch)
+            live = self._live(batch)
             if live.num_rows:
                 yield shaped(live, rows_of)
 
@@ -324,12 +332,24 @@ class _Plan:
         if self.emit == "base":
             return
         for level in reversed(self.levels):
-            wanted = (*self.target.names, *filter_columns(self.filter, self.schema.plain.names))
-            names = list(dict.fromkeys(wanted)) or self.schema.plain.names
+            names = list(dict.fromkeys(self._wanted)) or self.schema.plain.names
             rows_of = pa.schema([self.schema.plain.field(name) for name in names])
             yield from self._filtered(
-                shaped(_live(batch), rows_of) for batch in level.scan(names) if batch.num_rows
+                shaped(self._live(batch), rows_of) for batch in level.scan(names) if batch.num_rows
             )
+
+    @property
+    def _wanted(self) -> list[str]:
+        """The columns that the target, the filter and the time of expiry need."""
+        times = [] if self.alive is None else [self.alive.column]
+        return [*self.target.names, *filter_columns(self.filter, self.schema.plain.names), *times]
+
+    def _live(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        live = _live(batch)
+        if self.alive is None or self.emit == "base":
+            return live
+        kept: pa.RecordBatch = self.alive.keep(live)
+        return kept
 
 
 def _live(batch: pa.RecordBatch) -> pa.RecordBatch:

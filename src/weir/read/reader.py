@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from weir.format.expiry import Alive, alive_at
 from weir.format.schema import TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
 from weir.log.site import ShardSite
@@ -75,6 +76,14 @@ class SnapshotReader:
     def schema(self) -> TableSchema:
         """The schema of the snapshot's base version; older rows are brought into its shape."""
         return self.base.schema
+
+    @property
+    def alive(self) -> Alive | None:
+        """Which rows have not expired at the snapshot's moment, by its base version's rule."""
+        rule = self.base.expire
+        if rule is None:
+            return None
+        return alive_at(rule, self.snapshot.at, self.schema.plain.field(rule.column))
 
     def levels(self, shards: Sequence[UUID] | None = None) -> list[Level]:
         """The fresh levels, newest first, of those shards only when given.

@@ -147,6 +147,7 @@ class Scan:
                 reader.base,
                 reader.schema,
                 filter=self._filter,
+                alive=reader.alive,
                 env=self._core.env,
             )
 
@@ -173,6 +174,7 @@ class Scan:
             filter=self._filter,
             limit=self._limit,
             batch_size=self._batch_size,
+            alive=reader.alive,
             env=self._core.env,
         )
 
@@ -194,6 +196,9 @@ class Scan:
             + self._filtered_how(reader),
             f"  limit     {'none' if self._limit is None else self._limit}",
         ]
+        if reader.base.expire is not None:
+            rule = reader.base.expire
+            lines.append(f"  expired   {rule.column!r} more than {rule.after_s:.15g} s ago: hidden")
         keyed = bool(reader.schema.primary_key)
         lines.append(
             f"  merge     newest row of each {list(reader.schema.primary_key)}"
@@ -237,7 +242,7 @@ def get_rows(
         # Shards outside the routing (native, sealed) may hold any key.
         others = [c.shard for c in reader.snapshot.cuts if c.shard not in routing]
         levels: list[Level] = reader.levels([*routed, *others])
-        return merge_lookup(wanted, levels, reader.base, reader.schema, columns)
+        return merge_lookup(wanted, levels, reader.base, reader.schema, columns, alive=reader.alive)
 
     def choose(ids: list[UUID]) -> list[UUID]:
         return [shard for shard in ids if shard in routed or shard not in routing]

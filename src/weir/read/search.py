@@ -45,6 +45,7 @@ def search(
         raise InvalidInput(f"columns must be a list of at least one column, got {columns!r}")
 
     def run(reader: SnapshotReader) -> pa.Table:
+        alive = reader.alive
         return search_levels(
             reader.levels(),
             reader.base,
@@ -52,7 +53,7 @@ def search(
             column,
             query,
             k=k,
-            filter=filter,
+            filter=filter if alive is None else alive.also(filter),
             columns=columns,
             fresh=core.fresh,
             options=options,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, get_args
 from uuid import UUID
 
@@ -40,6 +40,10 @@ class Pinned(Protocol):
     def shards(self) -> Sequence[ShardCut]:
         """The pinned shards."""
 
+    @property
+    def created(self) -> float:
+        """When, in seconds since 1970: what had expired then is hidden."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -48,11 +52,19 @@ class Snapshot:
     base_version: int
     freshness: Freshness
     cuts: tuple[ShardCut, ...]
+    at: float = field(default=0.0, compare=False)
+    """The moment by which rows have expired or not, in seconds since 1970: of every part of a read
+    the same, in whatever process."""
 
     def to_json(self) -> str:
         """As text, for another process."""
         cuts = [{"shard": str(cut.shard), **dump_cut(cut)} for cut in self.cuts]
-        record = {"base_version": self.base_version, "freshness": self.freshness, "cuts": cuts}
+        record: dict[str, object] = {
+            "base_version": self.base_version,
+            "freshness": self.freshness,
+            "cuts": cuts,
+            "at": self.at,
+        }
         return codec.dumps(record).decode()
 
     @staticmethod
@@ -64,6 +76,7 @@ class Snapshot:
                 base_version=int(raw["base_version"]),
                 freshness=check_freshness(raw["freshness"]),
                 cuts=tuple(_cut_from(fields) for fields in raw["cuts"]),
+                at=float(raw.get("at", 0.0)),  # of 0.1.0: nothing had expired
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInput(f"not a snapshot: {error!r}") from error
@@ -110,13 +123,14 @@ def take_snapshot(
     read. That cut is taken anew when the base moved meanwhile.
     """
     check_freshness(freshness)
+    at = core.env.clock.wall()
     if freshness != "durable":
         cuts = [] if freshness == "base" else _cuts(core, choose(core.shard_ids()), tail=False)
-        return Snapshot(core.lake.open_base().version, freshness, _ordered(cuts))
+        return Snapshot(core.lake.open_base().version, freshness, _ordered(cuts), at)
     seen = fast_snapshot(core, choose)
     if seen is not None:
         cuts = [ShardCut.of(one.manifest, one.tip) for one in seen[1]]
-        return Snapshot(seen[0], freshness, _ordered(cuts))
+        return Snapshot(seen[0], freshness, _ordered(cuts), at)
     before = core.tails.base_version or core.lake.open_base().version
     for _ in range(STILL_ATTEMPTS):
         shards = core.shard_ids()
@@ -127,7 +141,7 @@ def take_snapshot(
         # Rows flushed or folded since we looked would be read in the log and in the base, beside
         # others that were written after our cut (L-5). A base that stood still holds none of them.
         if version == before:
-            return Snapshot(version, freshness, _ordered(cuts))
+            return Snapshot(version, freshness, _ordered(cuts), at)
         before = version
     raise SnapshotExpired(
         f"{core.uri}: its base changed {STILL_ATTEMPTS} times while a read was planned; read again"
@@ -162,7 +176,7 @@ def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable"
 
     pins = [] if freshness == "base" else list(pinned.shards)
     cuts = core.env.threads.map(load, pins, workers=16)
-    return Snapshot(pinned.base_version, freshness, _ordered(cuts))
+    return Snapshot(pinned.base_version, freshness, _ordered(cuts), pinned.created)
 
 
 def _ordered(cuts: list[ShardCut]) -> tuple[ShardCut, ...]:

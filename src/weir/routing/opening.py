@@ -14,6 +14,7 @@ import pyarrow as pa
 from weir.config import WriterConfig
 from weir.env import SYSTEM, Env
 from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
+from weir.format.expiry import Expire
 from weir.format.keys import check_key_type
 from weir.format.nested import has_small_dictionary
 from weir.format.schema import TOMBSTONE, check_nesting
@@ -51,6 +52,7 @@ def create(
     sharding: Sharding | None = None,
     wal_uri: str | None = None,
     writer_defaults: WriterConfig | None = None,
+    expire: Expire | None = None,
     storage_options: Options = None,
     env: Env = SYSTEM,
 ) -> Core:
@@ -59,6 +61,8 @@ def create(
     _check_schema(schema, key)
     chosen = Unsharded() if sharding is None else sharding
     check_sharding(chosen, schema, key)
+    if expire is not None:
+        expire.check(schema)
     place = _Place(uri, wal_uri, storage_options, env)
     if TableRecords(place.store).find() is not None:
         raise InvalidInput(f"{place.uri} is a weir table already; weir.open opens it")
@@ -67,7 +71,7 @@ def create(
             f"{place.uri} is a Lance dataset already; weir.enable makes a weir table of it"
         )
     probed = place.prove()
-    dataset = adopt.create_base(place.uri, schema, key, place.lance)
+    dataset = adopt.create_base(place.uri, schema, key, place.lance, expire=expire)
     defaults = writer_defaults or WriterConfig()
     adopt.initialize_mem_wal(dataset, {**mem_wal_settings(chosen), **defaults.to_lance()})
     return _finish(place, key, chosen, defaults, probed, spec=1)

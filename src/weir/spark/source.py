@@ -107,6 +107,7 @@ def read_part(
                 filter=filter,
                 fragments=fragments,
                 emit="base",
+                alive=reader.alive,
                 env=core.env,
             )
         else:
@@ -119,6 +120,7 @@ def read_part(
                 columns=columns,
                 filter=filter,
                 emit="fresh",
+                alive=reader.alive,
                 env=core.env,
             )
         yield from rows

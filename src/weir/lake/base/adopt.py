@@ -9,6 +9,7 @@ import lance
 import pyarrow as pa
 
 from weir.errors import InvalidInput, NotAWeirTable
+from weir.format.expiry import Expire
 from weir.format.schema import COLUMN_MARK
 from weir.lake.lance_errors import lance_errors
 from weir.lake.schemas import KEY_MARK, KEY_POSITION, marked_key
@@ -29,12 +30,13 @@ def create_base(
     primary_key: Sequence[str],
     options: Mapping[str, str] | None,
     *,
+    expire: Expire | None = None,
     enable_stable_row_ids: bool = False,
 ) -> lance.LanceDataset:
     """An empty dataset with that schema and key; `InvalidInput` when there is one already."""
     with lance_errors(f"creating the base table {uri}"):
         return lance.write_dataset(
-            marked_key(schema, primary_key).empty_table(),
+            marked_key(schema, primary_key, expire).empty_table(),
             uri,
             mode="create",
             storage_options=dict(options or {}) or None,

@@ -13,6 +13,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from weir.errors import MissingEntry
 from weir.format.base_manifest import BaseManifest, MemWalDetails
+from weir.format.expiry import Expire, expire_of
 from weir.format.schema import TableSchema
 from weir.keys.index import rows_of_keys
 from weir.lake.base.folded import folded_into
@@ -56,6 +57,11 @@ class LanceBase:
     def schema(self) -> TableSchema:
         """The table's schema at this version."""
         return base_schema(self.dataset)
+
+    @cached_property
+    def expire(self) -> Expire | None:
+        """When rows expire, by the rule of this version. No request."""
+        return expire_of(self.dataset.schema, self._where)
 
     @cached_property
     def compacted(self) -> Mapping[UUID, int]:

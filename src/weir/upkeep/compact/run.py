@@ -38,6 +38,7 @@ from weir.upkeep.compact.plan import (
     left_in_logs,
     make_job,
 )
+from weir.upkeep.expire import drop_expired, drops_at
 from weir.upkeep.pinning import base_floor
 from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
 
@@ -65,7 +66,9 @@ class CompactReport:
     """Log entries folded directly (L-6)."""
     rows_written: int = 0
     rows_deleted: int = 0
-    """Keys whose newest row is a delete."""
+    """Keys whose newest row is a delete, or has expired."""
+    rows_expired: int = 0
+    """Rows of the base that had expired and were dropped."""
     tasks: int = 0
     completed: str | None = None
     """An earlier job, committed but unfinished, that this run completed first."""
@@ -108,7 +111,9 @@ def compact(
     run = _Run(core, runner, fold_wal, progress)
     began = run.core.env.clock.boottime()
     report = run.fold(cluster=cluster, lease=seconds(lease, name="lease"))
-    if report.base_version is not None:
+    if report.skipped is None:
+        report.rows_expired = drop_expired(core)
+    if report.base_version is not None or report.rows_expired:
         report.notes += tidy(core, indexes=indexes, rewrite=rewrite)
     if fold_wal is not False and report.skipped is None:
         report.notes += left_in_logs(core)
@@ -167,7 +172,8 @@ class _Run:
         if not waiting:
             jobs.step(record, "done", None)
             return self.report
-        job = make_job(str(self.core.env.new_id()), base, waiting)
+        at = drops_at(self.core, base)
+        job = make_job(str(self.core.env.new_id()), base, waiting, at=at)
         record = jobs.step(record, "planned", job)
         self.core.env.failpoint("compact.planned")
         tasks = make_tasks(

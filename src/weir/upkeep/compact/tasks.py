@@ -44,7 +44,7 @@ def fold_whole(core: Core, task: Task) -> Result:
     seen = no_keys(schema, levels)
     batches: list[pa.RecordBatch] = []
     held = 0
-    for batch in winners(levels, schema, core.env, seen=seen):
+    for batch in _buried(reader, winners(levels, schema, core.env, seen=seen)):
         batches.append(batch)
         held += batch.nbytes
         if held > WHOLE_READS * core.env.limits.read_bytes:
@@ -143,6 +143,7 @@ def _write_live(
     """Those rows that are no deletes as new fragments; how many are, and how many are not."""
     schema = reader.schema
     written = deleted = 0
+    newest = _buried(reader, newest)
 
     def live() -> Iterator[pa.RecordBatch]:
         nonlocal written, deleted
@@ -159,6 +160,12 @@ def _write_live(
         rows = _clustered(rows, schema)
     changes = fold.write_rows(_base(reader), rows)
     return changes, written, deleted
+
+
+def _buried(reader: SnapshotReader, newest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows; one that has expired deletes its key (L-11: no older one comes back)."""
+    alive = reader.alive
+    return newest if alive is None else (alive.bury(batch) for batch in newest)
 
 
 def hide_rows(core: Core, task: Task) -> Result:

@@ -1,0 +1,175 @@
+"""Rows that live for a time: the rule, where it is kept, and which rows it lets live.
+
+The rule is metadata of its column in the base, so each version of the base says by itself what has
+expired in it: a checkpoint keeps the rule it was made under, a clone takes it along, and a handle
+that was opened before a change learns of it with the next version it reads.
+
+Keeps
+  L-11 the newest row of a key decides: an expired one hides the older ones, and is hidden itself
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.durations import Duration, seconds
+from weir.errors import CorruptEntry, InvalidInput
+from weir.format.schema import FIELD_ID, TOMBSTONE
+
+# Stored. Never change a value; add one.
+EXPIRE_AFTER: Final = "weir:expire_after"
+"""Key of a column's metadata: seconds, as text."""
+
+_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_DAY: Final = 86_400
+_INT64: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Expire:
+    """Rows expire `after` that long, counted from the time in their column `column`.
+
+    The column is a timestamp (without a zone: UTC) or a date32 (its first moment, in UTC); a row
+    whose time is null never expires. `after` is seconds, a `timedelta`, or text such as "30d".
+    """
+
+    column: str
+    after: Duration
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "after", seconds(self.after, name="after"))
+
+    @property
+    def after_s(self) -> float:
+        """`after` in seconds."""
+        return seconds(self.after)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise `InvalidInput` unless the table has that column, and it holds times."""
+        if self.column not in schema.names:
+            raise InvalidInput(
+                f"Expire: the table has no column {self.column!r}; it has {schema.names}"
+            )
+        dtype = schema.field(self.column).type
+        if not (pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype)):
+            raise InvalidInput(
+                f"Expire: column {self.column!r} is {dtype}; a timestamp or a date32 tells when"
+                " a row expires"
+            )
+
+    def to_metadata(self) -> dict[str, str]:
+        """As metadata of the column."""
+        return {EXPIRE_AFTER: repr(self.after_s)}
+
+
+def expire_of(schema: pa.Schema, where: str) -> Expire | None:
+    """The rule that the columns of a base carry, if any."""
+    for field in schema:
+        text = _mark(field.metadata)
+        if text is None:
+            continue
+        try:
+            return Expire(field.name, float(text))
+        except (ValueError, InvalidInput) as error:
+            raise CorruptEntry(
+                f"{where}: {EXPIRE_AFTER!r} of column {field.name!r} is damaged: {text!r}"
+            ) from error
+    return None
+
+
+def _mark(metadata: Mapping[bytes, bytes] | None) -> bytes | None:
+    return (metadata or {}).get(EXPIRE_AFTER.encode())
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Which rows live at one moment: those whose time, as a number in its unit, is above `last`."""
+
+    field: pa.Field
+    last: int
+
+    @property
+    def column(self) -> str:
+        """The column with the time."""
+        name: str = self.field.name
+        return name
+
+    def mask(self, rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray | pa.ChunkedArray:
+        """True for each row that lives; a row without a time does."""
+        times = _numbers(rows.column(self.column))
+        return pc.fill_null(pc.greater(times, self.last), True)
+
+    def keep(self, rows: Any) -> Any:
+        """The rows, batch or table, that live."""
+        mask = self.mask(rows)
+        return rows if pc.all(mask, min_count=0).as_py() else rows.filter(mask)
+
+    def bury(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with each that has expired marked as a delete of its key."""
+        dead = pc.invert(self.mask(rows))
+        if not pc.any(dead, min_count=0).as_py():
+            return rows
+        index = rows.schema.get_field_index(TOMBSTONE)
+        return rows.set_column(index, rows.schema.field(index), pc.or_(rows.column(index), dead))
+
+    def sql(self) -> str:
+        """The same for Lance. As numbers: a literal has no zone, and would take the column's."""
+        name = f"`{self.column}`"
+        return f"({name} IS NULL OR CAST({name} AS BIGINT) > {self.last})"
+
+    def expired_sql(self) -> str:
+        """The rows that do not live, for Lance."""
+        return f"CAST(`{self.column}` AS BIGINT) <= {self.last}"
+
+    def also(self, filter: Any) -> Any:
+        """A filter that passes what `filter` passes and lives."""
+        if filter is None:
+            return self.sql()
+        if isinstance(filter, str):
+            return f"{self.sql()} AND ({filter}\n)"
+        whole = pa.int32() if pa.types.is_date32(self.field.type) else pa.int64()
+        last = pa.array([self.last], whole).cast(self.field.type)[0]
+        time = pc.field(self.column)
+        return (time.is_null() | (time > last)) & filter
+
+
+def alive_at(rule: Expire | None, now: float, field: pa.Field | None) -> Alive | None:
+    """Who lives at `now`, seconds since 1970; `field` is the column of the rule. None: everybody.
+
+    A row is expired from its time plus `after` on, that moment included.
+    """
+    if rule is None or field is None:
+        return None
+    cutoff = now - rule.after_s
+    dtype = field.type
+    if pa.types.is_date32(dtype):
+        last = math.floor(cutoff / _DAY)
+    else:
+        last = math.floor(cutoff * _PER_SECOND[dtype.unit])
+    return Alive(field, max(-_INT64, min(_INT64, last)))
+
+
+def alive_under(
+    rule: Expire | None, now: float, base: pa.Schema, seen_as: pa.Schema
+) -> Alive | None:
+    """The same for whoever sees the columns of the schema `base` as in `seen_as`, an older one.
+
+    Both carry field ids: a column renamed since goes by its old name.
+    """
+    if rule is None or rule.column not in base.names:
+        return None
+    number = base.field(rule.column).metadata[FIELD_ID]
+    field = next((f for f in seen_as if (f.metadata or {}).get(FIELD_ID) == number), None)
+    return alive_at(rule, now, field)
+
+
+def _numbers(times: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    if pa.types.is_date32(times.type):
+        times = times.cast(pa.int32())
+    return times.cast(pa.int64())

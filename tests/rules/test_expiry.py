@@ -1,0 +1,260 @@
+"""L-11: a row whose time has passed is gone from every read, and brings no older row back."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import weir
+from weir.env import Env, SystemClock
+from weir.errors import InvalidInput
+from weir.format.expiry import alive_at
+from weir.read.snapshot import Snapshot
+from weir.spark.source import parts_of, read_part
+
+DAY = 86_400.0
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("v", pa.string()),
+        pa.field("ts", pa.timestamp("us", "UTC")),
+        pa.field("vec", pa.list_(pa.float32(), 2)),
+    ]
+)
+
+
+class AheadClock(SystemClock):
+    """The machine's clocks, its wall clock a number of seconds ahead."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.ahead
+
+
+def now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+def row(key: int, text: str, age: float | None) -> dict[str, object]:
+    """A row whose time was so many days ago; None: it has none."""
+    ts = None if age is None else now() - dt.timedelta(days=age)
+    return {"id": key, "v": text, "ts": ts, "vec": [float(key), 0.0]}
+
+
+@pytest.fixture
+def clock() -> AheadClock:
+    return AheadClock()
+
+
+@pytest.fixture
+def table(tmp_path: Path, clock: AheadClock) -> weir.Table:
+    expire = weir.Expire("ts", after="30d")
+    uri = str(tmp_path / "t")
+    return weir.create(uri, SCHEMA, primary_key="id", expire=expire, env=Env(clock=clock))
+
+
+def texts(table: weir.Table, **how: object) -> dict[int, str]:
+    rows = table.scan(columns=["id", "v"], **how).to_table()  # type: ignore[arg-type]
+    return dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
+
+
+def put(table: weir.Table, *rows: dict[str, object], flush: bool = False) -> None:
+    """As an SSTable, or as an entry of the log and nothing else."""
+    with table.writer(weir.WriterConfig(enable_memtable=flush)) as writer:
+        writer.put(list(rows))
+
+
+def test_l11_expired_rows_are_hidden_from_scan_count_get_and_search(table: weir.Table) -> None:
+    put(table, row(1, "old", 31), row(2, "young", 29), row(3, "timeless", None))
+    assert texts(table) == {2: "young", 3: "timeless"}
+    assert table.scan().count() == 2
+    assert table.get([1, 2, 3], columns=["v"])["v"].to_pylist() == ["young", "timeless"]
+    found = table.search("vec", [1.0, 0.0], k=3, columns=["id"])
+    assert found["id"].to_pylist() == [2, 3]
+    assert "expired   'ts' more than 2592000 s ago" in table.scan().explain()
+
+
+@pytest.mark.parametrize("level", ["log", "flushed", "base"])
+def test_l11_an_expired_newest_row_brings_no_older_one_back(table: weir.Table, level: str) -> None:
+    put(table, row(1, "alive but older", 1), row(2, "stays", 1), flush=True)
+    if level == "base":
+        table.compact()
+    put(table, row(1, "newest and expired", 40), flush=level == "flushed")
+    assert texts(table) == {2: "stays"}
+    assert table.get([1]).num_rows == 0
+    assert table.scan(filter="v = 'alive but older'").count() == 0
+    assert table.scan(filter=pc.field("v") == "alive but older").count() == 0
+    table.compact()
+    assert texts(table) == {2: "stays"}
+    assert texts(table, freshness="base") == {2: "stays"}
+
+
+def test_l11_a_row_put_with_a_newer_time_lives_on(table: weir.Table, clock: AheadClock) -> None:
+    put(table, row(1, "first", 20), row(2, "other", 20), flush=True)
+    table.compact()
+    put(table, row(1, "again", 0))
+    clock.ahead = 20 * DAY
+    assert texts(table) == {1: "again"}
+
+
+def test_l11_rows_expire_while_time_passes_and_at_the_very_moment(
+    table: weir.Table, clock: AheadClock
+) -> None:
+    put(table, row(1, "v", 0))
+    clock.ahead = 29.9 * DAY
+    assert texts(table) == {1: "v"}
+    clock.ahead = 30.1 * DAY
+    assert texts(table) == {}
+    rule, field = weir.Expire("ts", after=10), SCHEMA.field("ts")
+    rows = pa.table({"ts": pa.array([100_000_000, 100_000_001], pa.int64()).cast(field.type)})
+    alive = alive_at(rule, 110.0, field)
+    assert alive is not None
+    assert alive.mask(rows).to_pylist() == [False, True]
+
+
+def test_l11_compaction_drops_by_the_store_clock_not_by_a_machine_that_runs_ahead(
+    table: weir.Table, clock: AheadClock
+) -> None:
+    put(table, row(1, "expired", 31), row(2, "young", 5), flush=True)
+    clock.ahead = 365 * DAY  # this machine believes that all is over
+    report = table.compact()
+    assert (report.rows_written, report.rows_deleted) == (1, 1)
+    clock.ahead = 0.0
+    assert texts(table) == {2: "young"}
+    assert lance.dataset(table.uri).count_rows() == 1
+
+
+def test_l11_compaction_drops_expired_rows_that_are_in_the_base_already(table: weir.Table) -> None:
+    put(table, row(1, "young", 5), row(2, "younger", 1), flush=True)
+    table.compact()
+    table.set_expire(weir.Expire("ts", after="3d"))
+    report = table.compact()  # nothing waits to be folded
+    assert report.rows_expired == 1
+    assert lance.dataset(table.uri).to_table()["id"].to_pylist() == [2]
+    assert table.compact().rows_expired == 0
+
+
+def test_l11_a_change_of_the_rule_reaches_open_handles_and_can_be_taken_back(
+    table: weir.Table,
+) -> None:
+    other = weir.open(table.uri)
+    put(table, row(1, "a week old", 7))
+    assert texts(other) == {1: "a week old"}
+    table.set_expire(weir.Expire("ts", after="1d"))
+    assert texts(other) == {}
+    assert other.expire == weir.Expire("ts", after=DAY)
+    other.set_expire(None)
+    assert texts(table) == {1: "a week old"}
+    assert table.expire is None
+
+
+def test_l11_a_checkpoint_reads_as_of_its_own_time_and_rule(
+    table: weir.Table, clock: AheadClock
+) -> None:
+    put(table, row(1, "old", 31), row(2, "young", 10))
+    held = table.checkpoint(scope="durable")
+    clock.ahead = 300 * DAY
+    assert texts(table) == {}
+    assert texts(table, checkpoint=held) == {2: "young"}
+    assert table.get([1, 2], columns=["id"], checkpoint=held)["id"].to_pylist() == [2]
+    table.set_expire(weir.Expire("ts", after="1h"))
+    table.compact()
+    assert texts(table, checkpoint=held) == {2: "young"}
+
+
+def test_l11_a_rule_set_while_rows_are_folded_is_not_lost(table: weir.Table) -> None:
+    put(table, row(1, "a week old", 7), flush=True)
+    rule = weir.Expire("ts", after="1d")
+
+    def interrupt(point: str) -> None:
+        if point == "compact.written":
+            weir.open(table.uri).set_expire(rule)
+
+    env = Env(failpoint=interrupt)
+    weir.open(table.uri, env=env).compact()
+    assert table.expire == rule
+    assert texts(table) == {}
+
+
+def test_l11_all_parts_of_a_spark_read_go_by_the_moment_of_the_plan(
+    table: weir.Table, clock: AheadClock
+) -> None:
+    put(table, row(1, "base, old", 31), row(2, "base", 29), flush=True)
+    table.set_expire(None)
+    table.compact()
+    table.set_expire(weir.Expire("ts", after="30d"))
+    put(table, row(3, "fresh", 29), row(4, "fresh, old", 31))
+    parts = parts_of(table, table.snapshot())
+    clock.ahead = 300 * DAY  # an executor's clock, or a late task's
+    rows = [b for part in parts for b in read_part(table, part, columns=["id"], filter=None)]
+    assert sorted(pa.Table.from_batches(rows)["id"].to_pylist()) == [2, 3]
+
+
+def test_l11_an_append_only_table_hides_and_drops_too(tmp_path: Path) -> None:
+    expire = weir.Expire("ts", after="30d")
+    table = weir.create(str(tmp_path / "a"), SCHEMA, expire=expire)
+    put(table, row(1, "old", 31), row(1, "young", 3), flush=True)
+    put(table, row(2, "old", 50), row(2, "young", 4), flush=True)
+    assert texts(table) == {1: "young", 2: "young"}
+    assert table.scan().count() == 2
+    table.compact()
+    assert lance.dataset(table.uri).count_rows() == 2
+    assert table.scan().count() == 2
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(pa.timestamp(u, tz) for u in ("s", "ms", "us", "ns") for tz in (None, "UTC", "+05:30")),
+        pa.date32(),
+    ],
+)
+def test_l11_every_type_of_time_means_the_same_in_memory_and_in_lance(
+    tmp_path: Path, dtype: pa.DataType
+) -> None:
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("my time", dtype)])
+    expire = weir.Expire("my time", after="7d")
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id", expire=expire)
+    days = [0, 5, 6, 8, 9, None]
+    moments = [None if d is None else now() - dt.timedelta(days=d) for d in days]
+    naive = pa.array([m and m.replace(tzinfo=None) for m in moments], pa.timestamp("us"))
+    if pa.types.is_date(dtype):
+        times = naive.cast(dtype, safe=False)
+    else:  # the same moment in every unit and zone
+        times = naive.cast(pa.timestamp(dtype.unit), safe=False).cast(pa.int64()).cast(dtype)
+    rows = pa.table({"id": range(len(days)), "my time": times})
+    with table.writer() as writer:
+        writer.put(rows)
+    expected = [0, 1, 2, 5]
+    assert sorted(table.scan().to_table()["id"].to_pylist()) == expected
+    assert table.scan(filter=pc.field("id") >= 0).count() == len(expected)
+    table.set_expire(None)
+    table.compact()
+    table.set_expire(expire)
+    assert sorted(table.scan().to_table()["id"].to_pylist()) == expected
+    assert table.scan(filter=pc.field("id") >= 0).count() == len(expected)
+    assert table.scan(filter="id >= 0").count() == len(expected)
+
+
+def test_l11_a_rule_needs_a_column_that_holds_times(tmp_path: Path, table: weir.Table) -> None:
+    with pytest.raises(InvalidInput, match="no column 'when'"):
+        weir.create(str(tmp_path / "x"), SCHEMA, expire=weir.Expire("when", after="1d"))
+    with pytest.raises(InvalidInput, match="column 'v' is string; a timestamp or a date32"):
+        table.set_expire(weir.Expire("v", after="1d"))
+    with pytest.raises(InvalidInput, match="after"):
+        weir.Expire("ts", after="soon")
+    assert not (tmp_path / "x").exists()
+
+
+def test_l11_the_moment_of_a_read_travels_and_old_snapshots_expire_nothing() -> None:
+    snapshot = Snapshot(3, "durable", (), 12.5)
+    assert Snapshot.from_json(snapshot.to_json()).at == 12.5
+    old = '{"base_version": 3, "freshness": "durable", "cuts": []}'
+    assert Snapshot.from_json(old).at == 0.0
