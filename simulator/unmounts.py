@@ -19,7 +19,7 @@ from simulator.world import AWAY, HOLE, Faults
 from weir.config import WriterConfig
 from weir.errors import WeirError
 from weir.format.sharding import Unsharded
-from weir.log.wal_store import read_store_id, stamp_store_id
+from weir.log.stamp import read_store_id, stamp_store_id
 from weir.making import open as open_table
 from weir.records.table import Route
 from weir.records.wal_places import latest_record

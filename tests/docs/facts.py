@@ -18,7 +18,7 @@ import weir.spark
 from tests.docs.blocks import ROOT
 from weir.env import SYSTEM
 from weir.log.site import ShardSite
-from weir.log.wal_store import stamp_store_id
+from weir.log.stamp import stamp_store_id
 from weir.records.apps import take_app
 from weir.records.checkpoints import Checkpoints
 from weir.records.consumers import Consumer

@@ -15,7 +15,7 @@ import pytest
 import weir
 from simulator.steps import watched
 from tests.support.moments import again, expect, make, put, rows
-from weir.errors import CorruptEntry, InvalidInput, StoreDenied
+from weir.errors import CorruptEntry, InvalidInput, StoreDenied, WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import decode_manifest, encode_manifest
 from weir.records import codec
@@ -483,3 +483,71 @@ def test_g13_a_record_chooses_a_bucket_but_never_the_host_that_sees_the_credenti
     assert seen
     assert all(path.startswith("/evil.example") for path, _ in seen)
     assert all("Signature=" in sent and "secret" not in sent for _, sent in seen)
+
+
+def forged(tmp_path):
+    """Two tables with WAL stores; the records of the first name the second's store and id."""
+    log_only = weir.WriterConfig(enable_memtable=False)
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w1"), writer_defaults=log_only)
+    other = make(tmp_path / "o", 1, wal_uri=str(tmp_path / "w2"), writer_defaults=log_only)
+    for each in (table, other):
+        with each.writer() as writer:
+            put(writer, A, "a")
+    folder = paths.wal_store_chain(table.shards()[0].id)
+    theirs = json.loads(max(Path(other.uri, folder).iterdir()).read_bytes())
+    named = {"uri": theirs["uri"], "store_id": theirs["store_id"]}
+    rewrite(table, folder, lambda raw: raw.update(named))
+    return table, other
+
+
+@pytest.mark.parametrize("way", ["writer", "read", "move", "move back"])
+def test_s8_a_forged_record_leads_nobody_into_another_table_s_log(tmp_path, way):
+    """The store says whose log it holds; what our records say of it does not count (G-13)."""
+    table, other = forged(tmp_path)
+    before = files(tmp_path / "w2")
+
+    def write():
+        with again(table).writer() as writer:
+            put(writer, [1], "stray")
+
+    use = {
+        "writer": write,
+        "read": lambda: rows(again(table)),
+        "move": lambda: again(table).move_wal(str(tmp_path / "w3")),
+        "move back": lambda: again(table).move_wal(str(tmp_path / "w2")),
+    }[way]
+    with pytest.raises(WalStoreMismatch, match="another table's log") as caught:
+        use()
+    assert other.uri in str(caught.value)
+    assert files(tmp_path / "w2") == before
+    assert rows(again(other)) == expect((A, "a"))
+
+
+def test_s8_a_table_that_was_moved_reaches_its_log_when_that_is_allowed(tmp_path):
+    log_only = weir.WriterConfig(enable_memtable=False)
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"), writer_defaults=log_only)
+    with table.writer() as writer:
+        put(writer, A, "a")
+    shutil.move(table.uri, tmp_path / "moved")
+    with pytest.raises(WalStoreMismatch, match="weir_allow"):
+        rows(weir.open(str(tmp_path / "moved")))
+    moved = weir.open(
+        str(tmp_path / "moved"), storage_options={"weir_allow": f"/nowhere, {tmp_path}/w"}
+    )
+    with moved.writer() as writer:
+        put(writer, B, "b")
+    assert rows(moved) == expect((A, "a"), (B, "b"))
+    # A link to where it was is the same place.
+    (tmp_path / "t").symlink_to(tmp_path / "moved")
+    assert rows(weir.open(str(tmp_path / "t"))) == expect((A, "a"), (B, "b"))
+
+
+def test_g13_with_a_list_of_allowed_places_a_record_chooses_no_new_one(tmp_path):
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    rewrite(table, paths.table_chain(), lambda raw: raw.update(wal_uri=str(tmp_path / "home")))
+    with pytest.raises(StoreDenied, match="weir_allow"):
+        put(again(table, storage_options={"weir_allow": ""}).writer(), A, "a")
+    assert not (tmp_path / "home").exists()
+    with again(table, storage_options={"weir_allow": str(tmp_path)}).writer() as writer:
+        put(writer, A, "a")
+    assert (tmp_path / "home").exists()

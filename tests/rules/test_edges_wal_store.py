@@ -16,7 +16,7 @@ from weir.format.wal_entry import encode_fence
 from weir.log.appender import WalAppender
 from weir.log.fence import claim_shard
 from weir.log.manifests import Manifests
-from weir.log.wal_store import read_store_id
+from weir.log.stamp import read_store_id
 from weir.types import Epoch, Position
 from weir.upkeep.pinning import close_gap
 

@@ -11,7 +11,7 @@ from tests.support.moments import again, expect, make, put, rows, wipe
 from weir.errors import MissingEntry, WalStoreMismatch
 from weir.format import paths
 from weir.log.manifests import Manifests
-from weir.log.wal_store import read_store_id
+from weir.log.stamp import read_store_id
 from weir.records.wal_places import latest_record
 from weir.shard.handover import open_writer
 from weir.upkeep.gc.collect import collect, target_of

@@ -44,9 +44,9 @@ from weir.log.manifests import Manifests
 from weir.log.ownership import Ownership
 from weir.log.presence import Presence
 from weir.log.site import HasSite, ShardSite
+from weir.log.stamp import check_identity
 from weir.log.tagging import Tagging
 from weir.log.tags import Bounds
-from weir.log.wal_store import check_identity
 from weir.store.api import LostAnswer, Meta, ObjectExists, ObjectMissing, is_local
 from weir.types import Epoch, Generation, Position
 

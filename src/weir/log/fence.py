@@ -34,8 +34,9 @@ from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.ownership import LONG_AGO, Moment, proof_lifetime
 from weir.log.site import ShardSite
+from weir.log.stamp import check_identity
 from weir.log.tip import find_tip
-from weir.log.wal_store import WalMoved, check_identity, settle
+from weir.log.wal_store import WalMoved, settle
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
 from weir.types import Epoch, Position
 

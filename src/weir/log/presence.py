@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir.format import paths
 from weir.log.site import ShardSite
-from weir.log.wal_store import check_identity
+from weir.log.stamp import check_identity
 from weir.store.api import Meta
 
 

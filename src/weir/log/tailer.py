@@ -20,7 +20,7 @@ from weir.format import paths
 from weir.format.wal_entry import WalEntry, decode_entry
 from weir.log.shard_log import ShardLog
 from weir.log.site import HasSite, ShardSite, Stretch
-from weir.log.wal_store import check_identity
+from weir.log.stamp import check_identity
 from weir.store.api import ObjectMissing, is_local
 from weir.store.bounded import get_some
 from weir.types import Position

@@ -11,7 +11,7 @@ from weir.errors import MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.log.floors import Floors
 from weir.log.site import ShardSite
-from weir.log.wal_store import check_identity
+from weir.log.stamp import check_identity
 from weir.records.wal_places import latest_record
 from weir.types import Position
 

@@ -8,6 +8,7 @@ Keeps
   S-3  a move is prepared, proved and confirmed: the preparer looks for a newer claim after it
        wrote, a claimant looks for a prepared move after it claimed, so one of the two sees the
        other; of a confirmation and a refusal exactly one gets the next number
+  S-8  the store names the table whose log it holds, and only that table's handles go there
   S-5  who reads the log without its store is told so when it asks, not by a 404 later
 A marker among the floors carries the number of the record, so that a reader who lists the floors
 anyway learns of a move for free; it is raised before the first entry in the new store counts.
@@ -26,12 +27,19 @@ from weir.errors import (
     StoreError,
     WalStoreMismatch,
 )
-from weir.format import paths
 from weir.log.floors import Floors, FloorValues
 from weir.log.site import ShardSite, Stretch
-from weir.records import codec
+from weir.log.stamp import (
+    Stamp,
+    anothers_store,
+    foreign_store,
+    lost_store,
+    read_stamp,
+    read_store_id,
+)
 from weir.records.wal_places import WalRecord, all_records, append_record, latest_record
-from weir.store.api import ObjectExists, ObjectMissing, Store
+from weir.store.api import ObjectExists, Store
+from weir.store.consent import Consent, same_place
 from weir.types import Epoch
 
 SETTLE_ATTEMPTS = 8
@@ -39,69 +47,6 @@ SETTLE_ATTEMPTS = 8
 
 class WalMoved(CommitConflict):
     """The log was moved to another store while the shard was being opened; open it again."""
-
-
-def read_store_id(wal: Store, shard: UUID) -> str | None:
-    """The id the WAL store holds for that shard, or None. One get."""
-    path = paths.store_id_path(shard)
-    try:
-        return id_in(wal.get(path).data, path)
-    except ObjectMissing:
-        return None
-
-
-def id_in(data: bytes | None, path: str) -> str | None:
-    """The id in the object at `path`; None when there is none."""
-    return None if data is None else str(codec.loads(data, path).get("store_id"))
-
-
-def stamped_by(wal: Store, shard: UUID) -> object:
-    """The URI of the table that gave the store its id. One get."""
-    path = paths.store_id_path(shard)
-    (data,) = wal.get_many([path])
-    return None if data is None else codec.loads(data, path).get("table")
-
-
-def require_store_id(wal: Store, shard: UUID, store_id: str) -> None:
-    """`WalStoreMismatch` unless the store bears that id for the shard (S-1, S-8). One get."""
-    found = read_store_id(wal, shard)
-    if found is None:
-        raise lost_store(wal, shard, store_id)
-    if found != store_id:
-        raise foreign_store(wal, shard, found)
-
-
-def stamp_store_id(wal: Store, shard: UUID, store_id: str, table: str) -> None:
-    """Write the id unless one is there; `WalStoreMismatch` when it is another's."""
-    body = codec.dumps({"store_id": store_id, "table": table, "shard": str(shard)})
-    try:
-        wal.put_if_absent(paths.store_id_path(shard), body)
-    except ObjectExists:
-        found = read_store_id(wal, shard)
-        if found != store_id:
-            raise foreign_store(wal, shard, found) from None
-
-
-def foreign_store(wal: Store, shard: UUID, found: str | None) -> WalStoreMismatch:
-    """The error for a store that holds the log of another table, or another store than recorded."""
-    return WalStoreMismatch(
-        f"{wal.uri} holds a log of shard {shard} under the id {found}, which is not this table's:"
-        " it is the WAL store of another table, or another disk than the one recorded. Give each"
-        " table a wal_uri of its own, or mount the right disk (S-1)"
-    )
-
-
-def require_no_table(wal: Store, shard: UUID) -> None:
-    """`WalStoreMismatch` when that shard of some table is in the store itself, log and all (S-8).
-
-    Tables with the same sharding have shards of the same ids: our entries would go into its log.
-    One list.
-    """
-    if next(iter(wal.list(paths.manifest_dir(shard))), None) is not None:
-        raise WalStoreMismatch(
-            f"{wal.uri} is the place of another table, with a shard {shard} of its own: its log is"
-            " there, and no other may be. Give each table a wal_uri of its own"
-        )
 
 
 class WalStores:
@@ -113,11 +58,14 @@ class WalStores:
         env: Env,
         open_wal: Callable[[str], Store],
         fence_ttl: Callable[[], float] = lambda: FENCE_TTL,
+        consent: Consent | None = None,
     ) -> None:
         """`table` gives the table's own store; `open_wal` opens one by URI, with its options.
 
-        `fence_ttl` gives the table's own setting, the bound of every writer's (G-7b).
+        `fence_ttl` gives the table's own setting, the bound of every writer's (G-7b). `consent`:
+        which stores may hold its logs without naming it.
         """
+        self._consent = consent
         self._table = table
         self.env = env
         self._open_wal = open_wal
@@ -185,8 +133,27 @@ class WalStores:
         if self.alias is not None and self.alias != uri:
             other = self.at(self.alias)
             wal = other if read_store_id(other, shard) == store_id else wal
-        require_store_id(wal, shard, store_id)
+        found = read_stamp(wal, shard)
+        if found is None:
+            raise lost_store(wal, shard, store_id)
+        if found.store_id != store_id:
+            raise foreign_store(wal, shard, found.store_id)
+        self.require_own(wal, shard, found)
         return wal
+
+    @property
+    def consent(self) -> Consent:
+        """Which places the caller agreed to."""
+        return self._consent or Consent(self.store.uri)
+
+    def require_own(self, wal: Store, shard: UUID, found: Stamp) -> None:
+        """`WalStoreMismatch` unless the store itself names this table, or was allowed (S-8, G-13).
+
+        A record of ours can be made to name another table's store, and its id as well.
+        """
+        consent = self.consent
+        if not same_place(found.table, consent.root) and not consent.covers(wal.uri):
+            raise anothers_store(wal, shard, found.table, consent)
 
     def _remember(self, shard: UUID, record: WalRecord, wal: Store | None) -> ShardSite:
         with self._lock:
@@ -253,13 +220,15 @@ class WalStores:
             assert record.uri is not None, "S-1: an id belongs to a URI"
             try:
                 wal = self.at(record.uri)
-                there = read_store_id(wal, shard)
-            except (StoreError, InvalidInput) as error:
+                there = read_stamp(wal, shard)
+                if there is not None and there.store_id == store_id:
+                    self.require_own(wal, shard, there)
+            except (StoreError, InvalidInput, WalStoreMismatch) as error:
                 notes.append(
                     f"shard {shard}: what its log left in {record.uri} stays (S-6): {error}"
                 )
                 continue
-            if there == store_id:
+            if there is not None and there.store_id == store_id:
                 sites.append(self._site(shard, record, wal))
         return sites, notes
 
@@ -268,25 +237,6 @@ class WalStores:
         with self._lock:
             self._places.pop(shard, None)
             self._histories.pop(shard, None)
-
-
-def check_identity(site: ShardSite) -> None:
-    """`WalStoreMismatch` unless the site's log is where it was met: a disk may be unmounted since.
-
-    What is not found in a store of its own is not there only if the store is (S-7). One get, and
-    only for such a log.
-    """
-    if site.wal_id is not None:
-        require_store_id(site.wal, site.shard, site.wal_id)
-
-
-def lost_store(wal: Store, shard: UUID, store_id: str | None) -> WalStoreMismatch:
-    """The error for a store that should have the log and is empty."""
-    return WalStoreMismatch(
-        f"{wal.uri} is recorded as the WAL store of shard {shard} (id {store_id}) but does"
-        " not hold that id: the disk was wiped, or it is the disk of another machine. Reads with"
-        " freshness='flushed' need no log; a writer can be opened if no row was left in it (S-2)"
-    )
 
 
 def settle(site: ShardSite, epoch: Epoch, floors: FloorValues) -> None:

@@ -30,8 +30,8 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.log.floors import FloorValues
 from weir.log.site import ShardSite
+from weir.log.stamp import stamp_in
 from weir.log.tip import find_tip
-from weir.log.wal_store import id_in
 from weir.routing.core import Core
 from weir.store.api import Store
 from weir.types import Position, Version
@@ -131,7 +131,8 @@ def _tips(core: Core, shards: Sequence[_Known]) -> list[Position] | None:
     for one in shards:
         if found[_newer_manifest(one)] is not None:
             return None
-        if any(id_in(found[path], path) != one.site.wal_id for path in _identity(one)):
+        stamps = [(found[path], path) for path in _identity(one)]
+        if any(d is None or stamp_in(d, p).store_id != one.site.wal_id for d, p in stamps):
             return None  # what is not in it may be in the log all the same (S-7)
         tip = _advance(core, one, [found[path] for path in _newer_entries(one)])
         if tip is None:

@@ -36,6 +36,7 @@ from weir.records.wal_places import WalRecord, latest_record
 from weir.search.memory import FreshIndexes
 from weir.shard.writer import ShardWriter
 from weir.store.api import Store, is_local
+from weir.store.consent import Consent
 from weir.store.open import open_store
 from weir.types import Epoch, Generation, Position, Version
 
@@ -74,7 +75,11 @@ class Core:
     fresh: FreshIndexes = field(init=False, repr=False)
     """What searches keep of rows in memory."""
 
+    consent: Consent = field(init=False, repr=False)
+    """Where the table's records may lead (G-13)."""
+
     def __post_init__(self) -> None:
+        self.consent = Consent.of(self.uri, self.storage_options)
         self.fresh = FreshIndexes(self.env)
 
         def open_wal(uri: str) -> Store:
@@ -87,6 +92,7 @@ class Core:
             self.env,
             open_wal,
             lambda: self.record.writer_defaults.fence_ttl_s,
+            self.consent,
         )
         self.wal_stores.alias = None if self.wal_uri == self.uri else self.wal_uri
 

@@ -31,14 +31,14 @@ from weir.lake.api import Lake
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
-from weir.log.wal_store import (
-    WalMoved,
-    WalStores,
+from weir.log.stamp import (
     foreign_store,
+    read_stamp,
     read_store_id,
     require_no_table,
     stamp_store_id,
 )
+from weir.log.wal_store import WalMoved, WalStores
 from weir.records.wal_places import WalRecord, append_record, known_ids, latest_record
 from weir.shard.replay import Overtaken
 from weir.shard.tokens import Tokens
@@ -242,10 +242,14 @@ def _id_for(stores: WalStores, shard: UUID, target: str | None) -> str | None:
     if target is None:
         return None
     wal = stores.at(target)
-    found = read_store_id(wal, shard)
+    found = read_stamp(wal, shard)
     if found is None:
+        allowed = target == stores.alias or stores.consent.covers(target)
+        if stores.consent.is_closed and not allowed:
+            raise stores.consent.refused(target, "which has no log of it yet")
         require_no_table(wal, shard)
         return stores.beside(shard).env.new_id().hex
-    if found not in known_ids(stores.store, shard):
-        raise foreign_store(wal, shard, found)
-    return found
+    if found.store_id not in known_ids(stores.store, shard):
+        raise foreign_store(wal, shard, found.store_id)
+    stores.require_own(wal, shard, found)
+    return found.store_id

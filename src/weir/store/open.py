@@ -123,6 +123,7 @@ def open_bare(
     options = _texts(storage_options)
     scheme = place.partition("://")[0] if "://" in place else "file"
     fsync = _flag(options.pop(FSYNC, "false"), FSYNC)
+    options.pop("weir_allow", None)  # of `weir.store.consent`, which is above
     if scheme in ("file", "memory"):
         for key in options:
             if key not in _LANCE_ONLY:

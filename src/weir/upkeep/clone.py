@@ -26,7 +26,7 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
-from weir.log.wal_store import foreign_store, read_store_id, require_no_table, stamp_store_id
+from weir.log.stamp import foreign_store, read_store_id, require_no_table, stamp_store_id
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
 from weir.records.cut import ShardCut
 from weir.records.lineage import Lineage, ParentPin, append_lineage, read_lineage

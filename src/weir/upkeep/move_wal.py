@@ -20,7 +20,7 @@ from uuid import UUID
 
 from weir.errors import CommitConflict, InvalidInput
 from weir.format.manifest import Status
-from weir.log.wal_store import foreign_store, read_store_id
+from weir.log.stamp import foreign_store, read_stamp
 from weir.records.table import TableRecords
 from weir.records.wal_places import known_ids, latest_record
 from weir.routing.core import CONCURRENCY, Core
@@ -102,9 +102,12 @@ def _require_free(core: Core, target: str | None) -> None:
     wal = core.wal_stores.at(target)
 
     def check(shard: UUID) -> None:
-        found = read_store_id(wal, shard)
-        if found is not None and found not in known_ids(core.store, shard):
-            raise foreign_store(wal, shard, found)
+        found = read_stamp(wal, shard)
+        if found is None:
+            return
+        if found.store_id not in known_ids(core.store, shard):
+            raise foreign_store(wal, shard, found.store_id)
+        core.wal_stores.require_own(wal, shard, found)
 
     core.env.threads.map(check, core.shard_ids(), workers=CONCURRENCY)
 

@@ -28,7 +28,6 @@ from weir.errors import (
 from weir.format import paths
 from weir.lake.api import Lake
 from weir.log.site import ShardSite
-from weir.log.wal_store import stamped_by
 from weir.records.marks import Marks
 from weir.routing.core import Core
 from weir.store.api import Store
@@ -158,10 +157,9 @@ def target_of(core: Core) -> Target:
             floors = core.log(shard).floors()
             if floors.store:
                 found, problems = core.wal_stores.former(shard)
-                former[shard] = [left for left in found if _is_own(left, notes)]
+                former[shard] = found
                 notes += problems
-            site = core.site(shard, floors)
-            sites.append(site if _is_own(site, notes) else core.beside(shard))
+            sites.append(core.site(shard, floors))
         except (WalStoreMismatch, StoreError) as error:
             # S-6: what lies beside the data can be collected all the same.
             notes.append(f"the log of shard {shard} was left alone (S-6): {error}")
@@ -182,23 +180,6 @@ def target_of(core: Core) -> Target:
         base_keep_from=lambda: keep_base_from(core.store),
         table_id=str(core.record.table_id),
     )
-
-
-def _is_own(site: ShardSite, notes: list[str]) -> bool:
-    """True when this table itself gave the store of the log its id (G-13); else a note says so.
-
-    A record can name another table's store, and its id as well. One get, for a log on a store of
-    its own.
-    """
-    by = None if site.wal_id is None else stamped_by(site.wal, site.shard)
-    if site.wal_id is None or by == site.store.uri:
-        return True
-    notes.append(
-        f"{site.wal.uri} holds the log of shard {site.shard} of the table at {by}, and this is"
-        f" {site.store.uri}: nothing is deleted there (G-13). If both are one table under two"
-        " paths, collect it under the first"
-    )
-    return False
 
 
 def collect(

@@ -17,7 +17,7 @@ from uuid import UUID
 from weir.env import Env
 from weir.errors import WalStoreMismatch, WeirError
 from weir.log.site import ShardSite
-from weir.log.wal_store import require_store_id
+from weir.log.stamp import require_store_id
 from weir.routing.core import Core
 from weir.store.api import Store
 from weir.upkeep.gc.report import GcReport, Progress, Veto

@@ -1,0 +1,79 @@
+"""Where the records of a table may lead: its own root, places that name it back, allowed ones.
+
+Whoever may write below a table can make its records name any place. The URI that the caller opened
+is the one thing they do not choose: a place counts as the table's when what lies *there* names that
+URI, or when the caller allowed it (`weir_allow` in the storage options).
+
+Keeps
+  G-13 no record leads a read, a write or a deletion to a place that neither knows the table nor
+       was allowed
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weir.errors import StoreDenied
+from weir.store.open import normalize
+
+ALLOW = "weir_allow"
+"""Storage option: URI prefixes that records may lead to, with commas or spaces between them."""
+
+
+def same_place(one: object, other: object) -> bool:
+    """True for two URIs of one place; local ones may be paths to one folder."""
+    if one == other:
+        return True
+    if not (isinstance(one, str) and isinstance(other, str)):
+        return False
+    if not (one.startswith("/") and other.startswith("/")):
+        return False
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What the caller agreed to, of the table at `root`."""
+
+    root: str
+    allowed: tuple[str, ...] = ()
+    is_closed: bool = False
+    """True when a list was given: then a record chooses no new place for a log either."""
+
+    @classmethod
+    def of(cls, root: str, storage_options: Mapping[str, str] | None) -> Consent:
+        """The consent in the storage options; `InvalidInput` for a prefix that is no place."""
+        given = {key.lower(): value for key, value in (storage_options or {}).items()}.get(ALLOW)
+        prefixes = re.split(r"[\s,]+", str(given or "").strip())
+        return cls(root, tuple(normalize(p) for p in prefixes if p), given is not None)
+
+    def covers(self, place: str) -> bool:
+        """True for a place at or below the table, or an allowed prefix."""
+        return any(_is_below(place, prefix) for prefix in (self.root, *self.allowed))
+
+    def may_ask(self, place: str) -> bool:
+        """True when the place may be asked what it knows of this table.
+
+        Not when it would choose the account that the request goes to (`abfss://c@account/...`).
+        """
+        return self.covers(place) or _account(place) in ("", _account(self.root))
+
+    def refused(self, place: str, why: str) -> StoreDenied:
+        """The error for a place that neither knows the table nor was allowed."""
+        return StoreDenied(
+            f"{self.root}: its records lead to {place}, {why}; nothing is read or written there"
+            f" (G-13). If that place is meant, allow it: storage_options={{{ALLOW!r}: {place!r}}}"
+        )
+
+
+def _is_below(place: str, prefix: str) -> bool:
+    return place == prefix or place.startswith(prefix.rstrip("/") + "/")
+
+
+def _account(place: str) -> str:
+    """The account that an abfss URI names; empty where the options or the environment choose."""
+    scheme, _, rest = place.partition("://")
+    return rest.partition("/")[0].partition("@")[2] if scheme == "abfss" else ""
