@@ -126,7 +126,7 @@ def events() -> dict[str, set[str]]:
 # -- records ---------------------------------------------------------------------------------------
 
 ENCODERS = {
-    "log/wal_store.py",
+    "log/stamp.py",
     "read/snapshot.py",
     "records/apps.py",
     "records/chain.py",
