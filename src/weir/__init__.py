@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from weir.config import IndexConfig, WriterConfig
 from weir.errors import (
@@ -119,8 +120,12 @@ __all__ = [
 logging.getLogger("weir").addHandler(logging.NullHandler())
 
 
-def __getattr__(name: str) -> Any:
-    """Spark is loaded when it is asked for: the core works without it."""
-    if name == "spark":
-        return importlib.import_module("weir.spark")
-    raise AttributeError(f"module 'weir' has no attribute {name!r}")
+if TYPE_CHECKING:
+    from weir import spark as spark
+else:
+
+    def __getattr__(name: str) -> ModuleType:
+        """Spark is loaded when it is asked for: the core works without it."""
+        if name == "spark":
+            return importlib.import_module("weir.spark")
+        raise AttributeError(f"module 'weir' has no attribute {name!r}")

@@ -1,0 +1,203 @@
+"""A user's script that uses every verb of weir; `test_user_script.py` runs it and checks its types.
+
+Each `assert_type` says what an editor shows. Nothing here may be `Any`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, assert_type
+from uuid import UUID
+
+import pyarrow as pa
+
+import weir
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+
+
+def make(root: str) -> weir.Table:
+    """Tables and what they are."""
+    table = weir.create(
+        f"{root}/orders",
+        SCHEMA,
+        primary_key="id",
+        sharding=weir.Bucket("id", 2),
+        writer_defaults=weir.WriterConfig(fence_ttl="30s"),
+        storage_options={},
+    )
+    assert_type(table, weir.Table)
+    assert_type(weir.open(table.uri), weir.Table)
+    assert_type(table.uri, str)
+    assert_type(table.schema, pa.Schema)
+    assert_type(table.primary_key, tuple[str, ...])
+    assert_type(table.sharding, weir.Bucket | weir.Identity | weir.Unsharded)
+    assert_type(table.wal_uri, str | None)
+    assert_type(table.writer_defaults, weir.WriterConfig)
+    return table
+
+
+def adopt(dataset: str) -> weir.Table:
+    """A dataset of Lance as a table; checked, not run."""
+    return weir.enable(dataset, primary_key="id", sharding=weir.Unsharded())
+
+
+def write(table: weir.Table) -> None:
+    """Rows through the router."""
+    with table.writer() as writer:
+        assert_type(writer, weir.TableWriter)
+        writer.put([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}], timeout=30.0)
+        writer.put(pa.table({"id": [3], "v": ["c"]}))
+        writer.delete([2], timeout=30.0)
+        writer.flush_wal()
+        assert_type(writer.shard_writers(), dict[UUID, weir.ShardWriter])
+        writer.flush()
+
+
+def write_one_shard(table: weir.Table) -> None:
+    """Rows through the writer of one shard, and its own reads."""
+    shard = table.shard(0)
+    assert_type(shard, weir.Shard)
+    assert_type(table.shards(), list[weir.Shard])
+    assert_type(shard.id, UUID)
+    row = next(n for n in range(100, 200) if routed(table, n) == shard.id)
+    with shard.writer() as writer:
+        assert_type(writer, weir.ShardWriter)
+        ack = writer.put([{"id": row, "v": "own"}], wait=False, timeout=30.0)
+        assert_type(ack, weir.Ack)
+        ack.add_done_callback(lambda done: print(done.done))
+        position = ack.wait(30.0)
+        print(position)
+        assert_type(writer.put_once([{"id": row}], app="etl", version=1), bool)
+        assert_type(writer.last_version("etl"), int)
+        assert_type(writer.get([row], columns=["v"]), pa.Table)
+        assert_type(writer.scan(columns=["id"], filter="id > 0"), pa.RecordBatchReader)
+        assert_type(writer.epoch + 1, int)
+        assert_type(writer.fenced, bool)
+        assert_type(writer.is_open, bool)
+        assert_type(writer.stats(), weir.WriterStats)
+        assert_type(writer.wal_stats(), weir.WalStats)
+        assert_type(writer.memtable_stats(), weir.MemtableStats)
+        assert_type(writer.flush_wal(30.0) + 1, int)
+        assert_type(writer.flush().version + 1, int)
+        writer.delete([row]).wait()
+
+
+def routed(table: weir.Table, row: int) -> UUID | None:
+    """The shard that took a row: the one whose log tells of it."""
+    with table.writer() as writer:
+        writer.put([{"id": row}])
+        return next(iter(writer.shard_writers()), None)
+
+
+async def write_later(writer: weir.ShardWriter, rows: list[dict[str, object]]) -> weir.Ack:
+    """The same from a coroutine."""
+    return await writer.aput(rows)
+
+
+def read(table: weir.Table) -> list[dict[str, object]]:
+    """Scans, lookups and searches."""
+    scan = table.scan(["id", "v"], "id > 0", limit=10, freshness="durable", batch_size=100)
+    assert_type(scan, weir.Scan)
+    assert_type(scan.to_table(), pa.Table)
+    assert_type(scan.to_batches(), Iterator[pa.RecordBatch])
+    assert_type(scan.to_reader(), pa.RecordBatchReader)
+    assert_type(scan.count(), int)
+    assert_type(scan.explain(), str)
+    assert_type(scan.snapshot(), weir.Snapshot)
+    assert_type(table.get([1, 3], columns=["v"], freshness="durable"), pa.Table)
+    assert_type(table.search("v", "c", k=1), pa.Table)
+    assert_type(table.snapshot("flushed"), weir.Snapshot)
+    assert_type(weir.Snapshot.from_json(table.snapshot().to_json()), weir.Snapshot)
+    return table.get([1]).to_pylist()
+
+
+def follow(table: weir.Table) -> str:
+    """The change feed, and the log below it."""
+    changes = table.changes(since=None, follow=False)
+    assert_type(changes, weir.Changes)
+    for change in changes:
+        assert_type(change, weir.Change)
+        assert_type(change.batch, pa.RecordBatch)
+    assert_type(weir.Bookmark.from_json(changes.bookmark.to_json()), weir.Bookmark)
+    tailer = table.shard(0).tailer(start=1, fences=True)
+    assert_type(tailer, weir.WalTailer)
+    assert_type(tailer.tip() + 1, int)
+    assert_type(tailer.read(1), weir.WalEntry | None)
+    assert_type(tailer.follow(poll=0.1, stop=lambda: True), Iterator[weir.WalEntry])
+    for entry in tailer:
+        assert_type(entry.num_rows, int)
+    return changes.bookmark.to_json()
+
+
+def append_directly(table: weir.Table) -> int:
+    """The log without a MemTable."""
+    appender = weir.WalAppender.open(table.shard(0))
+    position = appender.append(pa.table({"id": [300], "v": ["direct"]}).to_batches())
+    print(appender.epoch, appender.next_position, appender.fenced)
+    return position
+
+
+def keep(table: weir.Table, copy: str) -> None:
+    """Checkpoints, clones and upkeep."""
+    point = table.checkpoint(scope="durable", name="nightly", ttl="7d")
+    assert_type(point, weir.Checkpoint)
+    assert_type(table.checkpoints(), list[weir.Checkpoint])
+    assert_type(table.refresh_checkpoint("nightly", ttl="8d"), weir.Checkpoint)
+    assert_type(table.scan(checkpoint=point).count(), int)
+    clone = table.clone(copy, checkpoint=point, deep=True)
+    assert_type(clone, weir.Table)
+    assert_type(weir.CompactionPolicy(age="1h").due(table), str | None)
+    assert_type(table.compact(indexes=True), weir.CompactReport)
+    assert_type(table.gc(min_age="15m", dry_run=True), weir.GcReport)
+    assert_type(table.stats(), weir.TableStats)
+    assert_type(clone.move_wal(f"{copy}-wal"), weir.WalMoveReport)
+    assert_type(table.restore(point), weir.RestoreReport)
+    assert_type(table.reshard(weir.Bucket("id", 3)), weir.ReshardReport)
+    table.delete_checkpoint(point)
+
+
+def let_go(table: weir.Table, clone: str) -> list[UUID]:
+    """After a clone was deleted by hand; checked, not run."""
+    return table.release_clone(clone)
+
+
+def on_spark(spark: SparkSession, df: DataFrame, uri: str) -> None:
+    """The same verbs on Spark; checked, and run by the tests of Spark."""
+    weir.spark.register(spark)
+    assert_type(weir.spark.scan(spark, uri, freshness="durable"), "DataFrame")
+    weir.spark.write(df, uri, app_id="etl", txn_version=1)
+    assert_type(weir.spark.changes(spark, uri), "DataFrame")
+    assert_type(weir.spark.layout(df, uri), "tuple[DataFrame, str]")
+    assert_type(weir.spark.compact(spark, uri, fold_wal=True), weir.CompactReport)
+    assert_type(weir.spark.gc(spark, uri, min_age="1h"), weir.GcReport)
+    sharding = weir.Bucket("id", 4)
+    moved = weir.spark.reshard(spark, uri, sharding)
+    assert_type(moved, tuple[weir.ReshardReport, weir.CompactReport])
+    assert_type(weir.spark.bulk_load(df, uri).rows, int)
+
+
+def after_a_failure(error: weir.WeirError) -> list[pa.RecordBatch]:
+    """What an error hands back."""
+    if isinstance(error, weir.FencedError):
+        print(error.epoch, error.fenced_by, error.position)
+    print(error.kind, error.maybe_written)
+    return error.unacknowledged
+
+
+def main(root: str) -> None:
+    """A day."""
+    table = make(root)
+    write(table)
+    write_one_shard(table)
+    print(read(table), follow(table), append_directly(table))
+    keep(table, f"{root}/copy")
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1])
