@@ -11,6 +11,7 @@ from tests.support.one_shard import open_writer, rows_on_store, site_on
 from tests.support.threads import Caller
 from weir.config import WriterConfig
 from weir.errors import FencedError, StoreError, WriterClosed
+from weir.shard.state import fail
 from weir.store.memory import MemoryStore
 from weir.testing.fault_store import FaultStore
 
@@ -20,7 +21,7 @@ BUFFERED = WriterConfig(enable_memtable=False, durable_write=False, max_wal_flus
 def test_m8_what_waits_for_the_last_row_hears_that_the_writer_failed():
     writer = open_writer(site_on(MemoryStore()), BUFFERED)
     writer.put([{"k": 1, "v": 1}])
-    writer._group.fail(StoreError("out of reach"))  # and the queue is empty
+    fail(writer._state, StoreError("out of reach"))  # and the queue is empty
     with pytest.raises(WriterClosed) as raised:
         writer.flush_wal()
     assert sum(batch.num_rows for batch in raised.value.unacknowledged) == 1
@@ -33,7 +34,7 @@ def test_m8_a_put_during_close_is_refused_or_durable():
     writer.put([{"k": 1, "v": 1}], wait=False)
     closing = Caller(writer.close)
     gate.wait_reached()
-    while not writer._group._closing:
+    while not writer._state.closing:
         pass
     with pytest.raises(WriterClosed):
         writer.put([{"k": 2, "v": 2}], wait=False)

@@ -13,7 +13,7 @@ from tests.support.one_shard import KEYED, open_writer, site_on
 from weir.errors import FencedError
 from weir.format import paths
 from weir.log.fence import claim_shard
-from weir.shard.flush import MemTables
+from weir.shard.flush import Flusher
 from weir.store.memory import MemoryStore
 
 
@@ -41,7 +41,7 @@ def test_m8_an_open_that_fails_leaves_no_thread(monkeypatch):
         raise FencedError("a newer writer came", epoch=2, fenced_by=3)
 
     with monkeypatch.context() as patched:
-        patched.setattr(MemTables, "close_gap", fenced)
+        patched.setattr(Flusher, "close_gap", fenced)
         with pytest.raises(FencedError):
             open_writer(site)
     assert flushing_threads() == before

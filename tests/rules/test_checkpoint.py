@@ -200,20 +200,20 @@ def test_k3_an_empty_flush_pins_a_closed_gap_too(tmp_path):
 
 def test_k3_a_later_flush_that_is_faster_does_not_widen_the_cut(tmp_path, monkeypatch):
     """Breaks (b): between its flush and its manifest others are written; the cut stays."""
-    from weir.shard.flush import MemTables
+    from weir.shard.flush import Flusher
 
     table = make(tmp_path / "t", 1)
     with table.shards()[0].writer() as writer:
         put(writer, A, "a")
-        original = MemTables.close_gap
+        original = Flusher.close_gap
 
         def later_rows_first(self) -> None:
-            monkeypatch.setattr(MemTables, "close_gap", original)
+            monkeypatch.setattr(Flusher, "close_gap", original)
             put(writer, A, "later")
             writer.flush()
             original(self)
 
-        monkeypatch.setattr(MemTables, "close_gap", later_rows_first)
+        monkeypatch.setattr(Flusher, "close_gap", later_rows_first)
         made = table.checkpoint()
         assert rows(table) == expect((A, "later"))
         assert rows(table, checkpoint=made) == expect((A, "a"))

@@ -8,8 +8,10 @@ failing callback stopped the pump, or came out of another caller's put.
 import asyncio
 import copy
 import pickle
+import threading
 import time
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ from tests.support.threads import Caller
 from weir import errors
 from weir.config import WriterConfig
 from weir.errors import FencedError, StoreError, UnknownOutcome, WeirError, WriterClosed
+from weir.shard.state import fail
 from weir.store.memory import MemoryStore
 from weir.testing.fault_store import FaultStore
 
@@ -108,7 +111,7 @@ def test_f16_each_thread_is_told_of_its_own_rows() -> None:
     first = Caller(lambda: writer.put(row(1)))
     gate.wait_reached()
     behind = [Caller(lambda key=key: writer.put(row(key))) for key in (2, 3)]
-    while len(writer._group._queue) < 3:
+    while len(writer._state.queue) < 3:
         pass
     open_writer(site_on(store.inner)).close()
     gate.release()
@@ -125,7 +128,7 @@ def test_f16_a_reader_is_told_that_the_writer_ended_and_takes_nobodys_rows() -> 
     store = MemoryStore()
     writer = open_writer(site_on(store), BUFFERED)
     writer.put(row(1))
-    writer._group.fail(StoreError("out of reach"))
+    fail(writer._state, StoreError("out of reach"))
     with pytest.raises(WriterClosed) as read:
         writer.scan()
     assert read.value.unacknowledged == []
@@ -141,7 +144,7 @@ def test_f16_rows_behind_an_unknown_outcome_are_told_as_not_written() -> None:
     first = Caller(lambda: writer.put(row(1)))
     gate.wait_reached()
     second = Caller(lambda: writer.put(row(2)))
-    while len(writer._group._queue) < 2:
+    while len(writer._state.queue) < 2:
         pass
     store.on("put_if_absent", "*/wal/*").drop(times=None)
     gate.release()
@@ -222,7 +225,7 @@ def test_f16_an_interrupt_changes_nobody_elses_outcome() -> None:
     first = Caller(lambda: writer.put(row(1)))
     gate.wait_reached()
     others = [Caller(lambda key=key: writer.put(row(key))) for key in (2, 3, 4)]
-    while len(writer._group._queue) < 4:
+    while len(writer._state.queue) < 4:
         pass
     watched.arm(lambda: watched.arm(interrupt))  # not the first entry, the one of the others
     gate.release()
@@ -239,23 +242,67 @@ def test_f16_an_interrupt_changes_nobody_elses_outcome() -> None:
     assert sorted(rows_on_store(site_on(store))) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("call", ["_lead", "_write", "_complete"])
+@pytest.mark.parametrize("call", ["_lead", "_write", "landed"])
 def test_f16_a_leader_interrupted_anywhere_hands_its_lead_on(call: str) -> None:
     store = MemoryStore()
     writer = open_writer(site_on(store))
-    group = writer._group
-    real = getattr(group, call)
+    part = writer._state if call == "landed" else writer._group
+    real = getattr(part, call)
 
     def interrupted(*args) -> None:
-        setattr(group, call, real)
+        setattr(part, call, real)
         raise KeyboardInterrupt
 
-    setattr(group, call, interrupted)
+    setattr(part, call, interrupted)
     with pytest.raises(KeyboardInterrupt):
         writer.put(row(1))
     assert Caller(lambda: writer.put(row(2))).result().done
     Caller(writer.close).result()
     assert rows_on_store(site_on(store)) == {1: 1, 2: 2}
+
+
+class InterruptedLock:
+    """The writer's lock; some of the times that the thread which armed it takes it, it is
+    interrupted instead."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._thread = 0
+        self._strikes: list[bool] = []
+
+    def arm(self, *strikes: bool) -> None:
+        self._thread, self._strikes = threading.get_ident(), list(strikes)
+
+    def __enter__(self) -> Any:
+        ours = self._strikes and threading.get_ident() == self._thread
+        if ours and self._strikes.pop(0):
+            raise KeyboardInterrupt
+        return self._inner.__enter__()
+
+    def __exit__(self, *error: object) -> Any:
+        return self._inner.__exit__(*error)
+
+
+@pytest.mark.parametrize("again", [0, 1, 3])
+def test_f16_a_wait_interrupted_while_it_gives_up_hangs_nobody(again: int) -> None:
+    """Its time is over, and it is interrupted when it takes the lock to say so, and again when it
+    does so for the interrupt: nobody may choose it to lead afterwards."""
+    store = MemoryStore()
+    faults = FaultStore(store)
+    writer = open_writer(site_on(faults))
+    lock = writer._state.lock = InterruptedLock(writer._state.lock)
+    gate = faults.on("put_if_absent", "*/wal/*").pause()
+    first = Caller(lambda: writer.put(row(1)))
+    gate.wait_reached()
+    lock.arm(False, False, True, *[True] * again)  # to be queued, to wait, to leave
+    with pytest.raises(KeyboardInterrupt):
+        writer.put(row(2), timeout=0.01)
+    assert lock._strikes == []
+    gate.release()
+    first.result()
+    assert Caller(lambda: writer.put(row(3))).result().done
+    Caller(writer.close).result()
+    assert rows_on_store(site_on(store)) == {1: 1, 2: 2, 3: 3}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -295,13 +342,13 @@ def test_f16_a_put_broken_off_while_it_is_booked_ends_the_writer_and_hangs_nobod
     store = MemoryStore()
     writer = open_writer(site_on(store), WriterConfig(max_memtable_rows=2))
     writer.put(row(1))
-    real = writer._memtables.freeze
+    real = writer._state.memtables.freeze
 
     def fail() -> None:
-        writer._memtables.freeze = real
+        writer._state.memtables.freeze = real
         raise error("can't start new thread")
 
-    writer._memtables.freeze = fail
+    writer._state.memtables.freeze = fail
     with pytest.raises(WriterClosed if error is RuntimeError else error) as told:
         writer.put(row(2))
     if error is RuntimeError:
@@ -430,7 +477,7 @@ def test_f16_a_loop_that_was_closed_meanwhile_reaches_nobody() -> None:
     loop.run_until_complete(give_up())
     loop.close()
     second = Caller(lambda: writer.put(row(2)))
-    while len(writer._group._queue) < 2:
+    while len(writer._state.queue) < 2:
         pass
     gate.release()
     assert second.result().done

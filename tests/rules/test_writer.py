@@ -75,7 +75,7 @@ def test_m2_a_wal_only_writer_has_no_memtable_and_says_so(shard: LocalShard) -> 
         for call in (lambda: w.scan(), lambda: w.get([1]), w.memtable_stats, w.flush):
             with pytest.raises(WalOnlyMode):
                 call()
-        assert w._memtables is None
+        assert w._state.memtables is None
         assert w.stats().memtable is None
     assert shard.logged_ids() == [1]
     assert shard.manifest().sstables == ()
@@ -250,7 +250,7 @@ def test_m7_concurrent_puts_share_an_entry_and_each_is_acknowledged_when_it_is_d
             first = pool.submit(w.put, [row(0)])
             gate.wait_reached()
             rest = [pool.submit(w.put, [row(i)]) for i in range(1, 17)]
-            while len(w._group._queue) < 17:
+            while len(w._state.queue) < 17:
                 pass
             assert not any(f.done() for f in rest)
             gate.release()

@@ -7,377 +7,256 @@ pump.
 
 Keeps
   F-10 one put in flight per shard: leading is exclusive, also during retries
-  F-13 when the writer ends, every waiting and later caller is told, with what was not acknowledged
   F-16 an interrupt of whoever leads passes the same entry on to the next, and ends nobody's put
-  M-3  rows leave the queue only when their entry is durable
-  M-6  the rows held are bounded; over the bound, putters wait
-  M-7  an ack is done exactly when the entry that holds its rows is durable
-
-One lock guards everything here. No store call is made while it is held.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Final
 
-from weir.config import WriterConfig
-from weir.env import Env, Lock, Thread
+from weir.env import Thread
 from weir.errors import StoreError, WeirError
-from weir.log.entry import Entry, Token
+from weir.format.wal_entry import Fill
+from weir.log.appender import WalAppender
 from weir.shard.ack import Ack, DoneCallback, run_callbacks
-from weir.shard.ending import Ending, internal
+from weir.shard.ending import internal
+from weir.shard.flush import Flusher
 from weir.shard.persist import persist
-from weir.shard.room import Room
-from weir.shard.stats import Counters
-from weir.shard.turns import Turns
-from weir.types import Generation, Position
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from weir.shard.state import WriterState
+from weir.shard.stats import writer_stats
+from weir.types import Position
 
 log = logging.getLogger("weir.shard")
 
-
-class Prepare(Protocol):
-    """Makes one entry of the log."""
-
-    def __call__(
-        self, batches: Sequence[pa.RecordBatch], *, generation: Generation, tokens: Sequence[Token]
-    ) -> Entry:
-        """The rows encoded, with their tag."""
+LEAVE_TRIES: Final = 100
+"""How many interrupts in a row a wait bears while it is being given up."""
 
 
 class GroupCommit:
-    """The queue between putters and one shard's log."""
+    """The way from putters to one shard's log."""
 
-    def __init__(
-        self,
-        env: Env,
-        config: WriterConfig,
-        *,
-        prepare: Prepare,
-        write: Callable[[Entry], Position],
-        name: str,
-        counters: Counters,
-        on_durable: Callable[[list[Ack], Position], None],
-    ) -> None:
-        """`write` makes an entry durable; `on_durable` hears of each that is, under the lock."""
-        self.lock: Lock = env.threads.lock()
-        self._env = env
-        self._config = config
-        self._prepare = prepare
-        self._append = write
-        self._name = name
-        self._counters = counters
-        self._on_durable = on_durable
-        self._queue: deque[Ack] = deque()
-        self._turns = Turns(env.threads)
-        self._leading = False
-        self._leader: object = None
-        """Which wait leads, if one does."""
-        self._flying: list[Ack] = []
-        """Whose rows are in the entry under way, or in one whose writing was interrupted."""
-        self._entry: Entry | None = None
-        """That entry, once it is encoded."""
-        self.room = Room(env, config, self.lock, name=name, counters=counters)
-        self._pump_wake = env.threads.condition(self.lock)
-        self._pump_started = False
+    def __init__(self, state: WriterState, appender: WalAppender, flusher: Flusher | None) -> None:
+        self._state = state
+        self._appender = appender
+        self._flusher = flusher
+        self._env = state.env
         self._pump: Thread | None = None
-        self._closing = False
-        self._stopping = False
-        self.on_end: Callable[[], None] = lambda: None
-        """Called under the lock when the writer fails, for those who wait for something else."""
-        self.on_full: Callable[[], None] = lambda: None
-        """Called under the lock by a put that waits for room; a MemTable may hold it all (M-6)."""
-        self.queued_bytes = 0
-        self.ending = Ending(name, env)
-        self.refused = self.ending.refused
-        self.ended = self.ending.error
-
-    @property
-    def failure(self) -> WeirError | None:
-        """What ended the writer."""
-        return self.ending.failure
+        self._logged_at = self._env.clock.boottime()
 
     # -- putting ---------------------------------------------------------------------------------
 
-    def enqueue(
-        self, ack: Ack, tag: Callable[[Ack], Generation], timeout: float | None = None
-    ) -> None:
-        """Accept the rows of `ack`, waiting for room first; `tag` names their generation, under the
-        lock."""
-        with self.lock:
-            if self.room.is_full(ack.nbytes) and not self._closing:
-                self.room.wait(ack.nbytes, timeout, lambda: self._make_room(ack))
-            if self.failure is not None or self._closing:
-                raise self.refused(ack.batches)
-            ack.enqueued_at = self._env.clock.boottime()
+    def enqueue(self, ack: Ack, more: Fill, timeout: float | None = None) -> None:
+        """Accept the rows of `ack`, `more` of them, waiting for room first."""
+        state = self._state
+        with state.lock:
+            state.wait_for_room(ack, timeout, self._make_room)
             try:
-                ack.generation = tag(ack)
-                self._queue.append(ack)
-                self.room.held_bytes += ack.nbytes
-                self.queued_bytes += ack.nbytes
+                state.accept(ack, more)
+                if self._flusher is not None and state.memtables and state.memtables.frozen:
+                    self._flusher.wake()
                 return
             except BaseException as error:  # noqa: BLE001  raised below
                 # Half booked: rows in memory and in no entry, for which a flush would wait for ever
                 # (W-4). An interrupt, or a system without another thread.
                 broken = error
                 ack.claimed = isinstance(error, Exception)
-                failed = self._fail(internal(error), sent=True)
+                failed = state.end(internal(error), sent=True)
         run_callbacks(failed)
-        raise self.refused(ack.batches) if ack.claimed else broken
+        raise state.ending.refused(ack.batches) if ack.claimed else broken
+
+    def _make_room(self) -> None:
+        """A put waits for room: have written what can be. Lock held."""
+        if not self._state.leading:
+            self._state.pump_wake.notify()
+        if self._flusher is not None:
+            self._flusher.make_room()
 
     def nudge(self) -> None:
         """Rows were queued that nobody waits for: let the pump see to them."""
-        with self.lock:
-            if not self._pump_started and not self._stopping:
-                self._pump_started = True
-                self._pump = self._env.threads.start(self._run_pump, name=f"weir-wal-{self._name}")
-            elif not self._leading:
-                self._pump_wake.notify()
+        state = self._state
+        with state.lock:
+            if self._pump is None and not state.stopping:
+                name = f"weir-wal-{state.name}"
+                self._pump = self._env.threads.start(self._run_pump, name=name)
+            elif not state.leading:
+                state.pump_wake.notify()
+
+    def add_callback(self, ack: Ack, callback: DoneCallback) -> bool:
+        """Register `callback`; False when the ack is done already."""
+        with self._state.lock:
+            if not ack.done:
+                ack.callbacks.append(callback)
+            return not ack.done
+
+    # -- waiting ---------------------------------------------------------------------------------
 
     def wait(self, ack: Ack, timeout: float | None = None) -> None:
         """Return when `ack` is done, leading as often as it takes; or `TimeoutError`."""
         deadline = None if timeout is None else self._env.clock.boottime() + timeout
         me = object()
         try:
-            in_time = self._await(ack, deadline, me)
+            if self._await(ack, deadline, me) or self._leave(ack, me):
+                return
         except BaseException as interrupt:  # its turn, or the lead it had or was given, passes on
-            self._stop_waiting(ack, me)
+            self._leave_for_sure(ack, me)
             interrupt.add_note(
-                f"{self._name}: the wait was interrupted, not the put: it goes on, and its rows are"
-                " perhaps durable; close() makes sure, or says what is left"
+                f"{self._state.name}: the wait was interrupted, not the put: it goes on, and its"
+                " rows are perhaps durable; close() makes sure, or says what is left"
             )
             raise
-        if not in_time and not self._stop_waiting(ack, me):
-            what = f"{self._name}: not durable after {timeout} s"
-            raise TimeoutError(f"{what}; the put goes on, wait again to learn more")
+        what = f"{self._state.name}: not durable after {timeout} s"
+        raise TimeoutError(f"{what}; the put goes on, wait again to learn more")
 
     def _await(self, ack: Ack, deadline: float | None, me: object) -> bool:
         """False when the deadline passed."""
-        turns = self._turns
+        state = self._state
+        turns = state.turns
         while True:
-            with self.lock:
+            with state.lock:
                 chosen = turns.arrived(ack)
                 if ack.done:
-                    if chosen and not self._leading:
-                        self._promote()
+                    if chosen and not state.leading:
+                        state.promote()
                     return True
-                lead = not self._leading and (chosen or turns.is_settled)
+                lead = not state.leading and (chosen or turns.is_settled)
                 if lead:
-                    self._leader = me
-                    group = self._take()
+                    state.leader = me
+                    group = state.take()
                 else:
                     gate = turns.gate_for(ack)
             if lead:
                 self._lead(group)
                 continue
-            if not gate.acquire(timeout=self._left(deadline)):
+            left = -1 if deadline is None else max(0.0, deadline - self._env.clock.boottime())
+            if not gate.acquire(timeout=left):
                 return False
             gate.release()  # a turnstile: `flush_wal` may wait for the same ack as its putter
 
-    def _left(self, deadline: float | None) -> float:
-        return -1 if deadline is None else max(0.0, deadline - self._env.clock.boottime())
-
-    def drain(self, timeout: float | None = None) -> None:
-        """Return when everything accepted so far is durable (M-8)."""
-        with self.lock:
-            # An empty queue of a writer that ended means that rows were left, not that all is safe.
-            if self.failure is not None:
-                raise self.ended()
-            last = self._queue[-1] if self._queue else None
-        if last is not None:
-            self.wait(last, timeout)
-            if last.error is not None:
-                raise self.ended()
-
-    def add_callback(self, ack: Ack, callback: DoneCallback) -> bool:
-        """Register `callback`; False when the ack is done already."""
-        with self.lock:
-            if not ack.done:
-                ack.callbacks.append(callback)
-            return not ack.done
-
-    # -- ending ----------------------------------------------------------------------------------
-
-    def refuse(self) -> None:
-        """Accept no more rows; those accepted so far are the ones `close` makes durable (M-8)."""
-        with self.lock:
-            self._closing = True
-            self.room.release()
-
-    def stop(self) -> None:
-        """Refuse new rows and let the pump end."""
-        with self.lock:
-            self._closing = self._stopping = True
-            self._pump_wake.notify_all()
-            self.room.release()
-            pump = self._pump
-        if pump is not None:
-            pump.join()
-
-    def fail(self, error: WeirError) -> None:
-        """End the writer: every waiting and later caller gets `error`, or its like, with its rows
-        (F-13)."""
-        with self.lock:
-            failed = self._fail(error, sent=True)
-        run_callbacks(failed)
-
-    # -- leading ---------------------------------------------------------------------------------
-
-    def _take(self) -> list[Ack]:
-        """Claim the lead and the longest prefix of the queue that fits one entry. Lock held."""
-        self._leading = True
-        if self._flying:
-            return self._flying  # F-16: interrupted, so the same rows in the same entry once more
-        group: list[Ack] = []
-        nbytes = 0
-        # Each fits an entry by itself (F-15); together they stay well below what one may have.
-        most = min(self._config.max_wal_buffer_size, self._env.limits.entry_bytes // 4)
-        for ack in self._queue:
-            if group and (
-                ack.generation != group[0].generation
-                or nbytes + ack.nbytes > most
-                or ack.tokens
-                or group[0].tokens
-            ):
-                break
-            group.append(ack)
-            nbytes += ack.nbytes
-        self._flying, self._entry = group, None
-        return group
-
-    def _lead(self, group: list[Ack]) -> None:
-        """Write one entry for the group; the rows stay queued until it is durable (M-3)."""
-        finished: list[Ack] = []
-        try:
-            if group:
-                position = self._write(group)
-                with self.lock:
-                    finished = self._complete(group, position)
-        except Exception as error:  # noqa: BLE001  rows nobody can encode must end the writer, not loop
-            with self.lock:
-                sent = self._entry is not None and self._entry.sent
-                finished = self._fail(
-                    error if isinstance(error, WeirError) else internal(error), sent=sent
-                )
-        finally:
-            with self.lock:
-                self._leading, self._leader = False, None
-                self._promote()
-            run_callbacks(finished)
-
-    def _write(self, group: list[Ack]) -> Position:
-        if self._entry is None:
-            batches = [batch for ack in group for batch in ack.batches]
-            tokens = [token for ack in group for token in ack.tokens]
-            generation = group[0].generation
-            assert generation is not None, "M-4: queued rows without a generation"
-            self._entry = self._prepare(batches, generation=generation, tokens=tokens)
-        entry = self._entry
-        began = self._env.clock.boottime()
-
-        def failed(attempt: int, error: StoreError) -> None:
-            self._counters.append_failures += 1
-            facts = (self._name, attempt, sum(ack.rows for ack in group), error)
-            log.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *facts)
-
-        position = persist(self._env, lambda: self._append(entry), delay=0.05, failed=failed)
-        self._counters.appended(group, self._env.clock.boottime() - began)
-        return position
-
-    def _complete(self, group: list[Ack], position: Position) -> list[Ack]:
-        """The group is durable: take it off the queue and let its waiters go. Lock held."""
-        if self.failure is None:  # else the writer ended meanwhile, and they were told
-            for ack in group:
-                ack.position = position
-                ack.done = True
-                self._turns.wake(ack)
-            while self._queue and self._queue[0].done:
-                self.queued_bytes -= self._queue.popleft().nbytes
-            self._on_durable(group, position)
-        self._flying, self._entry = [], None
-        return [ack for ack in group if ack.callbacks]
-
-    def _promote(self) -> None:
-        """Somebody who waits leads next; if nobody does, the pump. Lock held."""
-        if not self._turns.is_settled:
-            return  # the last of those woken promotes
-        if not self._queue:
-            self._turns.forget()
-        elif not self._turns.wake_next() and self._pump_started:
-            self._pump_wake.notify()
-
-    def _fail(self, error: WeirError, *, sent: bool) -> list[Ack]:
-        """`sent`: the entry under way, if any, may count (F-11). Lock held."""
-        if self.failure is not None:
-            return []
-        failed = [ack for ack in self._queue if not ack.done]
-        self.ending.begin(error, failed, sent=len(self._flying) if sent else 0)
-        self._queue.clear()
-        self.queued_bytes = 0
-        for ack in failed:
-            ack.done = True
-            self._turns.wake(ack)
-        self.room.release()
-        self._pump_wake.notify_all()
-        self.on_end()
-        rows = sum(ack.rows for ack in failed)
-        log.error("writer.ended %s rows_left=%d reason=%s", self._name, rows, error)
-        return failed
-
-    def _stop_waiting(self, ack: Ack, me: object) -> bool:
-        """A waiter gave up; True if its ack is done after all. A lead given to it passes on."""
-        with self.lock:
-            self._turns.leave(ack)
-            if self._leader is me:  # interrupted before it began, or after it was through
-                self._leading, self._leader = False, None
-            if not self._leading:
-                self._promote()
+    def _leave(self, ack: Ack, me: object) -> bool:
+        """A waiter gives up; True if its ack is done after all. Once or several times."""
+        state = self._state
+        with state.lock:
+            state.turns.leave(ack)
+            if state.leader is me:  # interrupted before it began, or after it was through
+                state.give_up_lead()
+            elif not state.leading:
+                state.promote()
             if ack.done:
                 return True
         self.nudge()
         return False
 
-    # -- room and pump ---------------------------------------------------------------------------
+    def _leave_for_sure(self, ack: Ack, me: object) -> None:
+        """Leave whatever comes between: a gate with nobody behind it would be chosen to lead, and
+        everybody would wait for it (F-16)."""
+        for tries_left in reversed(range(LEAVE_TRIES)):
+            try:
+                self._leave(ack, me)
+                return
+            except BaseException:
+                if not tries_left:
+                    raise
 
-    def _make_room(self, ack: Ack) -> None:
-        """A put waits for room: have written what can be. Lock held."""
-        if self.failure is not None or self._closing:
-            raise self.refused(ack.batches)
-        if self._pump_started and not self._leading:
-            self._pump_wake.notify()
-        self.on_full()
+    def drain(self, timeout: float | None = None) -> None:
+        """Return when everything accepted so far is durable (M-8)."""
+        state = self._state
+        with state.lock:
+            # An empty queue of a writer that ended means that rows were left, not that all is safe.
+            if state.failure is not None:
+                raise state.ending.error()
+            last = state.queue[-1] if state.queue else None
+        if last is not None:
+            self.wait(last, timeout)
+            if last.error is not None:
+                raise state.ending.error()
+
+    def join(self) -> None:
+        """Return when the pump of a stopped writer has ended."""
+        if self._pump is not None:
+            self._pump.join()
+
+    # -- leading ---------------------------------------------------------------------------------
+
+    def _lead(self, group: list[Ack]) -> None:
+        """Write one entry for the group; the rows stay queued until it is durable (M-3)."""
+        state = self._state
+        finished: list[Ack] = []
+        try:
+            if group:
+                position = self._write(group)
+                with state.lock:
+                    finished = state.landed(group, position)
+        except Exception as error:  # noqa: BLE001  rows nobody can encode must end the writer, not loop
+            with state.lock:
+                sent = state.entry is not None and state.entry.sent
+                ours = error if isinstance(error, WeirError) else internal(error)
+                finished = state.end(ours, sent=sent)
+        finally:
+            with state.lock:
+                state.give_up_lead()
+            run_callbacks(finished)
+
+    def _write(self, group: list[Ack]) -> Position:
+        state = self._state
+        if state.entry is None:
+            batches = [batch for ack in group for batch in ack.batches]
+            tokens = [token for ack in group for token in ack.tokens]
+            generation = group[0].generation
+            assert generation is not None, "M-4: queued rows without a generation"
+            state.entry = self._appender.prepare(batches, generation=generation, tokens=tokens)
+        entry = state.entry
+        began = self._env.clock.boottime()
+
+        def failed(attempt: int, error: StoreError) -> None:
+            state.counters.append_failures += 1
+            facts = (state.name, attempt, sum(ack.rows for ack in group), error)
+            log.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *facts)
+
+        position = persist(
+            self._env, lambda: self._appender.write(entry), delay=0.05, failed=failed
+        )
+        now = self._env.clock.boottime()
+        state.counters.appended(group, now - began)
+        interval = state.config.stats_log_interval_s
+        if interval and now - self._logged_at >= interval:
+            self._logged_at = now
+            shard = self._appender.site.shard
+            log.info("writer.stats shard=%s %s", shard, writer_stats(state, self._appender))
+        return position
+
+    # -- pump ------------------------------------------------------------------------------------
 
     def _run_pump(self) -> None:
+        state = self._state
         while True:
-            with self.lock:
+            with state.lock:
                 while not self._pump_should_lead():
-                    if self._stopping or self.failure is not None:
+                    if state.stopping or state.failure is not None:
                         return
-                    self._pump_wake.wait(self._pump_patience())
-                group = self._take()
+                    state.pump_wake.wait(self._pump_patience())
+                group = state.take()
             with contextlib.suppress(KeyboardInterrupt):  # a callback's: no signal comes here
                 self._lead(group)
 
     def _pump_should_lead(self) -> bool:
-        if self._leading or not self._queue or self.failure is not None:
+        state, config = self._state, self._state.config
+        if state.leading or not state.queue or state.failure is not None:
             return False
-        if self._config.durable_write or self._stopping:
+        if config.durable_write or state.stopping:
             return True
-        waited = self._env.clock.boottime() - self._queue[0].enqueued_at
         return (
-            self.queued_bytes >= self._config.max_wal_buffer_size
-            or waited >= self._config.flush_interval_s
-            or self.room.is_full(1)
+            state.queued_bytes >= config.max_wal_buffer_size
+            or self._oldest_waited() >= config.flush_interval_s
+            or state.is_full(1)
         )
 
     def _pump_patience(self) -> float | None:
-        if self._config.durable_write or not self._queue or self._leading:
+        state, config = self._state, self._state.config
+        if config.durable_write or not state.queue or state.leading:
             return None
-        waited = self._env.clock.boottime() - self._queue[0].enqueued_at
-        return max(0.001, self._config.flush_interval_s - waited)
+        return max(0.001, config.flush_interval_s - self._oldest_waited())
+
+    def _oldest_waited(self) -> float:
+        return self._env.clock.boottime() - self._state.queue[0].enqueued_at

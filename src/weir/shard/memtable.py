@@ -1,17 +1,30 @@
-"""Rows of one generation in memory, in put order, until they are an SSTable."""
+"""Rows of unflushed generations in memory, in put order, until each is an SSTable.
+
+Keeps
+  W-1  R never passes the first entry whose rows would be nowhere else
+  W-5  generations are closed, and published, in order
+  F-15 a generation never outgrows its bounds
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 
 from weir.env import Env
+from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.format.wal_entry import Fill
+from weir.log.entry import Token
 from weir.log.tags import Bounds
 from weir.merge.levels import MemLevel
 from weir.types import Generation, Position
+
+CUTS_KEPT: Final = 64
+"""Generations that may be published while one flush waits to be told its own cut."""
 
 
 class MemTable:
@@ -46,7 +59,7 @@ class MemTable:
         self.filled += more
         self.puts += 1
 
-    def landed(self, position: Position, tokens: Sequence[tuple[str, int]] = ()) -> None:
+    def landed(self, position: Position, tokens: Sequence[Token] = ()) -> None:
         """An entry with rows of this generation is durable at `position`."""
         if self.first_position is None:
             self.first_position = position
@@ -58,6 +71,95 @@ class MemTable:
         """The rows in put order, WAL shape."""
         return self.level.batches
 
-    def is_due(self, bounds: Bounds) -> bool:
-        """True when it is full, and nothing is gained by waiting for the next put."""
-        return not bounds.has_room(self.filled, Fill(1, 1, 1))
+
+class MemTables:
+    """The active MemTable, the frozen ones, and the manifest that readers see beside them.
+
+    Part of `WriterState`: every call is made with its lock held.
+    """
+
+    def __init__(
+        self,
+        schema: TableSchema,
+        env: Env,
+        bounds: Bounds,
+        manifest: ShardManifest,
+        durable: Position,
+    ) -> None:
+        """`durable`: the fence of the claim; see the field."""
+        self._schema = schema
+        self._env = env
+        self._bounds = bounds
+        self.manifest = manifest
+        self.active = MemTable(Generation(manifest.current_generation), schema, env)
+        self.frozen: deque[MemTable] = deque()
+        self._cuts: dict[int, ShardManifest] = {manifest.current_generation: manifest}
+        """The newest manifest before each of the latest generations: the cut a checkpoint pins."""
+        self.durable = durable
+        """The last position whose rows, if any, have been booked in their MemTable. Not the
+        appender's own counter: that one runs ahead for the moment between a put's answer and its
+        booking, and an R taken then would pass rows no SSTable holds (W-1)."""
+
+    def __iter__(self) -> Iterator[MemTable]:
+        """All of them, oldest first."""
+        yield from self.frozen
+        yield self.active
+
+    def book(self, batches: Sequence[pa.RecordBatch], more: Fill) -> Generation:
+        """Take rows of a put in and name their generation; it is not durable yet."""
+        if not self._bounds.has_room(self.active.filled, more):
+            self.freeze()  # before: a generation never outgrows its bounds (F-15)
+        table = self.active
+        table.append(batches, more)
+        table.waiting += 1
+        if not self._bounds.has_room(table.filled, Fill(1, 1, 1)):
+            self.freeze()  # nothing is gained by waiting for the next put
+        return table.generation
+
+    def freeze(self) -> None:
+        """Close the active MemTable; its rows go to the next SSTable."""
+        self.frozen.append(self.active)
+        following = Generation(self.active.generation + 1)
+        self.active = MemTable(following, self._schema, self._env)
+
+    def landed(
+        self, generation: Generation, position: Position, puts: int, tokens: Sequence[Token]
+    ) -> None:
+        """That many puts of the generation became durable at `position`."""
+        table = next(table for table in self if table.generation == generation)
+        table.landed(position, tokens)
+        table.waiting -= puts
+        self.durable = position
+
+    def published(self, table: MemTable | None, manifest: ShardManifest) -> None:
+        """The manifest was committed; readers switch from the MemTable to the SSTable in one step
+        (M-1)."""
+        self.manifest = manifest
+        self._cuts[manifest.current_generation] = manifest
+        self._cuts.pop(manifest.current_generation - CUTS_KEPT, None)
+        if table is not None:
+            assert self.frozen[0] is table, "W-5: published out of order"
+            self.frozen.popleft()
+
+    def cut(self, before: Generation) -> ShardManifest:
+        """The newest manifest before that generation, as far as it is remembered."""
+        return self._cuts.get(before, self.manifest)
+
+    def covered(self, published: MemTable | None = None) -> Position:
+        """The last position before the first entry whose rows would be nowhere else (W-1), once
+        `published` is an SSTable."""
+        first = self.first_position(but=published)
+        return self.durable if first is None else Position(first - 1)
+
+    def first_position(self, but: MemTable | None = None) -> Position | None:
+        """The first entry whose rows are in memory."""
+        tables = (table for table in self if table is not but)
+        return next((t.first_position for t in tables if t.first_position is not None), None)
+
+    def unflushed(self) -> list[MemTable]:
+        """Those with rows, newest first: the levels of a read."""
+        return [table for table in (self.active, *reversed(self.frozen)) if table.rows]
+
+    def unflushed_bytes(self) -> int:
+        """Bytes of rows that no SSTable holds yet."""
+        return sum(table.nbytes for table in self)

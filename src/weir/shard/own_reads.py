@@ -22,9 +22,10 @@ from weir.log.appender import WalAppender
 from weir.log.intake import key_table
 from weir.merge.levels import Level
 from weir.merge.merge import Belongs, merge_lookup, merge_scan, replanned, unless_collected
+from weir.search.memory import WriterIndexes
 from weir.search.plan import SearchOptions, search_levels
-from weir.shard.flush import MemTables
-from weir.shard.group import GroupCommit
+from weir.shard.memtable import MemTables
+from weir.shard.state import WriterState, fail
 from weir.types import Filter, Vector
 
 T = TypeVar("T")
@@ -35,15 +36,17 @@ class OwnReads:
 
     def __init__(
         self,
+        state: WriterState,
         memtables: MemTables,
-        group: GroupCommit,
         appender: WalAppender,
         schema: TableSchema,
         lake: Lake,
+        indexes: WriterIndexes,
         belongs: Belongs | None,
     ) -> None:
+        self._state = state
         self._memtables = memtables
-        self._group = group
+        self._indexes = indexes
         self._appender = appender
         self._schema = schema
         self._lake = lake
@@ -83,7 +86,7 @@ class OwnReads:
         options: SearchOptions,
     ) -> pa.Table:
         """See `ShardWriter.search`."""
-        indexes = self._memtables.indexes
+        indexes = self._indexes
         if options.metric is None:
             options = replace(options, metric=indexes.metric(column))
 
@@ -119,8 +122,8 @@ class OwnReads:
         look, and is then left out here because it is in there (L-5). A lookup by key may open it
         later, if at all (`_fresh_levels`): the same row twice is one row there.
         """
-        with self._group.lock:
-            fresh = [(table.generation, table.level.now()) for table in self._unflushed()]
+        with self._state.lock:
+            fresh = [(table.generation, table.level.now()) for table in self._memtables.unflushed()]
             manifest = self._memtables.manifest
         shard = self._appender.site.shard
         base = self._lake.open_base()
@@ -137,21 +140,16 @@ class OwnReads:
 
     def _fresh_levels(self) -> list[Level]:
         """The levels alone; the base is asked only when there are SSTables it may have folded."""
-        with self._group.lock:
+        with self._state.lock:
             if not self._memtables.manifest.sstables:
-                return [table.level.now() for table in self._unflushed()]
+                return [table.level.now() for table in self._memtables.unflushed()]
         return self._levels()[0]
-
-    def _unflushed(self) -> list[Any]:
-        """MemTables with rows, newest first. Lock held."""
-        tables = (self._memtables.active, *reversed(self._memtables.frozen))
-        return [table for table in tables if table.rows]
 
     def _check_folded_after_us(self, compacted: int) -> None:
         """Fenced (F-13) when a successor's generation was folded under the number of ours: leaving
         ours out, as if it were in the base, would hide rows that this writer was handed (M-1)."""
-        with self._group.lock:
-            waiting = self._unflushed()
+        with self._state.lock:
+            waiting = self._memtables.unflushed()
         if any(table.generation <= compacted for table in waiting):  # else: published since
             self._require_owner()
 
@@ -161,5 +159,5 @@ class OwnReads:
             at = self._appender.next_position
             manifests.require_owner(manifests.require(), self._appender.epoch, at)
         except FencedError as fenced:
-            self._group.fail(fenced)
-            raise self._group.refused() from fenced
+            fail(self._state, fenced)
+            raise self._state.ending.refused() from fenced

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from weir.log.appender import WalAppender
     from weir.shard.ack import Ack
-    from weir.shard.flush import MemTables
+    from weir.shard.state import WriterState
 
 _LATENCIES_KEPT = 1024
 
@@ -113,9 +113,9 @@ class Counters:
         return recent[min(len(recent) - 1, int(quantile * len(recent)))] if recent else 0.0
 
 
-def wal_stats(counters: Counters, appender: WalAppender, *, queued_bytes: int) -> WalStats:
+def wal_stats(state: WriterState, appender: WalAppender) -> WalStats:
     """The log side of a writer as it is now."""
-    c = counters
+    c = state.counters
     return WalStats(
         epoch=appender.epoch,
         fence_position=appender.claim.fence,
@@ -129,47 +129,46 @@ def wal_stats(counters: Counters, appender: WalAppender, *, queued_bytes: int) -
         group_puts_mean=c.entry_puts / c.entries if c.entries else 0.0,
         append_p50_seconds=c.latency(0.5),
         append_p99_seconds=c.latency(0.99),
-        queued_puts_bytes=queued_bytes,
+        queued_puts_bytes=state.queued_bytes,
     )
 
 
-def memtable_stats(counters: Counters, memtables: MemTables) -> MemtableStats:
-    """The MemTable side as it is now; called with the writer's lock held."""
-    return MemtableStats(
-        generation=memtables.active.generation,
-        rows=memtables.active.rows,
-        batches=memtables.active.puts,
-        bytes=memtables.active.nbytes,
-        frozen=len(memtables.frozen),
-        unflushed_bytes=memtables.unflushed_bytes(),
-        flushes=counters.flushes,
-        flush_failures=counters.flush_failures,
-        flushed_rows=counters.flushed_rows,
-        flush_seconds=counters.flush_seconds,
-    )
+def memtable_stats(state: WriterState) -> MemtableStats | None:
+    """The MemTable side as it is now; None on a WAL-only writer."""
+    c = state.counters
+    with state.lock:
+        memtables = state.memtables
+        if memtables is None:
+            return None
+        return MemtableStats(
+            generation=memtables.active.generation,
+            rows=memtables.active.rows,
+            batches=memtables.active.puts,
+            bytes=memtables.active.nbytes,
+            frozen=len(memtables.frozen),
+            unflushed_bytes=memtables.unflushed_bytes(),
+            flushes=c.flushes,
+            flush_failures=c.flush_failures,
+            flushed_rows=c.flushed_rows,
+            flush_seconds=c.flush_seconds,
+        )
 
 
-def writer_stats(
-    shard: str,
-    counters: Counters,
-    wal: WalStats,
-    memtable: MemtableStats | None,
-    *,
-    held_bytes: int,
-) -> WriterStats:
+def writer_stats(state: WriterState, appender: WalAppender) -> WriterStats:
     """Everything in one value."""
-    c = counters
+    c = state.counters
+    memtable = memtable_stats(state)
     return WriterStats(
-        shard=shard,
+        shard=str(appender.site.shard),
         mode="memtable" if memtable else "wal-only",
-        wal=wal,
+        wal=wal_stats(state, appender),
         memtable=memtable,
         puts=c.puts,
         rows_put=c.rows_put,
         rows_deleted=c.rows_deleted,
         backpressure_waits=c.backpressure_waits,
         backpressure_seconds=c.backpressure_seconds,
-        held_bytes=held_bytes,
+        held_bytes=state.held_bytes,
         replayed_entries=c.replayed_entries,
         replayed_rows=c.replayed_rows,
         replay_seconds=c.replay_seconds,

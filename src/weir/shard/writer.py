@@ -1,12 +1,13 @@
 """`ShardWriter`: the high-level way to write to a shard. Each promise lives in its own module.
 
 Opening is a write: probe, claim, fence, validate, replay, in that order (F-1 to F-8). Puts go
-through the group commit (group.py) to the log; with a MemTable also to SSTables (flush.py, M-2).
+through the group commit (group.py) to the log; in MemTable mode rows also go to the MemTable and
+from there to SSTables (flush.py). A WAL-only writer has only the log (M-2). What all of them share,
+and the one lock over it, is `WriterState` (state.py).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,23 +23,23 @@ from weir.format.schema import TableSchema
 from weir.format.wal_entry import Fill
 from weir.lake.api import Lake
 from weir.log.appender import WalAppender
-from weir.log.entry import Entry
 from weir.log.fence import claim_shard
 from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
-from weir.log.tags import Bounds, GenerationTags, LogEnds
+from weir.log.tags import Bounds, LogEnds
 from weir.search.lance import PROBES, REFINE
 from weir.search.memory import WriterIndexes
 from weir.search.plan import SearchOptions
 from weir.shard.ack import Ack, put_and_await
-from weir.shard.flush import MemTables
+from weir.shard.flush import Flusher
 from weir.shard.group import GroupCommit
+from weir.shard.memtable import MemTables
 from weir.shard.once import Once
 from weir.shard.own_reads import OwnReads
 from weir.shard.replay import Progress, Replay
+from weir.shard.state import WriterState
 from weir.shard.stats import (
-    Counters,
     MemtableStats,
     WalStats,
     WriterStats,
@@ -46,9 +47,7 @@ from weir.shard.stats import (
     wal_stats,
     writer_stats,
 )
-from weir.types import Epoch, Filter, Generation, Keys, Position, Rows, Vector
-
-log = logging.getLogger("weir.shard")
+from weir.types import Epoch, Filter, Keys, Position, Rows, Vector
 
 Belongs = Callable[[pa.RecordBatch], pa.Array]
 
@@ -63,32 +62,28 @@ class ShardWriter:
         schema: TableSchema,
         lake: Lake,
         config: WriterConfig,
+        indexes: WriterIndexes,
         belongs: Belongs | None = None,
     ) -> None:
         """Use `ShardWriter.open` or `Shard.writer`, which claim and replay first."""
         self._appender = appender
-        self._schema = schema
-        self._lake = lake
-        self._belongs = belongs
+        self._keyed = bool(schema.primary_key)
         self.config = config
         self.intake = Intake(schema, belongs)
-        self._counters = Counters()
         self._closing = self._closed = False  # an interrupted close has begun, and the next ends it
-        self._group = GroupCommit(
-            appender.site.env,
-            config,
-            prepare=appender.prepare,
-            write=self._append,
-            name=str(appender.site),
-            counters=self._counters,
-            on_durable=self._on_durable,
-        )
-        self._bounds = Bounds.of(config)
-        self._memtables: MemTables | None = None
+        env, claim = appender.site.env, appender.claim
+        self._flusher: Flusher | None = None
         self._reads: OwnReads | None = None
-        self._tags: GenerationTags | None = None
+        memtables = None
+        if config.enable_memtable:
+            bounds = Bounds.of(config)
+            memtables = MemTables(schema, env, bounds, claim.manifest, claim.fence)
+        self._state = state = WriterState(env, config, str(appender.site), memtables)
+        if memtables is not None:
+            self._flusher = Flusher(state, memtables, appender, schema, lake, indexes)
+            self._reads = OwnReads(state, memtables, appender, schema, lake, indexes, belongs)
+        self._group = GroupCommit(state, appender, self._flusher)
         self.once = Once(appender, self._enqueue)
-        self._told_at = self.site.env.clock.boottime()
 
     @classmethod
     def open(
@@ -115,18 +110,24 @@ class ShardWriter:
         announces = not config.enable_memtable
         claim = claim_shard(site, manifests, fence_ttl=config.fence_ttl, announces=announces)
         appender = WalAppender(site, schema, claim, manifests=manifests, bounds=Bounds.of(config))
-        writer = cls(appender, schema=schema, lake=lake, config=config, belongs=belongs)
         began = site.env.clock.boottime()
+        keyed = bool(schema.primary_key)
+        replay = Replay(site, manifests, claim, progress, keyed=keyed)
         if config.enable_memtable:
-            writer._start_memtables(progress, indexes)
-        elif appender.tagging.follow_log(keyed=bool(schema.primary_key)):
-            writer._tags = appender.tagging.without_memtable()
+            appender.tagging.begin_at(replay.begins())
+        writer = cls(
+            appender, schema=schema, lake=lake, config=config, indexes=indexes, belongs=belongs
+        )
+        if config.enable_memtable:
+            writer._replay(replay)
+        elif appender.tagging.follow_log(keyed=keyed):
+            writer._state.tags = appender.tagging.without_memtable()
         else:
             # F-14: a MemTable writer flushes what others left before anything is tagged after it.
             flushing = replace(config, enable_memtable=True)
             cls.open(site, schema=schema, lake=lake, config=flushing, progress=progress).close()
             return cls.open(site, schema=schema, lake=lake, config=config, belongs=belongs)
-        writer._counters.replay_seconds = site.env.clock.boottime() - began
+        writer._state.counters.replay_seconds = site.env.clock.boottime() - began
         return writer
 
     def put(self, data: Rows, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
@@ -146,7 +147,7 @@ class ShardWriter:
         """Delete the rows with those keys (values, tuples, dicts or an Arrow table); like a put
         otherwise."""
         ack = self._put(self.intake.tombstones(keys), wait=wait, timeout=timeout)
-        self._counters.rows_deleted += ack.rows
+        self._state.counters.rows_deleted += ack.rows
         return ack
 
     def put_once(self, data: Rows, *, app: str, version: int, timeout: float | None = None) -> bool:
@@ -179,9 +180,9 @@ class ShardWriter:
         Raises `WalOnlyMode` on a WAL-only writer. One SSTable and one manifest commit, or just a
         manifest commit when there was nothing but fences to cover, or nothing at all.
         """
-        memtables = self._require_memtables("flush")
+        flusher = self._require_memtables("flush")
         self._check_not_shut()
-        return memtables.flush_all(self.flush_wal)
+        return flusher.flush_all(self.flush_wal)
 
     def close(self) -> None:
         """Make every accepted row durable, flush (MemTable mode), close the gap (M-8).
@@ -190,16 +191,19 @@ class ShardWriter:
         state (F-16). Twice is harmless, and so is the copy of a handle in a forked child. After an
         interrupt close again: rows are on their way, and that makes sure, or says what is left.
         """
-        if self._closed or self._group.ending.home.is_left:
+        state = self._state
+        if self._closed or state.ending.home.is_left:
             return
         self._closing = True
         try:
-            self._group.refuse()
+            with state.lock:  # those accepted so far are the ones made durable
+                state.closing = True
+                state.wake_all()
             self._group.drain()
-            if self._memtables is not None:
-                self._memtables.flush_all(lambda: None)
+            if self._flusher is not None:
+                self._flusher.flush_all(lambda: None)
             self._appender.shut()
-            if self._tags is not None and not self._schema.primary_key:
+            if state.tags is not None and not self._keyed:
                 self._appender.ownership.leave()
             self.once.close()
         except Exception:
@@ -245,12 +249,12 @@ class ShardWriter:
     @property
     def fenced(self) -> bool:
         """True once a newer writer was met; this handle is then finished (F-13)."""
-        return isinstance(self._group.failure, FencedError)
+        return isinstance(self._state.failure, FencedError)
 
     @property
     def is_open(self) -> bool:
         """True until it is closed, fenced or stopped."""
-        return not self._closing and not self._group.ending.is_over
+        return not self._closing and not self._state.ending.is_over
 
     @property
     def site(self) -> ShardSite:
@@ -259,19 +263,18 @@ class ShardWriter:
 
     def wal_stats(self) -> WalStats:
         """The log side: positions, entries, group sizes, latencies. No request."""
-        return wal_stats(self._counters, self._appender, queued_bytes=self._group.queued_bytes)
+        return wal_stats(self._state, self._appender)
 
     def memtable_stats(self) -> MemtableStats:
         """The MemTable side; `WalOnlyMode` on a WAL-only writer. No request."""
-        memtables = self._require_memtables("memtable_stats")
-        with self._group.lock:
-            return memtable_stats(self._counters, memtables)
+        self._require_memtables("memtable_stats")
+        stats = memtable_stats(self._state)
+        assert stats is not None, "M-2: a writer with MemTables counts them"
+        return stats
 
     def stats(self) -> WriterStats:
         """Everything counted since opening. No request."""
-        shard, held = str(self.site.shard), self._group.room.held_bytes
-        memtable = self.memtable_stats() if self._memtables else None
-        return writer_stats(shard, self._counters, self.wal_stats(), memtable, held_bytes=held)
+        return writer_stats(self._state, self._appender)
 
     def __enter__(self) -> Self:
         return self
@@ -307,13 +310,17 @@ class ShardWriter:
         more = Fill(rows, len(batches), self.intake.fit(batches, self.site.env.limits))
         ack = Ack(self._group, batches, rows=rows, nbytes=more.nbytes, tokens=tokens)
         ack.claimed = claimed
-        self._group.enqueue(ack, lambda ack: self._book(ack, more), timeout)
-        if self._memtables is not None:
-            self._memtables.indexes.rows_added(self._memtables.active.level, rows)
+        self._group.enqueue(ack, more, timeout)
+        if self._state.memtables is not None and self._flusher is not None:
+            self._flusher.indexes.rows_added(self._state.memtables.active.level, rows)
         return ack
 
     def _put(
-        self, batches: list[pa.RecordBatch], *, wait: bool | None, timeout: float | None
+        self,
+        batches: list[pa.RecordBatch],
+        *,
+        wait: bool | None,
+        timeout: float | None,
     ) -> Ack:
         wait = self.config.durable_write if wait is None else wait
         ack = self._enqueue(batches, timeout, claimed=wait)
@@ -323,58 +330,21 @@ class ShardWriter:
             self._group.nudge()
         return ack
 
-    def _book(self, ack: Ack, more: Fill) -> Generation:
-        """Put accepted rows where reads find them and name their generation. Queue lock held."""
-        self._counters.puts += 1
-        self._counters.rows_put += ack.rows
-        if self._memtables is None:
-            assert self._tags is not None, "M-2: a WAL-only writer tags by size"
-            return self._tags.tag(more)
-        if not self._bounds.has_room(self._memtables.active.filled, more):
-            self._memtables.freeze()  # before: a generation never outgrows its bounds (F-15)
-        active = self._memtables.active
-        active.append(ack.batches, more)
-        active.waiting += 1
-        if active.is_due(self._bounds):
-            self._memtables.freeze()
-        return active.generation
-
-    def _append(self, entry: Entry) -> Position:
-        position = self._appender.write(entry)
-        interval, now = self.config.stats_log_interval_s, self.site.env.clock.boottime()
-        if interval and now - self._told_at >= interval:
-            self._told_at = now
-            log.info("writer.stats shard=%s %s", self.site.shard, self.stats())
-        return position
-
-    def _on_durable(self, group: list[Ack], position: Position) -> None:
-        generation = group[0].generation
-        assert generation is not None, "M-4: an entry without a generation"
-        if self._memtables is None:
-            self._group.room.release(sum(ack.nbytes for ack in group))
-            return
-        tokens = [token for ack in group for token in ack.tokens]
-        self._memtables.landed(generation, position, puts=len(group), tokens=tokens)
-
-    def _start_memtables(self, progress: Progress | None, indexes: WriterIndexes) -> None:
-        appender, schema = self._appender, self._schema
-        keyed = bool(schema.primary_key)
-        replay = Replay(appender.site, appender.manifests, appender.claim, progress, keyed=keyed)
-        appender.tagging.begin_at(replay.begins())
-        memtables = MemTables(schema, self._lake, appender, self._counters, indexes)
-        memtables.attach(self._group)
-        self._memtables = memtables
-        self._reads = OwnReads(memtables, self._group, appender, schema, self._lake, self._belongs)
-        self.once.replayed(memtables.rebuild(replay, self.intake.stored))
-        active = memtables.active
-        appender.tagging.go_on(LogEnds(active.generation, active.filled, appender.claim.fence))
+    def _replay(self, replay: Replay) -> None:
+        """Take in what older writers left."""
+        flusher, tagging = self._require_memtables("replay"), self._appender.tagging
+        self.once.replayed(flusher.rebuild(replay, self.intake.stored))
+        active = flusher.active
+        tagging.go_on(LogEnds(active.generation, active.filled, self._appender.claim.fence))
         if not replay.keeps_the_rule:
-            memtables.publish_replayed()
+            flusher.publish_replayed()
 
     def _stop(self) -> None:
-        self._group.stop()
-        if self._memtables is not None:
-            self._memtables.stop()
+        with self._state.lock:
+            self._state.stop()
+        self._group.join()
+        if self._flusher is not None:
+            self._flusher.join()
         self._closed = True
 
     def _readable(self, call: str) -> OwnReads:
@@ -383,18 +353,18 @@ class ShardWriter:
         assert self._reads is not None, "M-1: a writer with MemTables reads them"
         return self._reads
 
-    def _require_memtables(self, call: str) -> MemTables:
-        if self._memtables is None:
+    def _require_memtables(self, call: str) -> Flusher:
+        if self._flusher is None:
             raise WalOnlyMode(
                 f"{self._appender.site}: {call}() needs a MemTable, and this writer was opened "
                 "with enable_memtable=False; read the table, or open with enable_memtable=True"
             )
-        return self._memtables
+        return self._flusher
 
     def _check_not_shut(self) -> None:
-        if self._closing or self._group.ending.home.is_left:
-            raise self._group.refused()
+        if self._closing or self._state.ending.home.is_left:
+            raise self._state.ending.refused()
 
     def _check_open(self, batches: Sequence[pa.RecordBatch] = ()) -> None:
         if not self.is_open:
-            raise self._group.refused(batches)
+            raise self._state.ending.refused(batches)

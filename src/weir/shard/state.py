@@ -1,0 +1,259 @@
+"""What one writer holds: the queue to the log, the MemTables, the room, the turns, its end.
+
+One lock, `WriterState.lock`, guards all of it, and every method here is called with it held.
+Nothing is done under it but bookkeeping: no store call, no callback of a user's, no wait but on a
+condition of this lock. The slow work is done without it by two roles, of which one thread each has
+at a time: the leader writes the head of the queue to the log (group.py), the flusher makes an
+SSTable of the oldest frozen MemTable (flush.py); both take their work, and report its outcome, in
+one step each.
+
+Keeps
+  F-13 when the writer ends, every waiting and later caller is told, with what was not acknowledged
+  M-3  rows leave the queue only when their entry is durable
+  M-6  the rows held are bounded; over the bound, putters wait
+  M-7  an ack is done exactly when the entry that holds its rows is durable
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from weir.config import WriterConfig
+from weir.env import Env, Lock
+from weir.errors import Backpressure, WeirError
+from weir.format.manifest import ShardManifest
+from weir.format.wal_entry import Fill
+from weir.log.entry import Entry
+from weir.log.tags import GenerationTags
+from weir.shard.ack import Ack, run_callbacks
+from weir.shard.ending import Ending
+from weir.shard.memtable import MemTable, MemTables
+from weir.shard.stats import Counters
+from weir.shard.turns import Turns
+from weir.types import Position
+
+log = logging.getLogger("weir.shard")
+
+
+class WriterState:
+    """All that the threads of one writer share."""
+
+    def __init__(
+        self, env: Env, config: WriterConfig, name: str, memtables: MemTables | None
+    ) -> None:
+        self.env = env
+        self.config = config
+        self.name = name
+        self.lock: Lock = env.threads.lock()
+        self.counters = Counters()
+        self.ending = Ending(name, env)
+        self.closing = False
+        """No more rows are accepted."""
+        self.stopping = False
+        """The threads end when they are through with what they do."""
+        self.held_bytes = 0
+        """Bytes of rows in memory: queued, in MemTables, being flushed."""
+        self.room_wake = env.threads.condition(self.lock)
+        self._warned_at = -1e9
+        self.queue: deque[Ack] = deque()
+        self.queued_bytes = 0
+        self.turns = Turns(env.threads)
+        self.leading = False
+        self.leader: object = None
+        """Which wait leads, if one does."""
+        self.flying: list[Ack] = []
+        """Whose rows are in the entry under way, or in one whose writing was interrupted."""
+        self.entry: Entry | None = None
+        """That entry, once it is encoded."""
+        self.pump_wake = env.threads.condition(self.lock)
+        self.memtables = memtables
+        """None: a WAL-only writer."""
+        self.tags: GenerationTags | None = None
+        """Names the generations where there are no MemTables."""
+        self.flush_wake = env.threads.condition(self.lock)
+
+    @property
+    def failure(self) -> WeirError | None:
+        """What ended the writer."""
+        return self.ending.failure
+
+    # -- putting ---------------------------------------------------------------------------------
+
+    def is_full(self, nbytes: int) -> bool:
+        """True when so much more has to wait."""
+        # A put larger than the whole bound is let in alone rather than refused for ever.
+        limit = self.config.max_unflushed_memtable_bytes
+        return self.held_bytes > 0 and self.held_bytes + nbytes > limit
+
+    def wait_for_room(self, ack: Ack, timeout: float | None, make: Callable[[], None]) -> None:
+        """Return when the rows of `ack` may be accepted, or raise why they never will.
+
+        `make` is called before each wait. `Backpressure` when `timeout` passes first.
+        """
+        if self.is_full(ack.nbytes) and not self.closing:
+            began = self._count_backpressure()
+            try:
+                while self.is_full(ack.nbytes) and self.failure is None and not self.closing:
+                    left = None if timeout is None else began + timeout - self.env.clock.boottime()
+                    if left is not None and left <= 0:
+                        raise Backpressure(
+                            f"{self.name}: {self.held_bytes} bytes are held, the bound is "
+                            f"{self.config.max_unflushed_memtable_bytes}; nothing of this put was"
+                            " accepted, try again"
+                        )
+                    make()
+                    self.room_wake.wait(left)
+            finally:
+                self.counters.backpressure_seconds += self.env.clock.boottime() - began
+        if self.failure is not None or self.closing:
+            raise self.ending.refused(ack.batches)
+
+    def _count_backpressure(self) -> float:
+        began, counters = self.env.clock.boottime(), self.counters
+        counters.backpressure_waits += 1
+        if began - self._warned_at >= float(self.config.backpressure_log_interval):  # type: ignore[arg-type]
+            self._warned_at = began
+            limit = self.config.max_unflushed_memtable_bytes
+            facts = (self.name, self.held_bytes, limit, counters.backpressure_waits)
+            log.warning("writer.backpressure %s held_bytes=%d limit=%d waits=%d", *facts)
+        return began
+
+    def release(self, nbytes: int) -> None:
+        """Rows left memory; whoever waits for room looks again."""
+        self.held_bytes -= nbytes
+        self.room_wake.notify_all()
+
+    def accept(self, ack: Ack, more: Fill) -> None:
+        """Put the rows where reads find them, name their generation, and queue them."""
+        ack.enqueued_at = self.env.clock.boottime()
+        self.counters.puts += 1
+        self.counters.rows_put += ack.rows
+        if self.memtables is not None:
+            ack.generation = self.memtables.book(ack.batches, more)
+        else:
+            assert self.tags is not None, "M-2: a WAL-only writer tags by size"
+            ack.generation = self.tags.tag(more)
+        self.queue.append(ack)
+        self.held_bytes += ack.nbytes
+        self.queued_bytes += ack.nbytes
+
+    # -- the leader ------------------------------------------------------------------------------
+
+    def take(self) -> list[Ack]:
+        """Give the lead away with the longest prefix of the queue that fits one entry."""
+        self.leading = True
+        if self.flying:
+            return self.flying  # F-16: interrupted, so the same rows in the same entry once more
+        group: list[Ack] = []
+        nbytes = 0
+        # Each fits an entry by itself (F-15); together they stay well below what one may have.
+        most = min(self.config.max_wal_buffer_size, self.env.limits.entry_bytes // 4)
+        for ack in self.queue:
+            if group and (
+                ack.generation != group[0].generation
+                or nbytes + ack.nbytes > most
+                or ack.tokens
+                or group[0].tokens
+            ):
+                break
+            group.append(ack)
+            nbytes += ack.nbytes
+        self.flying, self.entry = group, None
+        return group
+
+    def landed(self, group: list[Ack], position: Position) -> list[Ack]:
+        """The group is durable: take it off the queue and let its waiters go; who wants a call."""
+        if self.failure is None:  # else the writer ended meanwhile, and they were told
+            for ack in group:
+                ack.position = position
+                ack.done = True
+                self.turns.wake(ack)
+            while self.queue and self.queue[0].done:
+                self.queued_bytes -= self.queue.popleft().nbytes
+            self._book_durable(group, position)
+        self.flying, self.entry = [], None
+        return [ack for ack in group if ack.callbacks]
+
+    def _book_durable(self, group: list[Ack], position: Position) -> None:
+        generation, memtables = group[0].generation, self.memtables
+        assert generation is not None, "M-4: an entry without a generation"
+        if memtables is None:
+            self.release(sum(ack.nbytes for ack in group))
+            return
+        tokens = [token for ack in group for token in ack.tokens]
+        memtables.landed(generation, position, len(group), tokens)
+        if self.is_flush_due:
+            self.flush_wake.notify_all()
+
+    def give_up_lead(self) -> None:
+        """Nobody leads now; somebody else may."""
+        self.leading, self.leader = False, None
+        self.promote()
+
+    def promote(self) -> None:
+        """Somebody who waits leads next; if nobody does, the pump."""
+        if not self.turns.is_settled:
+            return  # the last of those woken promotes
+        if not self.queue:
+            self.turns.forget()
+        elif not self.turns.wake_next():
+            self.pump_wake.notify()
+
+    # -- the flusher -----------------------------------------------------------------------------
+
+    @property
+    def is_flush_due(self) -> bool:
+        """True when there is a MemTable to flush, and the log has all of its rows (W-4)."""
+        if self.memtables is None or not self.memtables.frozen or self.failure is not None:
+            return False
+        return self.memtables.frozen[0].waiting == 0
+
+    def published(self, table: MemTable | None, manifest: ShardManifest) -> None:
+        """The manifest was committed, with the SSTable of `table`, if any."""
+        assert self.memtables is not None, "M-2: a WAL-only writer publishes nothing"
+        self.memtables.published(table, manifest)
+        if table is not None:
+            self.release(table.nbytes)
+        self.flush_wake.notify_all()
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Accept nothing more, and let the threads end."""
+        self.closing = self.stopping = True
+        self.wake_all()
+
+    def end(self, error: WeirError, *, sent: bool) -> list[Ack]:
+        """The writer failed; returns whose rows were not acknowledged.
+
+        `sent`: the entry under way, if any, may count (F-11).
+        """
+        if self.failure is not None:
+            return []
+        failed = [ack for ack in self.queue if not ack.done]
+        self.ending.begin(error, failed, sent=len(self.flying) if sent else 0)
+        self.queue.clear()
+        self.queued_bytes = 0
+        for ack in failed:
+            ack.done = True
+            self.turns.wake(ack)
+        self.wake_all()
+        rows = sum(ack.rows for ack in failed)
+        log.error("writer.ended %s rows_left=%d reason=%s", self.name, rows, error)
+        return failed
+
+    def wake_all(self) -> None:
+        """Whoever waits for something else than its own put looks again."""
+        self.room_wake.notify_all()
+        self.pump_wake.notify_all()
+        self.flush_wake.notify_all()
+
+
+def fail(state: WriterState, error: WeirError) -> None:
+    """End the writer: every waiting and later caller gets `error`, or its like, with its rows
+    (F-13). Called without the lock."""
+    with state.lock:
+        failed = state.end(error, sent=True)
+    run_callbacks(failed)
