@@ -28,6 +28,7 @@ from weir.types import Filter, Keys, Vector
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.clone import clone
 from weir.upkeep.compact.run import LEASE, CompactReport, compact
+from weir.upkeep.exclusive import before_writing
 from weir.upkeep.expire import set_expire
 from weir.upkeep.gc.collect import gc
 from weir.upkeep.gc.report import GcReport, Kind, Veto
@@ -123,7 +124,7 @@ class Table:
 
     def writer(self, config: WriterConfig | None = None) -> TableWriter:
         """A writer that routes rows to shards and opens (claims) each shard at its first row."""
-        return TableWriter(self.core, config)
+        return TableWriter(before_writing(self.core), config)
 
     # -- reading ---------------------------------------------------------------------------------
 

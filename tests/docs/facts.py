@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import lance
 import pyarrow as pa
 
 import weir
 import weir.spark
 from tests.docs.blocks import ROOT
 from weir.env import SYSTEM
+from weir.lake.schemas import KEY_POSITION
 from weir.log.site import ShardSite
 from weir.log.stamp import stamp_store_id
 from weir.records.apps import take_app
@@ -176,6 +178,11 @@ def every_record(folder: Path) -> None:
     assert lineage is not None
     passed_over = replace(lineage, replay_after={shard.id: 1})
     append_lineage(copy.core.store, passed_over, SYSTEM.new_id())
+
+    keyed = pa.field("id", pa.int64(), nullable=False, metadata={KEY_POSITION: b"1"})
+    adopted = lance.write_dataset(pa.schema([keyed]).empty_table(), str(folder / "adopted"))
+    adopted.initialize_mem_wal(unsharded=True, maintained_indexes=[])
+    weir.enable(str(folder / "adopted"))
 
     store = LocalStore(table.uri)
     checkpoints = Checkpoints(store)

@@ -78,3 +78,35 @@ def test_it_is_cloned_and_resharded(old: Path, tmp_path: Path) -> None:
     assert rows(copy) == expected(old, "before")
     table.reshard(weir.Bucket("id", 3))
     assert rows(table) == expected(old, "keyed")
+
+
+def test_x1_it_keeps_its_shard_ids_and_offers_lancedb_no_spec(old: Path) -> None:
+    """LanceDB would write to shards of other ids; spec id 1 is what it asks for."""
+    table = weir.open(str(old / "keyed"))
+    ids = {shard.id for shard in table.shards()}
+    with table.writer() as writer:
+        writer.put([{"id": 3, "v": "new", "n": 0}])
+    again = weir.open(str(old / "keyed"))
+    assert {shard.id for shard in again.shards()} == ids
+    assert again.core.record.format == 1
+    details = again.core.base().mem_wal
+    assert details is not None
+    assert [spec.spec_id for spec in details.sharding_specs] == [2]
+    table.reshard(weir.Bucket("id", 3))
+    details = weir.open(str(old / "keyed")).core.base().mem_wal
+    assert details is not None
+    assert [spec.spec_id for spec in details.sharding_specs] == [3]
+
+
+def test_x1_lancedb_is_refused_on_it_without_a_claim(old: Path) -> None:
+    lancedb = pytest.importorskip("lancedb")
+    place = (old / "keyed").rename(old / "keyed.lance")
+    table = weir.open(str(place))
+    with table.writer() as writer:
+        writer.put([{"id": 3, "v": "new", "n": 0}])
+    before = [shard.manifest().writer_epoch for shard in table.shards()]
+    handle = lancedb.connect(str(old)).open_table("keyed")
+    query = handle.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    with pytest.raises(RuntimeError, match="does not match the MemWAL index"):
+        query.execute([{"id": 3, "v": "late", "n": 0}])
+    assert [shard.manifest().writer_epoch for shard in table.shards()] == before

@@ -1,11 +1,14 @@
 """How rows find their shard: by a hash of a column, by its value, or not at all.
 
 The ids of shards follow from the sharding and the value alone, so that two processes that create
-the same shard at the same time create the same one.
+the same shard at the same time create the same one. The first routing of a table has the ids that
+LanceDB derives, so that its `merge_insert` and weir write to the same logs; it knows no other
+routing, and is refused by the spec id once there is one (X-1).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +27,9 @@ from weir.format.columns import plain_array
 
 # Stored. Never change a value; add one.
 _NAMESPACE: Final = UUID("6f3b2d53-52a4-5b1c-9d0e-77656972f00d")
+_LANCEDB: Final = UUID("4c534d57-5249-5445-5f53-484152443031")
+FIRST_ROUTING: Final = 0
+"""The routing of a new table, with LanceDB's ids. Tables of format 1 begin with 1 and weir's."""
 _FIELD: Final = "bucket"
 BUCKETS_MAX: Final = 1024
 
@@ -138,10 +144,45 @@ def from_mem_wal(specs: Sequence[ShardingSpec], names: Mapping[int, str]) -> Sha
     return None
 
 
-def shard_id(sharding: Sharding, value: Value, routing_version: int) -> UUID:
-    """The id of the shard for `value`; the same for whoever computes it."""
-    name = json.dumps([to_record(sharding), value, routing_version], sort_keys=True)
-    return uuid5(_NAMESPACE, name)
+def spec_of(specs: Sequence[ShardingSpec], sharding: Sharding, names: Mapping[int, str]) -> int:
+    """The id of the spec that describes that sharding."""
+    return next(spec.spec_id for spec in specs if from_mem_wal([spec], names) == sharding)
+
+
+def shard_id(
+    sharding: Sharding, value: Value, routing_version: int, dtype: pa.DataType | None = None
+) -> UUID:
+    """The id of the shard for `value`; the same for whoever computes it.
+
+    `dtype` is the type of the identity column: LanceDB's ids tell widths of numbers apart.
+    """
+    if routing_version == FIRST_ROUTING:
+        name = lancedb_name(sharding, value, dtype)
+        if name is not None:
+            return _uuid5(_LANCEDB, name)
+    told = json.dumps([to_record(sharding), value, routing_version], sort_keys=True)
+    return uuid5(_NAMESPACE, told)
+
+
+def lancedb_id(sharding: Sharding, value: Value, dtype: pa.DataType | None = None) -> UUID | None:
+    """The id under which LanceDB writes the rows of `value`; None: it refuses them (null)."""
+    name = lancedb_name(sharding, value, dtype)
+    return None if name is None else _uuid5(_LANCEDB, name)
+
+
+def lancedb_name(sharding: Sharding, value: Value, dtype: pa.DataType | None) -> bytes | None:
+    """What LanceDB calls the shard: neither column, bucket count nor type is in the name."""
+    if isinstance(sharding, Unsharded):
+        return b"unsharded"
+    if isinstance(sharding, Bucket):
+        return f"bucket-{value}".encode()
+    return None if value is None else b"identity-" + _value_bytes(value, dtype)
+
+
+def _uuid5(namespace: UUID, name: bytes) -> UUID:
+    """`uuid.uuid5` of bytes, which Python 3.11 takes as text only."""
+    digest = hashlib.sha1(namespace.bytes + name, usedforsecurity=False).digest()
+    return UUID(bytes=digest[:16], version=5)
 
 
 def values_of(sharding: Sharding) -> list[Value]:

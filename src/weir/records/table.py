@@ -13,6 +13,7 @@ from weir.config import WriterConfig
 from weir.errors import CommitConflict, CorruptEntry, NotAWeirTable
 from weir.format import paths
 from weir.format.sharding import (
+    FIRST_ROUTING,
     Identity,
     Sharding,
     Value,
@@ -26,7 +27,10 @@ from weir.store.api import ObjectExists, Store
 from weir.store.open import recorded
 
 # Stored. Never change a value; add one.
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""2: the first routing has LanceDB's shard ids. A release that knows 1 only would compute others,
+and lose updates: it refuses to open."""
+FORMATS: Final = (1, 2)
 
 _RACES: Final = 16
 
@@ -58,6 +62,20 @@ class TableRecord:
     """Routings before this one: their shards know which batches they took in (P-6)."""
     extra: Mapping[str, Any]
     """Keys a later release added; kept when this one writes the next record."""
+    maintain_all: bool = field(default=True, kw_only=True)
+    """Native writers keep every index; False: those that the MemWAL index entry named when the
+    table was adopted."""
+    format: int = field(default=FORMAT, kw_only=True)
+    """As the table was made: it keeps its shard ids, and so its format."""
+
+    @property
+    def first_routing(self) -> int:
+        """The number of the routing that the table was made with."""
+        return 1 if self.format == 1 else FIRST_ROUTING
+
+    def shard_of(self, value: Value, dtype: pa.DataType | None) -> UUID:
+        """The shard that takes the rows of `value`; `dtype` is that of an identity column."""
+        return shard_id(self.sharding, value, self.routing_version, dtype)
 
     def routes_to(
         self, shard: UUID, entries: Sequence[tuple[str, bytes]], columns: pa.Schema
@@ -67,13 +85,13 @@ class TableRecord:
             return any(route.shard == shard for route in self.routing)
         dtype = columns.field(self.sharding.column).type
         value = value_from_entries(self.sharding, tuple(entries), dtype)
-        return shard_id(self.sharding, value, self.routing_version) == shard
+        return self.shard_of(value, dtype) == shard
 
     def to_record(self) -> dict[str, Any]:
         """As JSON-ready values."""
         return {
             **self.extra,
-            "format": FORMAT,
+            "format": self.format,
             "table_id": str(self.table_id),
             "primary_key": list(self.primary_key),
             "sharding": to_record(self.sharding),
@@ -87,6 +105,7 @@ class TableRecord:
             "probe": dict(self.probe),
             "created": self.created,
             **({"former": _dump_former(self.former)} if self.former else {}),
+            **({} if self.maintain_all else {"maintain_all": False}),
         }
 
 
@@ -104,6 +123,7 @@ _KNOWN = frozenset(
         "probe",
         "created",
         "former",
+        "maintain_all",
     }
 )
 
@@ -113,9 +133,10 @@ def _dump_former(former: Sequence[tuple[int, Sharding]]) -> list[Any]:
 
 
 def _decode(raw: Mapping[str, Any], path: str) -> TableRecord:
-    if raw.get("format") != FORMAT:
+    if raw.get("format") not in FORMATS:
         raise CorruptEntry(
-            f"{path} has format {raw.get('format')!r} and this release reads {FORMAT}; upgrade weir"
+            f"{path} has format {raw.get('format')!r} and this release reads"
+            f" {' and '.join(map(str, FORMATS))}; upgrade weir"
         )
     return TableRecord(
         table_id=UUID(raw["table_id"]),
@@ -130,6 +151,8 @@ def _decode(raw: Mapping[str, Any], path: str) -> TableRecord:
         created=float(raw["created"]),
         former=tuple((int(n), from_record(how, path)) for n, how in raw.get("former", ())),
         extra={k: v for k, v in raw.items() if k not in _KNOWN},
+        maintain_all=raw.get("maintain_all", True) is True,
+        format=int(raw["format"]),
     )
 
 

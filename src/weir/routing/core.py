@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -10,7 +11,14 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.env import Env
-from weir.errors import InvalidInput, SealedShard, StoreError, WalStoreMismatch
+from weir.errors import (
+    CommitConflict,
+    FencedError,
+    InvalidInput,
+    SealedShard,
+    StoreError,
+    WalStoreMismatch,
+)
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.format.schema import TableSchema
@@ -26,6 +34,8 @@ from weir.format.sharding import (
 )
 from weir.lake.api import Base, Lake, require_weir_base
 from weir.log.floors import FloorValues
+from weir.log.manifests import Manifests
+from weir.log.rules import Evidence
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.wal_store import WalStores
@@ -33,6 +43,7 @@ from weir.merge.tails import Tails
 from weir.records.resharding import read_resharding
 from weir.records.table import Route, TableRecord, TableRecords
 from weir.records.wal_places import WalRecord, latest_record
+from weir.routing.first_row import first_row
 from weir.search.memory import FreshIndexes
 from weir.shard.writer import ShardWriter
 from weir.store.api import Store, is_local
@@ -71,6 +82,8 @@ class Core:
     """The latest writer this handle opened of each shard; a checkpoint flushes through them."""
     sealed_tokens: dict[tuple[UUID, str], int] = field(default_factory=dict, repr=False)
     """The highest batch number of an application in a shard of a former routing (P-6)."""
+    _values: dict[UUID, tuple[Value]] = field(default_factory=dict, init=False, repr=False)
+    """What identity shards stand for whose manifests do not say so."""
     wal_stores: WalStores = field(init=False, repr=False)
     fresh: FreshIndexes = field(init=False, repr=False)
     """What searches keep of rows in memory."""
@@ -220,8 +233,12 @@ class Core:
         if key not in known:
             if len(known) >= _ROUTES_LIMIT:
                 known.clear()
-            known[key] = shard_id(record.sharding, value, record.routing_version)
+            known[key] = self.shard_of(value, record)
         return known[key]
+
+    def shard_of(self, value: Value, record: TableRecord) -> UUID:
+        """The shard that takes the rows of `value` by that record."""
+        return record.shard_of(value, self._identity_type(record.sharding, value))
 
     def ensure_shard(self, value: Value, record: TableRecord | None = None) -> UUID:
         """The shard of `value`, made if it does not exist. Creators at the same time agree.
@@ -230,10 +247,11 @@ class Core:
         the old. Of identity sharding one list.
         """
         record = record or self.record
-        shard = shard_id(record.sharding, value, record.routing_version)
+        shard = self.shard_of(value, record)
         manifests = self.tails.manifests(self.beside(shard))
         if isinstance(record.sharding, Identity):
-            if manifests.latest() is None:
+            known = manifests.latest()
+            if known is None:
                 self._require_routing(record)
                 # S-8: its log goes where the table's is by now.
                 place = TableRecords(self.store).load().wal_uri
@@ -241,10 +259,25 @@ class Core:
                 dtype = self.schema().plain.field(record.sharding.column).type
                 entries = field_entries(record.sharding, value, dtype)
                 manifests.create(first_manifest(shard, record.spec, entries))
+            elif value is not None and not known.field_entries:
+                self._name_shard(manifests, known, record.sharding, value)
             # C-11: once the shard is there. Who changes the routing says so before it looks for
             # shards to seal: either it finds this one, or we find its word here.
             self._require_routing(record)
         return shard
+
+    def _name_shard(
+        self, manifests: Manifests, known: ShardManifest, sharding: Identity, value: Value
+    ) -> None:
+        """X-2: say what a shard stands for that LanceDB made; in the epoch of whoever owns it."""
+        dtype = self.known_schema().plain.field(sharding.column).type
+        entries = field_entries(sharding, value, dtype)
+        # Who is busy there says it another time; the id tells as well.
+        with contextlib.suppress(FencedError, CommitConflict):
+            manifests.update(
+                lambda latest: (replace(latest, field_entries=entries), Evidence()),
+                epoch=known.writer_epoch,
+            )
 
     def _require_routing(self, record: TableRecord) -> None:
         change = read_resharding(self.store)
@@ -260,13 +293,33 @@ class Core:
         if manifest is None or not isinstance(sharding, Identity):
             return None
         value = value_from_entries(sharding, manifest.field_entries, self._identity_type(sharding))
+        if not manifest.field_entries and self.route(None) != shard:
+            told = self.unnamed_value(shard, manifest, sharding)
+            value = None if told is None else told[0]
         return value if self.route(value) == shard else None
+
+    def unnamed_value(
+        self, shard: UUID, manifest: ShardManifest, sharding: Identity
+    ) -> tuple[Value] | None:
+        """X-2: LanceDB names no value; the first row tells, and it never changes. Asked once."""
+        known = self._values.get(shard)
+        if known is None:
+            row = first_row(
+                self.lake, self.log(shard), manifest, self.known_schema(), sharding.column
+            )
+            if row is None:
+                return None
+            known = self._values[shard] = (row.column(0)[0].as_py(),)
+        return known
 
     def is_routed(self, shard: UUID, manifest: ShardManifest | None) -> bool:
         """True when the routing sends rows to that shard."""
         return self.route(self.value_of(shard, manifest)) == shard
 
-    def _identity_type(self, sharding: Identity) -> pa.DataType:
+    def _identity_type(self, sharding: Sharding, value: Value = 0) -> pa.DataType | None:
+        """The type of the identity column, where the value alone does not tell its bytes."""
+        if not isinstance(sharding, Identity) or not isinstance(value, int):
+            return None
         return self.known_schema().plain.field(sharding.column).type
 
 

@@ -28,7 +28,7 @@ def former_routings(core: Core, record: TableRecord) -> tuple[tuple[int, Shardin
     The record names them; of one that an older release wrote, the records before it are asked.
     """
     known = dict(record.former)
-    for version in range(1, record.routing_version):
+    for version in range(record.first_routing, record.routing_version):
         if version not in known:
             older = TableRecords(core.store).at_routing(version)
             if older is not None:
@@ -38,7 +38,7 @@ def former_routings(core: Core, record: TableRecord) -> tuple[tuple[int, Shardin
 
 def untaken(core: Core) -> Untaken | None:
     """Gives the rows of a batch that no shard of a former routing took in; None: all are."""
-    if core.record.routing_version == 1:
+    if core.record.routing_version == core.record.first_routing:
         return None
     record = core.record
     former: list[tuple[int, Sharding]] = []  # asked for when the first batch comes
@@ -67,8 +67,12 @@ def _left(
     return [
         part
         for value, part in Router(sharding).split(batch)
-        if _highest(core, shard_id(sharding, value, number), app) < version
+        if _highest(core, shard_id(sharding, value, number, _type(batch, sharding)), app) < version
     ]
+
+
+def _type(batch: pa.RecordBatch, sharding: Sharding) -> pa.DataType | None:
+    return None if isinstance(sharding, Unsharded) else batch.schema.field(sharding.column).type
 
 
 def _highest(core: Core, shard: UUID, app: str) -> int:

@@ -19,6 +19,7 @@ from weir.format.keys import check_key_type
 from weir.format.nested import has_small_dictionary
 from weir.format.schema import TOMBSTONE, check_nesting
 from weir.format.sharding import (
+    FIRST_ROUTING,
     Identity,
     Sharding,
     Unsharded,
@@ -26,6 +27,7 @@ from weir.format.sharding import (
     field_entries,
     from_mem_wal,
     mem_wal_settings,
+    spec_of,
     values_of,
 )
 from weir.lake.api import Lake
@@ -37,6 +39,7 @@ from weir.merge.tails import Tails
 from weir.records.lineage import require_ready
 from weir.records.table import Route, TableRecord, TableRecords
 from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
+from weir.routing.natives import put_details
 from weir.store.api import Store
 from weir.store.open import lance_options, normalize, open_store
 from weir.store.probe import require_put_if_absent
@@ -123,8 +126,8 @@ def enable(
             f"{place.uri} has a MemWAL index and no primary key; pylance allows none to be added"
         )
     stored = None
+    names = {number: name for name, number in base.schema.field_ids.items()}
     if details is not None:
-        names = {number: name for name, number in base.schema.field_ids.items()}
         stored = from_mem_wal(details.sharding_specs, names)
     if stored is not None and sharding is not None and sharding != stored:
         raise InvalidInput(f"{place.uri} is sharded by {stored} already, not by {sharding}")
@@ -141,8 +144,11 @@ def enable(
         adopt.mark_key(dataset, key)
     if details is None:
         adopt.initialize_mem_wal(dataset, {**mem_wal_settings(chosen), **defaults.to_lance()})
-    spec = 1 if details is None or stored is not None else 0
-    return _finish(place, key, chosen, defaults, probed, spec=spec)
+    spec, every = 1, True
+    if details is not None:
+        spec = 0 if stored is None else spec_of(details.sharding_specs, stored, names)
+        every = details.maintain_all
+    return _finish(place, key, chosen, defaults, probed, spec=spec, maintain_all=every)
 
 
 class _Place:
@@ -204,22 +210,27 @@ def _finish(
     probed: dict[str, Any],
     *,
     spec: int,
+    maintain_all: bool = True,
 ) -> Core:
-    routes = routes_of(sharding, values_of(sharding), 1, spec)
+    routes = routes_of(sharding, values_of(sharding), FIRST_ROUTING, spec)
     create_shards(place.store, place.wal, place.env, sharding, routes)
     record = TableRecord(
         table_id=place.env.new_id(),
         primary_key=key,
         sharding=sharding,
         routing=routes,
-        routing_version=1,
+        routing_version=FIRST_ROUTING,
         spec=spec,
         wal_uri=place.wal_uri,
         writer_defaults=defaults,
         probe=probed,
         created=place.env.clock.wall(),
         extra={},
+        maintain_all=maintain_all,
     )
+    if place.wal_uri is not None:
+        # before it is a table, so that no native writer has begun where its log is not.
+        put_details(place.core(record))
     records = TableRecords(place.store)
     try:
         records.create(record)

@@ -27,7 +27,7 @@ from weir.errors import (
 )
 from weir.format.manifest import Status
 from weir.format.schema import TableSchema
-from weir.format.sharding import Router, Value, shard_id
+from weir.format.sharding import Router, Value
 from weir.log.intake import Intake
 from weir.records.resharding import read_resharding
 from weir.records.table import TableRecord
@@ -171,7 +171,7 @@ class TableWriter:
 
         def write(item: tuple[Value, list[pa.RecordBatch]]) -> Ack | None:
             value, rows = item
-            shard = shard_id(record.sharding, value, record.routing_version)
+            shard = self._core.shard_of(value, record)
             try:
                 writer = self._writer(shard, value, record)
                 return writer.put(pa.Table.from_batches(rows), timeout=timeout)

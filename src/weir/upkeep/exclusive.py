@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, cast
 
 from weir.errors import CommitConflict, SnapshotExpired
 from weir.lake.base.fence import FENCE
 from weir.lake.pylance_lake import PylanceLake
+from weir.records.table import TableRecords
 from weir.routing.core import Core
+from weir.routing.natives import put_details, wanted_details
 from weir.upkeep.compact.finish import Finisher
 from weir.upkeep.compact.jobs import Job, JobRecord, Jobs, Renewal
 from weir.upkeep.compact.run import CompactReport
@@ -99,3 +102,31 @@ def without_compaction(core: Core) -> Iterator[Hold]:
     yield hold
     # Not in a `finally`: what was left half done is found by whoever takes the claim over.
     hold.end()
+
+
+def before_writing(core: Core) -> Core:
+    """`core`, with those native writers shut out that could not share its logs (X-1).
+
+    Asks nothing unless the table is of format 1, or this handle moves the log away from the data.
+    """
+    place = core.record.wal_uri or core.uri
+    leaves = core.wal_uri is not None and core.wal_uri not in (place, core.uri)
+    if leaves or (core.record.format == 1 and core.record.spec == 1):
+        tell_natives(core, elsewhere=leaves)
+    return core
+
+
+def tell_natives(core: Core, *, elsewhere: bool = False) -> bool:
+    """Make the MemWAL index entry say who may write (X-1); True when it had to be changed.
+
+    One look at the base when all is well; otherwise one commit under the compactors' claim.
+    """
+    if core.record.format == 1 and core.record.spec == 1:
+        # LanceDB asks for 1: the number under which this table's shards were made is not offered.
+        core.record = TableRecords(core.store).update(
+            lambda record: replace(record, spec=2) if record.spec == 1 else record
+        )
+    if wanted_details(core, elsewhere=elsewhere) is None:
+        return False
+    with without_compaction(core):
+        return put_details(core, elsewhere=elsewhere)

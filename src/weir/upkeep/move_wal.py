@@ -2,7 +2,8 @@
 
     1. the store is proved, and asked whether another table's log is in it     nothing is written
     2. the table's record names it: shards that are made from now on go there
-    3. each shard is moved by a fenced hand-over (`weir.shard.handover`)
+    3. native writers are shut out, who know of no other store; let in again at the end (X-1)
+    4. each shard is moved by a fenced hand-over (`weir.shard.handover`)
 
 Keeps
   S-3  a shard moves whole: fenced, replayed and flushed where it was, then switched by one record
@@ -28,6 +29,7 @@ from weir.routing.shards import schema_for_writing
 from weir.shard.handover import move_log
 from weir.store.open import normalize
 from weir.store.probe import require_put_if_absent
+from weir.upkeep.exclusive import tell_natives
 from weir.upkeep.tasks import Progress
 
 log = logging.getLogger("weir.upkeep")
@@ -72,6 +74,8 @@ def move_wal(
     core.wal_uri = None
     core.record = replace(core.record, wal_uri=target)
     core.env.failpoint("move.recorded")
+    if target is not None:
+        tell_natives(core)  # before the first entry is where they would not look for it
     report = _move_shards(core, target, progress)
     standing = records.load().wal_uri
     if standing != target:
@@ -79,6 +83,7 @@ def move_wal(
             f"{core.uri}: its log was moved to {target or 'the table'}, and to"
             f" {standing or 'the table'} by somebody else at the same time; move it again"
         )
+    tell_natives(core)
     log.info("wal.moved table=%s to=%s shards=%d", core.uri, target, len(report.moved))
     return report
 

@@ -19,21 +19,18 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Final, Literal, cast
+from typing import Final, Literal
 from uuid import UUID
 
 from weir.errors import CommitConflict, FencedError, InvalidInput, SealedShard
-from weir.format.base_manifest import MemWalDetails, ShardingField, ShardingSpec
 from weir.format.manifest import ShardManifest, Status
 from weir.format.sharding import (
-    Bucket,
     Identity,
     Sharding,
     check_sharding,
     field_entries,
     values_of,
 )
-from weir.lake.pylance_lake import PylanceLake
 from weir.log.rules import Evidence
 from weir.records.resharding import Resharding, append_resharding, read_resharding
 from weir.records.table import TableRecord, TableRecords, with_routing
@@ -45,7 +42,7 @@ from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.compact.plan import find_waiting
 from weir.upkeep.compact.run import CompactReport
 from weir.upkeep.compact.run import compact as run_compaction
-from weir.upkeep.exclusive import without_compaction
+from weir.upkeep.exclusive import tell_natives
 from weir.upkeep.tasks import Runner
 
 log = logging.getLogger("weir.upkeep")
@@ -101,7 +98,8 @@ def reshard(
         _change_routing(core, old, sharding)
         core.env.failpoint("reshard.routed")
     sealed = _seal_all(core, old)
-    _tell_natives(core, sharding)
+    core.refresh()
+    tell_natives(core)
     core.env.failpoint("reshard.told")
     append_resharding(core.store, replace(state, state="done"), core.env.new_id())
     core.env.failpoint("reshard.done")
@@ -179,9 +177,20 @@ def _old_shards(core: Core, old: TableRecord) -> list[UUID]:
     found = []
     for shard in core.shard_ids():
         manifest = core.log(shard).latest()
-        if manifest is not None and old.routes_to(shard, manifest.field_entries, columns):
+        if manifest is not None and (
+            old.routes_to(shard, manifest.field_entries, columns)
+            or _is_unnamed(core, old.sharding, old, manifest)
+        ):
             found.append(shard)
     return found
+
+
+def _is_unnamed(core: Core, sharding: Identity, old: TableRecord, manifest: ShardManifest) -> bool:
+    """X-2: a shard of the old routing that LanceDB made; one without a row too, which it owns."""
+    if manifest.field_entries or manifest.shard_spec_id != old.spec:
+        return False
+    told = core.unnamed_value(manifest.shard_id, manifest, sharding)
+    return told is None or core.shard_of(told[0], old) == manifest.shard_id
 
 
 def _seal_all(core: Core, old: TableRecord) -> list[UUID]:
@@ -239,47 +248,3 @@ def _change_routing(core: Core, old: TableRecord, sharding: Sharding) -> None:
         return replace(with_routing(latest, sharding, routes), spec=spec)
 
     core.record = TableRecords(core.store).update(change)
-
-
-def _tell_natives(core: Core, sharding: Sharding) -> None:
-    """Step 7: the MemWAL index names the new sharding, so that native writers follow it."""
-    lake = cast("PylanceLake", core.lake)
-    spec = core.refresh().spec
-    with without_compaction(core):
-        base = lake.open_base()
-        details = base.mem_wal
-        if details is None or any(s.spec_id == spec for s in details.sharding_specs):
-            return
-        lake.replace_mem_wal(
-            mem_wal_details(details, sharding, spec, base.schema.field_ids, core),
-            planned_at=base.version,
-            properties={"weir.routing": str(core.record.routing_version)},
-        )
-
-
-def mem_wal_details(
-    details: MemWalDetails, sharding: Sharding, spec: int, ids: dict[str, int], core: Core
-) -> MemWalDetails:
-    """The MemWAL entry with that sharding, as pylance itself would write it."""
-    transform, result, count = "unsharded", "int32", 1
-    sources: tuple[int, ...] = ()
-    parameters: dict[str, str] = {}
-    if isinstance(sharding, Bucket):
-        transform, sources, count = "bucket", (ids[sharding.column],), sharding.num
-        parameters = {"num_buckets": str(sharding.num)}
-    elif isinstance(sharding, Identity):
-        transform, sources, count = "identity", (ids[sharding.column],), 0
-        result = str(core.schema().plain.field(sharding.column).type)
-    field = ShardingField(
-        field_id=details.sharding_specs[0].fields[0].field_id
-        if details.sharding_specs
-        else "bucket",
-        source_ids=sources,
-        transform=transform,
-        expression=None,
-        result_type=result,
-        parameters=parameters,
-    )
-    return replace(
-        details, num_shards=count, sharding_specs=(ShardingSpec(spec_id=spec, fields=(field,)),)
-    )

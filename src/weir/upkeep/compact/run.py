@@ -26,6 +26,7 @@ from weir.lake.base.fold import ROWS_PER_FILE, Changes, Claim, combine
 from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core, HasCore
+from weir.routing.natives import tidy_details
 from weir.types import Position
 from weir.upkeep.compact.cut import hide_tasks, make_tasks
 from weir.upkeep.compact.finish import Finisher
@@ -167,6 +168,7 @@ class _Run:
         self.core.env.failpoint("compact.fenced")
         if record.job is not None:
             self._finisher.complete(record.job)
+        tidy_details(self.core, self.report.notes)
         self._publish_logs()
         base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
         if not waiting:

@@ -1,0 +1,143 @@
+"""What the table tells native programs by its MemWAL index entry: who may write, what they keep.
+
+The sharding specs decide who may write (X-1); LanceDB always asks for id 1, pylance takes what it
+finds, and neither opens a writer where there are two. A refused writer has claimed nothing.
+
+  one spec, id 1        LanceDB and pylance: the first routing, LanceDB's ids, log beside the data
+  one spec, id above 1  pylance: resharded, or a table of format 1, whose ids LanceDB does not know
+  two specs             nobody: the log is in a store of its own, where they would not find it
+
+LanceDB's searches use the indexes that the entry names; writers keep all while its flag is set. A
+commit of Lance 13 drops the flag. Both are put right here (X-5).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from weir.errors import CommitConflict
+from weir.format.base_manifest import MemWalDetails, ShardingField, ShardingSpec
+from weir.format.sharding import Bucket, Identity, Sharding, from_mem_wal
+from weir.lake.index import dataset_indexes
+from weir.lake.pylance_lake import PylanceLake
+from weir.records.table import TableRecord
+from weir.routing.core import Core
+
+log = logging.getLogger("weir.routing")
+
+_FIELD: Final = "bucket"  # Stored: LanceDB and pylance call it so for every sharding.
+_LANCE_TYPES: Final = {"string": "utf8", "large_string": "large_utf8", "bool": "boolean"}
+"""How pylance spells types whose Arrow names differ."""
+_MAINTAINED: Final = ("btree", "vector", "text")
+"""Kinds of indexes that native writers keep in their SSTables."""
+
+
+def put_details(core: Core, *, elsewhere: bool = False) -> bool:
+    """Make the entry say what holds; True when it had to be changed. One look when all is well.
+
+    For whoever holds the compactors' claim, and with it the marks in the entry; others call
+    `weir.upkeep.exclusive.tell_natives`.
+    """
+    found = wanted_details(core, elsewhere=elsewhere)
+    if found is None:
+        return False
+    version, details = found
+    assert isinstance(core.lake, PylanceLake), "a model has no entry"
+    core.lake.replace_mem_wal(
+        details,
+        planned_at=version,
+        properties={"weir.routing": str(core.record.routing_version)},
+    )
+    specs = [spec.spec_id for spec in details.sharding_specs]
+    log.info("natives.told table=%s specs=%s", core.uri, specs)
+    return True
+
+
+def tidy_details(core: Core, notes: list[str]) -> None:
+    """`put_details`, left for the next time when somebody else changes the entry just now."""
+    try:
+        put_details(core)
+    except CommitConflict as lost:
+        notes.append(f"the MemWAL index entry is brought up to date next time: {lost}")
+
+
+def wanted_details(core: Core, *, elsewhere: bool = False) -> tuple[int, MemWalDetails] | None:
+    """The version looked at and the entry as it should be; None: it is so, or there is none.
+
+    `elsewhere`: the log is about to leave the data, whatever the record says by now.
+    """
+    lake = core.lake
+    if not isinstance(lake, PylanceLake):
+        return None
+    base = lake.open_base()
+    details = base.mem_wal
+    if details is None:
+        return None
+    names = [i.name for i in dataset_indexes(base.dataset) if i.kind in _MAINTAINED]
+    every = core.record.maintain_all
+    wanted = replace(
+        details,
+        sharding_specs=_specs(
+            core.record,
+            details,
+            base.schema.plain,
+            base.schema.field_ids,
+            elsewhere=elsewhere or core.record.wal_uri is not None,
+        ),
+        num_shards=_count(core.record.sharding),
+        maintain_all=every,
+        maintained_indexes=tuple(sorted(names)) if every else details.maintained_indexes,
+    )
+    return None if wanted == details else (base.version, wanted)
+
+
+def _specs(
+    record: TableRecord,
+    details: MemWalDetails,
+    columns: pa.Schema,
+    ids: dict[str, int],
+    *,
+    elsewhere: bool,
+) -> tuple[ShardingSpec, ...]:
+    if not record.spec and not elsewhere:
+        return details.sharding_specs  # adopted without any: shards are chosen by hand there
+    spec = _spec(record, details, columns, ids)
+    # Two are what keeps everybody out; which id the second has is nobody's business.
+    return (spec, replace(spec, spec_id=spec.spec_id + 1)) if elsewhere else (spec,)
+
+
+def _spec(
+    record: TableRecord, details: MemWalDetails, columns: pa.Schema, ids: dict[str, int]
+) -> ShardingSpec:
+    """The record's sharding as pylance would write it; one that says the same stays as it is."""
+    names = {number: name for name, number in ids.items()}
+    for known in details.sharding_specs:
+        if from_mem_wal([known], names) == record.sharding:
+            return replace(known, spec_id=record.spec)
+    sharding = record.sharding
+    column = None if not isinstance(sharding, Bucket | Identity) else sharding.column
+    transform, result, parameters = "unsharded", "int32", {}
+    if isinstance(sharding, Bucket):
+        transform, parameters = "bucket", {"num_buckets": str(sharding.num)}
+    elif isinstance(sharding, Identity):
+        told = str(columns.field(sharding.column).type)
+        transform, result = "identity", _LANCE_TYPES.get(told, told)
+    field = ShardingField(
+        field_id=_FIELD,
+        source_ids=() if column is None else (ids[column],),
+        transform=transform,
+        expression=None,
+        result_type=result,
+        parameters=parameters,
+    )
+    return ShardingSpec(spec_id=record.spec, fields=(field,))
+
+
+def _count(sharding: Sharding) -> int:
+    if isinstance(sharding, Bucket):
+        return sharding.num
+    return 0 if isinstance(sharding, Identity) else 1

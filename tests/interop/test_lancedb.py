@@ -1,0 +1,222 @@
+"""LanceDB beside weir on one table: who writes where, who is refused, what each shows (X-1, X-2).
+
+LanceDB 0.40 carries Lance 13, which can replay no entry that weir or pylance 14 tagged: it opens a
+shard whose log is flushed, and claims and fails where it is not.
+"""
+
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import weir
+from weir.errors import FencedError
+from weir.format.manifest import Status
+
+lancedb = pytest.importorskip("lancedb")
+
+pytestmark = pytest.mark.interop
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
+SHARDINGS = {
+    "bucket": weir.Bucket("id", 4),
+    "identity": weir.Identity("id"),
+    "unsharded": weir.Unsharded(),
+}
+
+
+def opened(place: Path, name: str = "t"):
+    return lancedb.connect(str(place)).open_table(name)
+
+
+def merge(handle, *pairs: tuple[int, str]) -> None:
+    """What LanceDB's users call an upsert."""
+    data = pa.table(
+        {"id": [n for n, _ in pairs], "v": [v for _, v in pairs]},
+        schema=SCHEMA,
+    )
+    query = handle.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    query.execute(data)
+
+
+def made_by_lancedb(place: Path, how: str):
+    """A table whose MemWAL index LanceDB made."""
+    handle = lancedb.connect(str(place)).create_table("t", schema=SCHEMA)
+    handle.set_unenforced_primary_key("id")
+    spec = {
+        "bucket": lambda: lancedb.LsmWriteSpec.bucket("id", 4),
+        "identity": lambda: lancedb.LsmWriteSpec.identity("id"),
+        "unsharded": lancedb.LsmWriteSpec.unsharded,
+    }[how]()
+    handle.set_lsm_write_spec(spec)
+    return handle
+
+
+def made(place: Path, how: str, maker: str) -> weir.Table:
+    uri = str(place / "t.lance")
+    if maker == "weir":
+        return weir.create(uri, SCHEMA, primary_key="id", sharding=SHARDINGS[how])
+    handle = made_by_lancedb(place, how)
+    merge(handle, (100, "before"))
+    handle.close_lsm_writers()
+    return weir.enable(uri)
+
+
+def ours(table: weir.Table, **how) -> dict[int, str]:
+    found = table.scan(**how).to_table().to_pylist()
+    assert len({row["id"] for row in found}) == len(found), "a key twice"
+    return {row["id"]: row["v"] for row in found}
+
+
+def theirs(place: Path, name: str = "t") -> dict[int, str]:
+    found = opened(place, name).search().limit(1000).to_list()
+    assert len({row["id"] for row in found}) == len(found), "a key twice"
+    return {row["id"]: row["v"] for row in found}
+
+
+def epochs(table: weir.Table) -> dict:
+    return {shard.id: shard.manifest().writer_epoch for shard in weir.open(table.uri).shards()}
+
+
+def refused(table: weir.Table, handle, *pairs: tuple[int, str], match: str) -> None:
+    """LanceDB is refused, and nobody was fenced by that."""
+    before = epochs(table)
+    with pytest.raises(RuntimeError, match=match):
+        merge(handle, *pairs)
+    assert epochs(table) == before
+
+
+@pytest.mark.parametrize("maker", ["weir", "lancedb"])
+@pytest.mark.parametrize("how", SHARDINGS)
+def test_x1_both_write_to_the_same_shards_and_the_last_word_wins(tmp_path, how, maker):
+    table = made(tmp_path, how, maker)
+    want = ours(table)
+    with table.writer() as writer:
+        writer.put([{"id": n, "v": "weir"} for n in range(8)])
+    want |= dict.fromkeys(range(8), "weir")
+    for n in (1, 2, 9):
+        merge(opened(tmp_path), (n, "lancedb"))
+        want[n] = "lancedb"
+        assert ours(table) == want  # at once, from its log
+        assert table.get([n])["v"].to_pylist() == ["lancedb"]
+    with weir.open(table.uri).writer() as writer:
+        writer.put([{"id": 2, "v": "weir again"}])
+        writer.delete([3])
+    want[2] = "weir again"
+    del want[3]
+    assert ours(table) == want
+    table.compact(fold_wal=True)  # LanceDB sees no log but that of its own handle
+    assert ours(table) == theirs(tmp_path) == ours(table, freshness="base") == want
+    assert table.gc(min_age=0).ok
+    merge(opened(tmp_path), (2, "lancedb again"))
+    want[2] = "lancedb again"
+    assert ours(table) == want
+
+
+def test_x1_each_fences_the_other_and_nothing_acknowledged_is_lost(tmp_path):
+    table = made(tmp_path, "unsharded", "weir")
+    writer = table.writer()
+    writer.put([{"id": 1, "v": "weir"}])
+    writer.flush()
+    handle = opened(tmp_path)
+    merge(handle, (1, "lancedb"))
+    with pytest.raises(FencedError):
+        writer.put([{"id": 1, "v": "late"}])
+    with table.writer() as again:
+        again.put([{"id": 2, "v": "weir"}])
+    with pytest.raises(RuntimeError, match="fenced"):
+        merge(handle, (2, "late"))
+    assert ours(table) == theirs(tmp_path) == {1: "lancedb", 2: "weir"}
+
+
+def test_f14_lance_13_meets_a_tagged_log_and_nothing_is_lost(tmp_path):
+    """It claims before it finds out that it cannot replay what weir left unflushed."""
+    table = made(tmp_path, "unsharded", "weir")
+    writer = table.writer()
+    writer.put([{"id": 1, "v": "unflushed"}])
+    with pytest.raises(RuntimeError):
+        merge(opened(tmp_path), (2, "lancedb"))
+    assert ours(table) == {1: "unflushed"}
+    with pytest.raises(FencedError):
+        writer.put([{"id": 3, "v": "late"}])
+    with table.writer() as again:
+        again.put([{"id": 3, "v": "weir"}])
+    merge(opened(tmp_path), (2, "lancedb"))  # closed, so flushed
+    assert ours(table) == {1: "unflushed", 2: "lancedb", 3: "weir"}
+    with table.writer() as again:  # untagged entries are flushed before weir's own follow
+        again.put([{"id": 4, "v": "weir"}])
+    with lance.dataset(table.uri).mem_wal_writer(
+        str(table.shards()[0].id), max_memtable_rows=6
+    ) as native:
+        native.put(pa.table({"id": [5], "v": ["pylance"]}, schema=SCHEMA))
+    want = {1: "unflushed", 2: "lancedb", 3: "weir", 4: "weir", 5: "pylance"}
+    assert ours(table) == theirs(tmp_path) == want
+
+
+@pytest.mark.parametrize("to", [weir.Bucket("id", 3), weir.Identity("id")])
+def test_x1_lancedb_is_refused_after_a_reshard_without_a_claim(tmp_path, to):
+    table = made(tmp_path, "bucket", "weir")
+    stale = opened(tmp_path)
+    merge(stale, (1, "lancedb"))
+    table.reshard(to)
+    with pytest.raises(RuntimeError, match="fenced"):
+        merge(stale, (1, "late"))
+    refused(table, opened(tmp_path), (1, "late"), match="does not match the MemWAL index")
+    assert ours(weir.open(table.uri)) == theirs(tmp_path) == {1: "lancedb"}
+
+
+def test_x1_no_native_writer_starts_beside_a_second_wal_store(tmp_path):
+    uri, place = str(tmp_path / "t.lance"), str(tmp_path / "wal")
+    table = weir.create(uri, SCHEMA, primary_key="id", wal_uri=place)
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "weir"}])
+    shard = str(table.shards()[0].id)
+    refused(table, opened(tmp_path), (1, "late"), match="at most one sharding spec")
+    before = epochs(table)
+    with pytest.raises(OSError, match="at most one sharding spec"):
+        lance.dataset(uri).mem_wal_writer(shard)
+    assert epochs(table) == before
+    table.move_wal(None)
+    merge(opened(tmp_path), (1, "lancedb"))
+    assert ours(table) == {1: "lancedb"}
+    table.move_wal(place)
+    refused(table, opened(tmp_path), (1, "late"), match="at most one sharding spec")
+    assert ours(table) == theirs(tmp_path) == {1: "lancedb"}
+
+
+def test_x1_a_handle_that_takes_the_log_elsewhere_shuts_native_writers_out_first(tmp_path):
+    table = made(tmp_path, "unsharded", "weir")
+    away = weir.open(table.uri, wal_uri=str(tmp_path / "wal"))
+    with away.writer() as writer:
+        refused(table, opened(tmp_path), (1, "late"), match="at most one sharding spec")
+        writer.put([{"id": 1, "v": "weir"}])
+    refused(table, opened(tmp_path), (1, "late"), match="at most one sharding spec")
+    away.compact()
+    refused(table, opened(tmp_path), (1, "late"), match="at most one sharding spec")
+
+
+def test_x2_identity_shards_of_lancedb_are_known_by_their_rows(tmp_path):
+    table = made(tmp_path, "identity", "weir")
+    first, second = opened(tmp_path), opened(tmp_path)
+    merge(first, (7, "lancedb"))
+    merge(second, (8, "lancedb"))
+    second.close_lsm_writers()  # flushed: its row is in an SSTable
+    found = {s.value: s for s in weir.open(table.uri).shards()}
+    assert set(found) == {7, 8}
+    assert all(s.is_routed and not s.manifest().field_entries for s in found.values())
+    with table.writer() as writer:
+        writer.put([{"id": 7, "v": "weir"}])
+    assert weir.open(table.uri).shard(7).manifest().field_entries  # named when it was opened
+    stale = opened(tmp_path)
+    merge(stale, (9, "lancedb"))
+    report = weir.open(table.uri).reshard(weir.Unsharded())
+    assert len(report.sealed) == 3
+    with pytest.raises(RuntimeError, match=r"fenced|sealed"):
+        merge(stale, (9, "late"))
+    assert ours(weir.open(table.uri)) == theirs(tmp_path) == {7: "weir", 8: "lancedb", 9: "lancedb"}
+    assert all(
+        s.manifest().status is Status.SEALED
+        for s in weir.open(table.uri).shards()
+        if not s.is_routed
+    )

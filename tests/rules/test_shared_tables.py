@@ -1,0 +1,159 @@
+"""X-1 and X-2 without the other program: what the table tells it, and shards as it makes them.
+
+With LanceDB itself: `tests/interop/test_lancedb.py`.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import weir
+from simulator.steps import watched
+from weir.format.manifest import Status
+from weir.lake.pylance_lake import PylanceLake
+from weir.log.rules import Evidence
+from weir.records.table import TableRecords
+from weir.upkeep.move_wal import move_wal
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
+
+
+def rows(table: weir.Table) -> dict[int, str]:
+    return {row["id"]: row["v"] for row in table.scan().to_table().to_pylist()}
+
+
+def specs(table: weir.Table) -> list[int]:
+    """Ids that the MemWAL index offers: 1 alone lets LanceDB in, two let nobody in."""
+    details = weir.open(table.uri).core.base().mem_wal
+    assert details is not None
+    return [spec.spec_id for spec in details.sharding_specs]
+
+
+def make(tmp_path: Path, sharding=None, **options) -> weir.Table:
+    return weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=sharding, **options)
+
+
+def native(table: weir.Table):
+    return lance.dataset(table.uri).mem_wal_writer(str(table.shards()[0].id))
+
+
+def test_x1_a_new_table_lets_native_writers_in(tmp_path):
+    table = make(tmp_path, weir.Bucket("id", 1))
+    assert specs(table) == [1]
+    with native(table) as writer:
+        writer.put(pa.table({"id": [1], "v": ["pylance"]}, schema=SCHEMA))
+    table.compact()
+    assert rows(table) == {1: "pylance"}
+    assert specs(table) == [1]
+
+
+def test_x1_a_reshard_offers_another_spec(tmp_path):
+    table = make(tmp_path, weir.Bucket("id", 1))
+    table.reshard(weir.Bucket("id", 2))
+    assert specs(table) == [2]
+    table.reshard(weir.Identity("id"))
+    assert specs(table) == [3]
+
+
+def test_x1_two_specs_while_the_log_is_elsewhere(tmp_path):
+    wal = str(tmp_path / "wal")
+    table = make(tmp_path, weir.Bucket("id", 1), wal_uri=wal)
+    assert specs(table) == [1, 2]
+    with pytest.raises(OSError, match="at most one sharding spec"):
+        native(table)
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "weir"}])
+    table.compact()
+    table.reshard(weir.Bucket("id", 2))
+    assert specs(table) == [2, 3]
+    table.move_wal(None)
+    assert specs(table) == [2]
+    table.move_wal(wal)
+    assert specs(table) == [2, 3]
+
+
+def test_x1_natives_are_told_before_the_first_shard_is_moved(tmp_path):
+    table = make(tmp_path, weir.Bucket("id", 1))
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "weir"}])
+    found = []
+
+    def look(step: str) -> None:
+        if step == "claimed":
+            found.append(specs(table))
+
+    move_wal(watched(weir.open(table.uri).core, "move", look), str(tmp_path / "wal"))
+    assert found == [[1, 2]]
+
+
+def test_x1_an_adopted_table_begins_with_the_first_routing(tmp_path):
+    data = pa.table({"id": [1], "v": ["a"]}, schema=SCHEMA)
+    lance.write_dataset(data, str(tmp_path / "t"))
+    table = weir.enable(str(tmp_path / "t"), primary_key="id")
+    record = TableRecords(table.core.store).load()
+    assert (record.format, record.routing_version, record.maintain_all) == (2, 0, True)
+    assert specs(table) == [1]
+
+
+def unnamed(table: weir.Table, value: int) -> None:
+    """Make the shard of that value one as LanceDB leaves it: nothing says what it stands for."""
+    manifests = table.core.log(table.shard(value).id).manifests
+    manifests.update(
+        lambda latest: (replace(latest, field_entries=()), Evidence()),
+        epoch=manifests.require().writer_epoch,
+    )
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_x2_a_shard_that_names_no_value_is_known_by_its_first_row(tmp_path, flushed):
+    table = make(tmp_path, weir.Identity("id"))
+    writer = table.writer()
+    writer.put([{"id": 7, "v": "a"}])
+    if flushed:
+        writer.close()
+    unnamed(table, 7)
+    (found,) = weir.open(table.uri).shards()
+    assert (found.value, found.is_routed) == (7, True)
+    with weir.open(table.uri).writer() as again:
+        again.put([{"id": 7, "v": "b"}])
+    assert found.manifest().field_entries  # said when it was opened
+    assert rows(table) == {7: "b"}
+
+
+def test_x2_a_reshard_seals_shards_that_name_no_value(tmp_path):
+    table = make(tmp_path, weir.Identity("id"))
+    with table.writer() as writer:
+        writer.put([{"id": 7, "v": "a"}])
+    empty = table.shard(8)  # made, and never written to
+    unnamed(table, 7)
+    unnamed(table, 8)
+    report = weir.open(table.uri).reshard(weir.Unsharded())
+    assert empty.id in report.sealed
+    assert len(report.sealed) == 2
+    assert empty.manifest().status is Status.SEALED
+    assert rows(weir.open(table.uri)) == {7: "a"}
+
+
+def test_x5_an_entry_that_lance_13_rewrote_is_put_right(tmp_path):
+    table = make(tmp_path)
+    with table.writer() as writer:
+        writer.put([{"id": n, "v": str(n)} for n in range(10)])
+    table.compact()
+    lance.dataset(table.uri).create_scalar_index("id", "BTREE")
+    lake = table.core.lake
+    assert isinstance(lake, PylanceLake)
+    base = lake.open_base()
+    assert base.mem_wal is not None
+    dropped = replace(base.mem_wal, maintain_all=False, maintained_indexes=())
+    lake.replace_mem_wal(dropped, planned_at=base.version, properties={})
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "new"}])
+    table.compact()
+    details = weir.open(table.uri).core.base().mem_wal
+    assert details is not None
+    assert details.maintain_all
+    assert details.maintained_indexes == ("id_idx",)
+    assert details.compacted == {table.shards()[0].id: 2}
