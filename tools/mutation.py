@@ -1259,6 +1259,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "            ongoing = reached is not None and last > reached\n",
         tests("tests/rules/test_edges_wal_store.py", "-k", "under_way"),
         "S-7",
+        more=(("            ongoing = ongoing or self._unsettled is not None\n", ""),),
     ),
     Mutant(
         "a lost log is needed though nothing is missing",
