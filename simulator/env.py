@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from simulator.scheduler import Actor, Killed, Scheduler, Task
-from weir.env import Condition, Env, Lock, Places, Thread
+from weir.env import Condition, Env, Limits, Lock, Places, Thread
 
 T = TypeVar("T")
 
@@ -215,10 +215,11 @@ def make_actor(
     boot_offset: float = 0.0,
     wall_offset: float = 0.0,
     places: Places | None = None,
+    limits: Limits | None = None,
 ) -> Actor:
     """An actor with an environment of its own, seeded by `seed`."""
     clock, threads = SimClock(scheduler), SimThreads(scheduler)
-    env = Env(clock, threads, random.Random(seed), places)
+    env = Env(clock, threads, random.Random(seed), places, limits=limits or Limits())
     actor = Actor(name, env, boot_offset, wall_offset)
     clock.actor = threads.actor = actor
     return actor

@@ -4,7 +4,7 @@ most."""
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -106,13 +106,28 @@ class ModelRunner:
         if isinstance(core.lake, FragmentLake):
             return run_task(core, task)
         reader = SnapshotReader(core, Snapshot.from_json(task["snapshot"]))
-        batches = list(winners(reader.levels(), reader.schema, core.env))
-        if not batches:
-            return {"changes": Changes().to_json(), "written": 0, "deleted": 0}
-        rows = pa.Table.from_batches(batches)
         lake = cast("ModelLake", core.lake)
-        changes = lake.write_changes(core.env.new_id().hex, rows)
-        return {"changes": changes.to_json(), "written": rows.num_rows, "deleted": 0}
+        changes, written = Changes(), 0
+        for rows in self._parts(core, winners(reader.levels(), reader.schema, core.env)):
+            made = lake.write_changes(core.env.new_id().hex, rows)
+            changes = Changes(added=(*changes.added, *made.added))
+            written += rows.num_rows
+            del rows  # not held while the next are read
+        return {"changes": changes.to_json(), "written": written, "deleted": 0}
+
+    def _parts(self, core: Core, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Rows that are written together: as many as a read may hold."""
+        part: list[pa.RecordBatch] = []
+        held = 0
+        for batch in batches:
+            part.append(batch)
+            held += batch.nbytes
+            del batch
+            if held > core.env.limits.read_bytes:
+                yield pa.Table.from_batches(part)
+                part, held = [], 0
+        if part:
+            yield pa.Table.from_batches(part)
 
 
 class Handle:

@@ -30,7 +30,7 @@ ALL_ROWS = 10_000
 
 def draw_own_reads(plan: Plan, rng: random.Random) -> None:
     """Tiny MemTables, so that reads meet flushes; rows with a vector, to be searched."""
-    plan.edge = {"vectors": True}
+    plan.edge = {"column": "vectors"}
     plan.wal_only = False
     if rng.random() < 0.5:  # nobody else, and nothing fails: only the own threads
         plan.faults = Faults().record()

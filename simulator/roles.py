@@ -359,7 +359,8 @@ def reader(run: Run, actor: Actor, role: Role) -> None:
 def record_of(run: Run) -> TableRecord:
     """The table's record."""
     # What a generation may hold where native writers replay it (F-15).
-    bounds: dict[str, Any] = run.plan.edge if run.plan.is_mixed else {}
+    edge = run.plan.edge
+    bounds: dict[str, Any] = edge if run.plan.is_mixed else edge.get("defaults", {})
     return TableRecord(
         table_id=SHARD,
         primary_key=run.schema.primary_key,

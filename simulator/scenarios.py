@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from simulator.effects import BaseTruth
 from simulator.env import make_actor
+from simulator.holdings import Ledger
 from simulator.machines import Machines
 from simulator.model_fragments import FragmentLake
 from simulator.model_lake import ModelLake
@@ -24,6 +25,7 @@ from simulator.scheduler import POLICIES, Actor, Scheduler, Settings, Stuck
 from simulator.strikes import Strikes
 from simulator.truth import Violation
 from simulator.world import Faults, World
+from weir.env import Limits
 from weir.format.schema import FIELD_ID, TableSchema, table_schema
 from weir.log.site import ShardSite
 from weir.store.open import open_store
@@ -144,22 +146,28 @@ class Outcome:
         )
 
 
-def schema_of(*, keyed: bool, vectors: bool = False) -> TableSchema:
-    """Five numbers: key, session, batch, index, size; and a vector where rows are searched."""
+MORE: dict[str, pa.Field] = {
+    "vectors": pa.field("v", pa.list_(pa.float32(), 1)),
+    "padding": pa.field("s", pa.string()),
+}
+"""What rows have besides: where they are searched, and where their size is to be felt."""
+
+
+def schema_of(*, keyed: bool, more: str | None = None) -> TableSchema:
+    """Five numbers: key, session, batch, index, size; and a column more."""
     fields = [
         pa.field(name, pa.int64(), name != "k", {FIELD_ID: str(number).encode()})
         for number, name in enumerate(COLUMNS)
     ]
-    if vectors:
-        number = {FIELD_ID: str(len(fields)).encode()}
-        fields.append(pa.field("v", pa.list_(pa.float32(), 1), metadata=number))
+    if more is not None:
+        fields.append(MORE[more].with_metadata({FIELD_ID: str(len(fields)).encode()}))
     return table_schema(pa.schema(fields), ("k",) if keyed else (), len(fields) - 1)
 
 
 SCHEMAS = {
-    (keyed, vectors): schema_of(keyed=keyed, vectors=vectors)
+    (keyed, more): schema_of(keyed=keyed, more=more)
     for keyed in (True, False)
-    for vectors in (True, False)
+    for more in (None, *MORE)
 }
 
 
@@ -173,7 +181,8 @@ class Run:
         setup: Callable[[Run, Actor], None] = lambda _run, _actor: None,
     ) -> None:
         self.plan = plan
-        self.schema = SCHEMAS[plan.keyed, bool(plan.edge.get("vectors"))]
+        self.schema = SCHEMAS[plan.keyed, plan.edge.get("column")]
+        self.limits = Limits(**plan.edge.get("limits", {}))
         self.scheduler = Scheduler(plan.seed, Settings(**plan.settings))
         self.world = World(
             self.scheduler,
@@ -195,6 +204,8 @@ class Run:
         self.shelf = self.world.shelf(TABLE)
         self.wal_shelf = self.world.shelf(WAL) if plan.wal_apart else self.shelf
         self.judge = Judge(self.scheduler, self.shelf, self.wal_shelf.uri, keyed=plan.keyed)
+        self.ledger = Ledger(self.limits.read_bytes)
+        """Who holds how much of the log, where that is watched."""
         self.sessions = 0
         self.copies: dict[str, Any] = {}
         """Clones by URI, as `simulator.copies` keeps them."""
@@ -212,7 +223,9 @@ class Run:
     def actor(self, name: str, seed: str, **offsets: float) -> Actor:
         """A process of this world."""
         places = SimPlaces(self.world, self.schema, has_fragments=self.plan.has_fragments)
-        places.actor = make_actor(self.scheduler, name, seed, places=places, **offsets)
+        places.actor = make_actor(
+            self.scheduler, name, seed, places=places, limits=self.limits, **offsets
+        )
         return places.actor
 
     def store(self, actor: Actor) -> RetryingStore:

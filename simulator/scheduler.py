@@ -99,6 +99,7 @@ class _Worker:
             run, self.run = self.run, None
             assert run is not None, "a worker was woken without work"
             run()
+            del run  # what it worked on is not held until the next
 
 
 class Task:
@@ -136,6 +137,10 @@ class Task:
         self.priority = 0.0
         self.frozen_until = 0
         self.waiters: list[Task] = []
+
+
+def _nothing() -> None:
+    """What a task that is done still does."""
 
 
 class Scheduler:
@@ -319,6 +324,7 @@ class Scheduler:
                 self._failure = error
         task.done = True
         task.ready = False
+        task.run = _nothing
         self.live.remove(task)
         for waiter in task.waiters:
             self.wake(waiter)

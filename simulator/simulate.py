@@ -11,6 +11,7 @@ from simulator.copies import CLONERS, final_of_clones
 from simulator.cuts import CUTTERS, draw_story, final_of_cuts
 from simulator.interrupts import INTERRUPTED, draw_interrupts
 from simulator.keepers import KEEPERS
+from simulator.limits import LIMITED, draw_limits, make_limited
 from simulator.native import MODES, draw_modes
 from simulator.natives import NATIVES
 from simulator.operators import OPERATORS, final_of_operators
@@ -75,6 +76,14 @@ EDGES: dict[str, tuple[str, ...]] = {
         "table-reader",
     ),
     "interrupts": ("interrupted", "interrupted", "interrupted-keeper", "reader", "collector"),
+    "limits": (
+        "padded",
+        "padded",
+        "thrifty-reader",
+        "thrifty-reader",
+        "thrifty-compactor",
+        "thrifty-collector",
+    ),
     "own-reads": ("own-reader", "own-reader", "compactor", "collector", "reader"),
     "operators": (
         "writer",
@@ -130,6 +139,7 @@ EDGE_CHANCE = 1 / 3
 ALL = SCENARIOS | STORIES | EDGES
 EDGE_ROLES = {
     **INTERRUPTED,
+    **LIMITED,
     **OWN_READERS,
     **OPERATORS,
     **CUTTERS,
@@ -143,6 +153,7 @@ ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
     "clocks": draw_clocks,
     "cuts": draw_story,
     "interrupts": draw_interrupts,
+    "limits": draw_limits,
     "modes": draw_modes,
     "own-reads": draw_own_reads,
     "operators": draw_story,
@@ -155,6 +166,7 @@ ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
 MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
 SETUPS = {
     "cuts": make_sharded,
+    "limits": make_limited,
     "reshards": make_sharded,
     "tokens": make_sharded,
     "unmounts": make_with_strangers,

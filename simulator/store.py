@@ -90,19 +90,21 @@ class SimStore:
 
     def get(self, path: str) -> Blob:
         """See `Store`."""
-        self._read("get", path)
-        blob = self.shelf.blobs.get(path)
-        if blob is None:
-            raise ObjectMissing(path)
-        return blob
+        blob = self._get("get", path)
+        return Blob(self._w.hand(self.actor, path, blob.data), blob.meta)
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """See `Store`."""
-        return self.get(path).data[start : start + max(length, 0)]
+        data = self._get("get", path).data
+        return self._w.hand(self.actor, path, data[start : start + max(length, 0)])
 
     def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
         """See `Store`; the objects are read at different moments."""
-        return [None if b is None else b.data[:first] for b in self._many("get_many", paths)]
+        found = self._many("get_many", paths)
+        return [
+            None if blob is None else self._w.hand(self.actor, path, blob.data[:first])
+            for path, blob in zip(paths, found, strict=True)
+        ]
 
     def head(self, path: str) -> Meta | None:
         """See `Store`."""
@@ -169,6 +171,13 @@ class SimStore:
         if limit is not None and abs(self.actor.env.clock.wall() - self.shelf.now) > limit:
             self._w.fired["skewed"] += 1
             raise StoreDenied(f"{self.uri}: the date of the request is too far off")
+
+    def _get(self, op: str, path: str) -> Blob:
+        self._read(op, path)
+        blob = self.shelf.blobs.get(path)
+        if blob is None:
+            raise ObjectMissing(path)
+        return blob
 
     def _many(self, op: str, paths: Sequence[str]) -> Sequence[Blob | None]:
         self._read(op, paths[0] if paths else "")

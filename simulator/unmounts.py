@@ -48,6 +48,17 @@ def draw_unmounts(plan: Plan, rng: random.Random) -> None:
             uri = rng.choice((DISK, DISK, SPARE))
             view = rng.choice((HOLE, HOLE, AWAY, SPARE if uri == DISK else DISK))
             role.unmounts.append((rng.randrange(400), rng.choice((40, 150, 600)), uri, view))
+    if rng.random() < 0.25:
+        _exchange(plan, rng)
+
+
+def _exchange(plan: Plan, rng: random.Random) -> None:
+    """The log has moved; then its former disk, which bears an id too, is where it is now."""
+    plan.places = [None, SPARE]
+    for role in plan.roles:
+        if role.kind in {"writer", "fencer"}:
+            role.ops += 6
+            role.unmounts = [(rng.randrange(60, 500), 600, SPARE, DISK)]
 
 
 def draw_unseen_clones(plan: Plan, rng: random.Random) -> None:

@@ -77,6 +77,8 @@ class World:
     before_delete: list[Callable[[Actor, str], None]] = field(default_factory=list)
     before_entry: list[Callable[[Actor], None]] = field(default_factory=list)
     """Called when a process is about to write an entry of a log."""
+    hand: Callable[[Actor, str, bytes], bytes] = lambda _actor, _path, data: data
+    """What a process gets that reads (path, data): the bytes, or some that tell when they go."""
     healthy: bool = False
     writes: Counter[str] = field(default_factory=Counter)
     """Writes begun, by actor: the crash points of a script."""

@@ -9,6 +9,7 @@ import weir
 from tests.support.moments import again, expect, make, put, rows
 from weir.env import Env
 from weir.errors import WalStoreMismatch
+from weir.store.open import open_store
 
 A, B, C = range(10), range(5, 20), range(15, 30)
 
@@ -62,3 +63,69 @@ def test_s7_a_checkpoint_without_its_disk_is_not_called_collected(tmp_path):
     shutil.move(tmp_path / "w", tmp_path / "there")
     with pytest.raises(WalStoreMismatch, match="does not hold that id"):
         rows(reader, checkpoint=held)
+
+
+class Returning:
+    """A store whose disk is in the hole again right after the log was looked at there."""
+
+    def __init__(self, inner, there, place):
+        self._inner = inner
+        self._there, self._place = there, place
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def _look(self, found, paths):
+        if self._there.exists() and any("/wal/" in path for path in paths):
+            shutil.move(self._there, self._place)
+        return found
+
+    def head_many(self, paths):
+        return self._look(self._inner.head_many(paths), paths)
+
+    def get_many(self, paths, *, first=None):
+        # Whatever order the real one reads them in, here the id comes last.
+        asked = sorted(paths, key=lambda path: "/wal/" not in path)
+        found = {}
+        for path in asked:
+            found[path] = self._look(self._inner.get_many([path], first=first), [path])[0]
+        return [found[path] for path in paths]
+
+
+class Beside:
+    """`Places` where one store is watched."""
+
+    def __init__(self, uri, wrap):
+        self._uri, self._wrap = uri, wrap
+
+    def store(self, uri):
+        found = open_store(uri)
+        return self._wrap(found) if uri == self._uri else found
+
+    def lake(self, uri):
+        return None
+
+
+@pytest.mark.parametrize("looks", ["with care", "at a glance"])
+def test_s7_a_disk_that_comes_back_while_a_read_looks_hides_nothing(tmp_path, looks):
+    """Entries were looked for in the hole, and the id found on the disk that was back: the log
+    seemed to end where it had ended before. Found by seed 60220 of "unmounts"."""
+    place, there = tmp_path / "w", tmp_path / "there"
+    table = make(tmp_path / "t", 1, wal_uri=str(place))
+    writer = table.shards()[0].writer()
+    put(writer, A, "a")
+    places = Beside(str(place), lambda store: Returning(store, there, place))
+    reader = again(table, env=replace(Env(), places=places))
+    if looks == "with care":
+        reader.core.site(reader.shards()[0].id)  # met, and never read
+    else:
+        assert rows(reader) == expect((A, "a"))
+    put(writer, B, "b")
+    shutil.move(place, there)
+    try:
+        found = rows(reader)
+    except WalStoreMismatch:
+        shutil.move(there, place)
+        found = rows(reader)
+    assert not there.exists()
+    assert found == expect((A, "a"), (B, "b"))

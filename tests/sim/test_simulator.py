@@ -16,6 +16,7 @@ KNOWN = {
     "clones": (28, 30, 94, 1251, 3_003_385, 6_009_809),
     "compaction": (4_006_908, 7_002_971),
     "interrupts": (28, 42, 89, 374),
+    "limits": (0, 5, 10),
     "own-reads": (5, 8, 167),
     "moves": (0, 28, 84, 1184, 2140, 2182, 2240, 2283, 3362, 2_005_234, 4_003_546, 4_004_622),
     "reshards": (
@@ -49,6 +50,7 @@ KNOWN = {
         8_009_252,
     ),
     "stream": (4_003_709,),
+    "unmounts": (31, 60_220, 60_483, 60_508),
 }
 """Seeds that broke a promise once; most of what they found has a test in tests/regress too."""
 

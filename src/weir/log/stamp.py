@@ -14,7 +14,7 @@ from weir.errors import CorruptEntry, WalStoreMismatch
 from weir.format import paths
 from weir.log.site import ShardSite
 from weir.records import codec
-from weir.store.api import ObjectExists, ObjectMissing, Store
+from weir.store.api import ObjectExists, ObjectMissing, Store, is_local
 from weir.store.consent import ALLOW, Consent
 
 
@@ -111,6 +111,16 @@ def check_identity(site: ShardSite) -> None:
     """
     if site.wal_id is not None:
         require_store_id(site.wal, site.shard, site.wal_id)
+
+
+def check_mounted(site: ShardSite) -> None:
+    """`check_identity` before the log is looked at; the look is followed by another one.
+
+    What was looked for in a hole must not be proved by the disk that is back after it. Only a disk
+    comes and goes: for a log on an object store this asks nothing.
+    """
+    if is_local(site.wal):
+        check_identity(site)
 
 
 def lost_store(wal: Store, shard: UUID, store_id: str | None) -> WalStoreMismatch:

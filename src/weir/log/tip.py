@@ -11,7 +11,7 @@ from weir.errors import MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.log.floors import Floors
 from weir.log.site import ShardSite
-from weir.log.stamp import check_identity
+from weir.log.stamp import check_identity, check_mounted
 from weir.records.wal_places import latest_record
 from weir.types import Position
 
@@ -28,6 +28,7 @@ def find_tip(site: ShardSite, after: Position) -> Position:
     """
     # Whoever planned on a manifest of before a move of the log asks for less than is there (S-3).
     tip = max(int(after), site.wal_after)
+    check_mounted(site)
     while True:
         found = _exists(site, [tip + offset for offset in _AHEAD])
         if all(found):

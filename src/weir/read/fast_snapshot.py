@@ -5,7 +5,7 @@ after the other, because each can move under the next look. Here everything is a
 the answer only believed if nothing had moved:
 
     round 1   of each shard the manifest after the known one, the two entries after the known tip,
-              the id of a log on a store of its own
+              the id of a log on a store of its own; of one on a disk also before and after
     round 2   the floors of each shard, the latest version of the base, the list of shards
 
 Keeps
@@ -30,7 +30,7 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.log.floors import FloorValues
 from weir.log.site import ShardSite
-from weir.log.stamp import stamp_in
+from weir.log.stamp import check_mounted, stamp_in
 from weir.log.tip import find_tip
 from weir.routing.core import Core
 from weir.store.api import Store
@@ -71,8 +71,9 @@ def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[Seen]] | None:
     shards = [one for one in known if one is not None]
     if len(shards) < len(known):
         return None
-    tips = _tips(core, shards)
-    if tips is None:
+    # In one round the id may be read of a disk that is back, and the entries in the hole before.
+    tips = _tips(core, shards) if _are_mounted(shards) else None
+    if tips is None or not _are_mounted(shards):
         return None
     asked: list[Callable[[], Any]] = [
         core.shard_ids,
@@ -154,6 +155,16 @@ def _newer_entries(one: _Known) -> list[str]:
 def _identity(one: _Known) -> list[str]:
     """What proves that a log on a store of its own is there; nothing for one beside the data."""
     return [] if one.site.wal_id is None else [paths.store_id_path(one.site.shard)]
+
+
+def _are_mounted(shards: Sequence[_Known]) -> bool:
+    """True when every disk that holds a log is there; asks nothing of object stores (S-7)."""
+    try:
+        for one in shards:
+            check_mounted(one.site)
+    except WalStoreMismatch:
+        return False
+    return True
 
 
 def _advance(core: Core, one: _Known, entries: Sequence[bytes | None]) -> Position | None:
