@@ -15,6 +15,7 @@ from weir.errors import (
     CorruptEntry,
     FencedError,
     InvalidInput,
+    KeyConflict,
     MissingEntry,
     NotAWeirTable,
     PartialWrite,
@@ -44,6 +45,7 @@ from weir.records.checkpoints import Checkpoint
 from weir.routing.shards import Shard
 from weir.routing.writer import TableWriter
 from weir.shard.ack import Ack
+from weir.shard.decide import WriteCounts
 from weir.shard.stats import MemtableStats, WalStats, WriterStats
 from weir.shard.writer import ShardWriter
 from weir.table import Table
@@ -74,6 +76,7 @@ __all__ = [
     "Identity",
     "IndexConfig",
     "InvalidInput",
+    "KeyConflict",
     "Keys",
     "MemtableStats",
     "MissingEntry",
@@ -107,6 +110,7 @@ __all__ = [
     "WalStoreMismatch",
     "WalTailer",
     "WeirError",
+    "WriteCounts",
     "WriterClosed",
     "WriterConfig",
     "WriterStats",

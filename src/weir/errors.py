@@ -11,6 +11,7 @@
     |-- Backpressure         unavailable  the memory bound was reached and the timeout passed
     |-- CommitConflict       conflict     somebody else committed first: read again, then retry
     |-- SnapshotExpired      conflict     what was planned on has been collected: read again
+    |-- KeyConflict          conflict     keys exist that must not, or do not: look, then retry
     |-- SealedShard          invalid      the shard takes no more writes
     |-- InvalidInput         invalid      correct the call
     |   `-- SchemaMismatch   invalid      the data does not fit the table's schema
@@ -204,6 +205,27 @@ class CommitConflict(WeirError):
 class SnapshotExpired(CommitConflict):
     """Files this read had planned on were collected meanwhile; plan again, or read at a checkpoint
     (G-12)."""
+
+
+class KeyConflict(WeirError):
+    """An insert met keys that exist, or an update keys that do not; nothing of it was written.
+
+    `keys` are those, as values, or as tuples where a key has several columns. Of a write to several
+    shards each that met none has its part.
+    """
+
+    kind: ClassVar[Kind] = "conflict"
+
+    def __init__(
+        self,
+        message: str,
+        keys: Sequence[object] = (),
+        *,
+        not_written: Sequence[pa.RecordBatch] = (),
+        perhaps_written: Sequence[pa.RecordBatch] = (),
+    ) -> None:
+        super().__init__(message, not_written=not_written, perhaps_written=perhaps_written)
+        self.keys = list(keys)
 
 
 class SealedShard(WeirError):

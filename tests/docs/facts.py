@@ -49,7 +49,11 @@ VERBS = {
     "weir": (weir.create, weir.open, weir.enable),
     "table": tuple(vars(weir.Table).values()),
     "shard": tuple(vars(weir.Shard).values()),
-    "writer": (*vars(weir.TableWriter).values(), *vars(weir.ShardWriter).values()),
+    "writer": tuple(
+        value
+        for cls in (weir.TableWriter, *weir.ShardWriter.__mro__[:-1])
+        for value in vars(cls).values()
+    ),
     "ack": tuple(vars(weir.Ack).values()),
     "tailer": tuple(vars(weir.WalTailer).values()),
     "weir.spark": tuple(getattr(weir.spark, name) for name in weir.spark.__all__),

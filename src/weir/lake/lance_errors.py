@@ -62,10 +62,15 @@ def is_moved_index(error: Exception) -> bool:
     return "RewrittenIndex" in str(error)
 
 
+def plain_text(error: Exception) -> str:
+    """What Lance said, without the places in its source."""
+    return _PLACES.sub("", str(error))
+
+
 def translated(error: Exception, what: str) -> WeirError:
     """The error of weir that says what a caller can do about `error`."""
     text = str(error).lower()
-    message = f"{what}: {_PLACES.sub('', str(error))}"
+    message = f"{what}: {plain_text(error)}"
     if isinstance(error, CommitConflictError) or any(word in text for word in _CONFLICT):
         return CommitConflict(f"{message}; read the table again and plan anew")
     if text.startswith("dataset at path") and "not found" in text:

@@ -49,6 +49,11 @@ class Intake:
         self._strict = [(i, f.name) for i, f in enumerate(schema.arrow) if is_strict(f.type)]
         self._plan: tuple[pa.Schema, Columns] | None = None
 
+    @property
+    def schema(self) -> TableSchema:
+        """The schema whose rows these become."""
+        return self._schema
+
     def rows(self, data: Any) -> list[pa.RecordBatch]:
         """The rows of `data` as batches of the WAL schema, empty ones left out.
 

@@ -113,6 +113,16 @@ class MemLevel:
         with self._lock:
             return list(self._batches)
 
+    @property
+    def count(self) -> int:
+        """Batches held."""
+        return len(self._batches)
+
+    def since(self, count: int) -> list[pa.RecordBatch]:
+        """The batches after the first `count`, WAL shape, in put order."""
+        with self._lock:
+            return self._batches[count:]
+
     def scan(
         self, columns: Sequence[str] | None = None, *, filter: str | None = None
     ) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from weir.env import Thread
@@ -65,6 +66,37 @@ class GroupCommit:
                 failed = state.end(internal(error), sent=True)
         run_callbacks(failed)
         raise state.ending.refused(ack.batches) if ack.claimed else broken
+
+    def accept_decided(
+        self, nbytes: int, decided: Callable[[], Sequence[Ack] | None], timeout: float | None
+    ) -> bool:
+        """Accept the puts that `decided` gives under the lock, once there is room for `nbytes`.
+
+        False, and nothing is accepted, when it gives None (O-2).
+        """
+        state = self._state
+        room = Ack(None, (), rows=0, nbytes=nbytes)
+        with state.lock:
+            state.wait_for_room(room, timeout, self._make_room)
+            acks = decided()
+            if acks is None:
+                return False
+            try:
+                for ack in acks:
+                    state.accept(ack, Fill(ack.rows, len(ack.batches), ack.nbytes))
+                if self._flusher is not None and state.memtables and state.memtables.frozen:
+                    self._flusher.wake()
+                failed = None
+            except BaseException as error:  # noqa: BLE001  as in `enqueue`
+                broken = error
+                failed = state.end(internal(error), sent=True)
+        if failed is not None:
+            run_callbacks(failed)
+            raise state.ending.refused() if isinstance(broken, Exception) else broken
+        if self._flusher is not None and state.memtables is not None:
+            rows = sum(ack.rows for ack in acks)
+            self._flusher.indexes.rows_added(state.memtables.active.level, rows)
+        return True
 
     def _make_room(self) -> None:
         """A put waits for room: have written what can be. Lock held."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from weir.errors import FencedError, MissingEntry
+from weir.format.expiry import Alive, alive_under
 from weir.format.schema import TableSchema
 from weir.lake.api import Base, Lake
 from weir.log.appender import WalAppender
@@ -51,6 +52,8 @@ class OwnReads:
         self._schema = schema
         self._lake = lake
         self._belongs = belongs
+        self._base: Base | None = None
+        """The last version that was opened; its rule of expiry holds for reads that open none."""
 
     def scan(self, columns: Sequence[str] | None, filter: Any) -> pa.RecordBatchReader:
         """See `ShardWriter.scan`; the first batch is read before this returns."""
@@ -59,6 +62,7 @@ class OwnReads:
         def start() -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
             levels, base = self._levels()
             how = {"columns": columns, "filter": filter, "belongs": self._belongs}
+            how["alive"] = self._alive(base)
             schema, batches = merge_scan(levels, base, self._schema, env=site.env, **how)
             first = next(batches, None)
             return schema, iter(()) if first is None else chain([first], batches)
@@ -68,11 +72,18 @@ class OwnReads:
 
     def get(self, keys: Any, columns: Sequence[str] | None) -> pa.Table:
         """See `ShardWriter.get`."""
-        wanted = key_table(keys, self._schema)
+        return self.lookup(key_table(keys, self._schema), columns)[0]
 
-        def look() -> pa.Table:
+    def lookup(
+        self, keys: pa.Table, columns: Sequence[str] | None
+    ) -> tuple[pa.Table, Alive | None]:
+        """The newest rows of those keys, and which rows have not expired at this moment."""
+
+        def look() -> tuple[pa.Table, Alive | None]:
             levels = self._fresh_levels()
-            return merge_lookup(wanted, levels, self._lake.open_base, self._schema, columns)
+            alive = self._alive(None)
+            base, schema = self._lake.open_base, self._schema
+            return merge_lookup(keys, levels, base, schema, columns, alive=alive), alive
 
         return self._read(look)
 
@@ -92,6 +103,7 @@ class OwnReads:
 
         def look() -> pa.Table:
             levels, base = self._levels()
+            alive = self._alive(base)
             return search_levels(
                 levels,
                 base,
@@ -99,7 +111,7 @@ class OwnReads:
                 column,
                 query,
                 k=k,
-                filter=filter,
+                filter=filter if alive is None else alive.also(filter),
                 columns=columns,
                 belongs=self._belongs,
                 fresh=indexes.fresh,
@@ -112,7 +124,7 @@ class OwnReads:
         try:
             return replanned(run, self._appender.site)
         except MissingEntry:
-            self._require_owner()  # a successor may have had our files collected (F-13)
+            self.require_owner()  # a successor may have had our files collected (F-13)
             raise
 
     def _levels(self) -> tuple[list[Level], Base]:
@@ -126,7 +138,7 @@ class OwnReads:
             fresh = [(table.generation, table.level.now()) for table in self._memtables.unflushed()]
             manifest = self._memtables.manifest
         shard = self._appender.site.shard
-        base = self._lake.open_base()
+        base = self._base = self._lake.open_base()
         compacted = base.compacted.get(shard, 0)
         if any(generation <= compacted for generation, _ in fresh):
             self._check_folded_after_us(compacted)
@@ -137,6 +149,14 @@ class OwnReads:
             if sstable.generation > compacted
         )
         return levels, base
+
+    def _alive(self, base: Base | None) -> Alive | None:
+        """Which rows have not expired, by the rule of that base, or of the last that was opened."""
+        base = base or self._base
+        if base is None:
+            base = self._base = self._lake.open_base()
+        now = self._appender.site.env.clock.wall()
+        return alive_under(base.expire, now, base.schema.arrow, self._schema.arrow)
 
     def _fresh_levels(self) -> list[Level]:
         """The levels alone; the base is asked only when there are SSTables it may have folded."""
@@ -151,9 +171,10 @@ class OwnReads:
         with self._state.lock:
             waiting = self._memtables.unflushed()
         if any(table.generation <= compacted for table in waiting):  # else: published since
-            self._require_owner()
+            self.require_owner()
 
-    def _require_owner(self) -> None:
+    def require_owner(self) -> None:
+        """Read the manifest, and end the writer if the shard was taken over (F-13)."""
         manifests = self._appender.manifests
         try:
             at = self._appender.next_position

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, cast, overload
 
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.errors import FencedError, WalOnlyMode, WeirError
+from weir.errors import FencedError, InvalidInput, WalOnlyMode, WeirError
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.format.wal_entry import Fill
@@ -32,8 +32,10 @@ from weir.search.lance import PROBES, REFINE
 from weir.search.memory import WriterIndexes
 from weir.search.plan import SearchOptions
 from weir.shard.ack import Ack, put_and_await
+from weir.shard.decide import WriteCounts
 from weir.shard.flush import Flusher
 from weir.shard.group import GroupCommit
+from weir.shard.looking import Looking
 from weir.shard.memtable import MemTables
 from weir.shard.once import Once
 from weir.shard.own_reads import OwnReads
@@ -47,12 +49,13 @@ from weir.shard.stats import (
     wal_stats,
     writer_stats,
 )
+from weir.shard.verbs import LookingVerbs
 from weir.types import Epoch, Filter, Keys, Position, Rows, Vector
 
 Belongs = Callable[[pa.RecordBatch], pa.Array]
 
 
-class ShardWriter:
+class ShardWriter(LookingVerbs):
     """Writes to one shard it owns. Safe to share between threads, whose puts share entries."""
 
     def __init__(
@@ -74,6 +77,7 @@ class ShardWriter:
         env, claim = appender.site.env, appender.claim
         self._flusher: Flusher | None = None
         self._reads: OwnReads | None = None
+        self._looking: Looking | None = None
         memtables = None
         if config.enable_memtable:
             bounds = Bounds.of(config)
@@ -83,6 +87,8 @@ class ShardWriter:
             self._flusher = Flusher(state, memtables, appender, schema, lake, indexes)
             self._reads = OwnReads(state, memtables, appender, schema, lake, indexes, belongs)
         self._group = GroupCommit(state, appender, self._flusher)
+        if self._reads is not None:
+            self._looking = Looking(state, self.intake, self._reads, self._group)
         self.once = Once(appender, self._enqueue)
 
     @classmethod
@@ -130,7 +136,20 @@ class ShardWriter:
         writer._state.counters.replay_seconds = site.env.clock.boottime() - began
         return writer
 
-    def put(self, data: Rows, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
+    @overload
+    def put(self, data: Rows, *, wait: bool | None = None, timeout: float | None = None) -> Ack: ...
+
+    @overload
+    def put(self, data: Rows, *, when: str, timeout: float | None = None) -> WriteCounts: ...
+
+    def put(
+        self,
+        data: Rows,
+        *,
+        when: str | None = None,
+        wait: bool | None = None,
+        timeout: float | None = None,
+    ) -> Ack | WriteCounts:
         """Upsert the rows (append, on a table without a key); returns when durable, or buffered.
 
         `data` is anything Arrow-shaped, a DataFrame, or a list of dicts. With `durable_write` it
@@ -140,7 +159,12 @@ class ShardWriter:
         written; `Backpressure` when `timeout` passes before there is room; `FencedError`,
         `UnknownOutcome` or `WriterClosed` with the rows not acknowledged. Share of one put-request
         to the store; a put of no rows costs none.
+
+        With `when`, SQL over `current` (null when the key is new) and `incoming` rows, only those
+        of which it is true are put, the others skipped; returns counts. See `update`.
         """
+        if when is not None:
+            return self._put_when(data, when, timeout)
         return self._put(self.intake.rows(data), wait=wait, timeout=timeout)
 
     def delete(self, keys: Keys, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
@@ -338,6 +362,12 @@ class ShardWriter:
         tagging.go_on(LogEnds(active.generation, active.filled, self._appender.claim.fence))
         if not replay.keeps_the_rule:
             flusher.publish_replayed()
+
+    def _look(self, call: str) -> Looking:
+        if not self.intake.schema.primary_key:
+            raise InvalidInput(f"{self.site}: {call} needs a primary key; it is append-only")
+        self._readable(call)
+        return cast("Looking", self._looking)
 
     def _stop(self) -> None:
         with self._state.lock:

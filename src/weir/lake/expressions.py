@@ -1,0 +1,111 @@
+"""Conditions and expressions of writes: SQL as Lance's filters speak it, over rows in memory.
+
+By Lance's own evaluator, so that a condition of a write means what the same text means in a read:
+three-valued logic, where null is not true; whole numbers that wrap around as Lance's do. One
+evaluation costs about two milliseconds whatever the number of rows: callers bring rows of many
+puts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.errors import InvalidInput
+from weir.lake.filters import filter_columns
+from weir.lake.lance_errors import plain_text
+from weir.lake.whole_buffers import for_lance
+
+CURRENT: Final = "current"
+INCOMING: Final = "incoming"
+
+_ANCHOR: Final = "weir_anchor"
+"""A column beside the caller's: Lance evaluates no expression that names none."""
+_STORAGE: Final = "2.1"
+"""The first file version in which a struct can be null."""
+
+
+def condition_columns(text: str, names: Sequence[str]) -> list[str]:
+    """Those of the table's columns that a condition may look at."""
+    return filter_columns(text, names)
+
+
+def require_text(text: object, what: str) -> None:
+    """Raise `InvalidInput` for anything but SQL text."""
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInput(f"{what} must be SQL text, got {text!r}")
+
+
+def when_mask(
+    text: str, current: pa.Table, incoming: pa.Table, absent: pa.BooleanArray, names: Sequence[str]
+) -> pa.BooleanArray:
+    """True for each row of which the condition is true; `current` is null where `absent` is.
+
+    `names` are the columns of the table, for the message of one that is not there.
+    """
+    looked_at = condition_columns(text, names) or list(names[:1])
+    rows = pa.table(
+        {
+            CURRENT: _struct(current, looked_at, absent),
+            INCOMING: _struct(incoming, looked_at, None),
+        }
+    )
+    what = f"the condition {text!r} over current and incoming rows (columns {list(names)})"
+    return _mask(rows, text, what)
+
+
+def filter_mask(text: str, rows: pa.Table) -> pa.BooleanArray:
+    """True for each row of which the filter is true."""
+    return _mask(_mentioned(rows, text), text, f"the filter {text!r} (columns {rows.column_names})")
+
+
+def new_values(assignments: Mapping[str, str], rows: pa.Table) -> dict[str, pa.Array]:
+    """The values of each expression, by the column they are for, in the type Lance gives them."""
+    found = {}
+    for column, text in assignments.items():
+        what = f"column {column!r}: the expression {text!r} (columns {rows.column_names})"
+        found[column] = _values(_mentioned(rows, text), text, what)
+    return found
+
+
+def _mentioned(rows: pa.Table, text: str) -> pa.Table:
+    """The columns that the text may look at: no other is written to memory."""
+    return rows.select(condition_columns(text, rows.column_names))
+
+
+def _mask(rows: pa.Table, text: str, what: str) -> pa.BooleanArray:
+    values = _values(rows, text, what)
+    if not pa.types.is_boolean(values.type):
+        raise InvalidInput(f"{what} is {values.type}, not true or false")
+    return pc.fill_null(values, False)
+
+
+def _values(rows: pa.Table, text: str, what: str) -> pa.Array:
+    require_text(text, what)
+    bare = [pa.field(f.name, f.type) for f in rows.schema]
+    fields = pa.schema([*bare, pa.field(_ANCHOR, pa.int8())])
+    anchor = pa.repeat(pa.scalar(0, pa.int8()), rows.num_rows)
+    anchored = pa.Table.from_arrays([*rows.columns, anchor], schema=fields)
+    try:
+        # A handle in memory has its own store, gone with the handle: the name is never shared.
+        dataset = lance.write_dataset(
+            for_lance(anchored), "memory://rows", data_storage_version=_STORAGE
+        )
+        scanner = dataset.scanner(
+            columns={_ANCHOR: _ANCHOR, "value": f"({text}\n)"}, scan_in_order=True
+        )
+        table = scanner.to_table()
+    except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
+        # Nothing but the text can be wrong: all of it is in memory.
+        raise InvalidInput(f"{what}: {plain_text(error)}") from error
+    return table.column("value").combine_chunks()
+
+
+def _struct(rows: pa.Table, names: Sequence[str], absent: pa.BooleanArray | None) -> pa.StructArray:
+    columns = [rows.column(name).combine_chunks() for name in names]
+    fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
+    return pa.StructArray.from_arrays(columns, fields=fields, mask=absent)

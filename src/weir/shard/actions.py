@@ -1,0 +1,207 @@
+"""What each verb that looks first does with the rows that are there: pure functions of both.
+
+Keeps
+  O-1  resolved before the log: whole rows come out, and nothing else is ever written
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from weir.errors import InvalidInput, SchemaMismatch
+from weir.format.nested import as_type
+from weir.format.schema import TOMBSTONE, TableSchema
+from weir.lake.expressions import condition_columns, filter_mask, new_values, when_mask
+from weir.log.intake import Intake
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be written of some rows: those marked, as `rows`, in the shape of the log."""
+
+    rows: pa.RecordBatch
+    writes: Mask
+    conflicts: Mask | None = None
+    """Rows that make the whole request fail."""
+    reason: str = ""
+
+
+class Verb(Protocol):
+    """What a request asks for; equal ones are decided together."""
+
+    def looks_at(self, schema: TableSchema) -> Sequence[str]:
+        """The columns of the rows that are there which it needs, beside the key."""
+
+    def decide(
+        self, given: pa.RecordBatch, current: pa.Table, present: Mask, intake: Intake
+    ) -> Verdict:
+        """`given` and `current` row by row; `current` is null where nothing is `present`."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """Some columns get new values, the others keep theirs."""
+
+    columns: tuple[str, ...]
+    missing: str
+
+    def looks_at(self, schema: TableSchema) -> Sequence[str]:
+        """All columns that are not given."""
+        return [name for name in schema.arrow.names if name not in self.columns]
+
+    def decide(
+        self, given: pa.RecordBatch, current: pa.Table, present: Mask, intake: Intake
+    ) -> Verdict:
+        """See `Verb`."""
+        schema = intake.schema
+        if self.missing == "insert" and not present.all():
+            for column in schema.arrow:
+                if not column.nullable and column.name not in self.columns:
+                    raise SchemaMismatch(
+                        f"column {column.name!r} is declared not null and is missing from a row"
+                        " whose key is new"
+                    )
+        columns = [
+            given.column(column.name)
+            if column.name in self.columns
+            else as_type(_whole(current.column(column.name)), column.type)
+            for column in schema.wal
+            if column.name != TOMBSTONE
+        ]
+        columns.append(given.column(TOMBSTONE))
+        rows = pa.RecordBatch.from_arrays(columns, schema=schema.wal)
+        if self.missing == "insert":
+            return Verdict(rows, np.ones(given.num_rows, np.bool_))
+        conflicts = ~present if self.missing == "error" else None
+        return Verdict(marked(rows, present), present, conflicts, "does not exist")
+
+
+@dataclass(frozen=True)
+class Insert:
+    """Only rows whose key is new."""
+
+    on_conflict: str
+
+    def looks_at(self, schema: TableSchema) -> Sequence[str]:
+        """Whether they are there is all that counts."""
+        del schema
+        return ()
+
+    def decide(
+        self, given: pa.RecordBatch, current: pa.Table, present: Mask, intake: Intake
+    ) -> Verdict:
+        """See `Verb`."""
+        del current, intake
+        conflicts = present if self.on_conflict == "error" else None
+        return Verdict(marked(given, ~present), ~present, conflicts, "exists already")
+
+
+@dataclass(frozen=True)
+class PutWhen:
+    """Rows for which a condition holds."""
+
+    when: str
+
+    def looks_at(self, schema: TableSchema) -> Sequence[str]:
+        """What the condition names."""
+        return condition_columns(self.when, schema.arrow.names)
+
+    def decide(
+        self, given: pa.RecordBatch, current: pa.Table, present: Mask, intake: Intake
+    ) -> Verdict:
+        """See `Verb`."""
+        names = intake.schema.arrow.names
+        rows = pa.Table.from_batches([given])
+        holds = marks(when_mask(self.when, current, rows, pa.array(~present), names))
+        return Verdict(marked(given, holds), holds)
+
+
+@dataclass(frozen=True)
+class DeleteWhere:
+    """The rows of some keys that still pass a filter go."""
+
+    filter: str
+
+    def looks_at(self, schema: TableSchema) -> Sequence[str]:
+        """What the filter names."""
+        return condition_columns(self.filter, schema.arrow.names)
+
+    def decide(
+        self, given: pa.RecordBatch, current: pa.Table, present: Mask, intake: Intake
+    ) -> Verdict:
+        """See `Verb`."""
+        passing = _passing(self.filter, current, present)
+        batches = intake.tombstones(marked(given, passing))
+        return Verdict(_together(batches, intake.schema), passing)
+
+
+@dataclass(frozen=True)
+class UpdateWhere:
+    """The rows of some keys that still pass a filter get new values."""
+
+    filter: str
+    assignments: tuple[tuple[str, str], ...]
+
+    def looks_at(self, schema: TableSchema) -> Sequence[str]:
+        """Everything: whole rows are written."""
+        names: list[str] = schema.arrow.names
+        return names
+
+    def decide(
+        self, given: pa.RecordBatch, current: pa.Table, present: Mask, intake: Intake
+    ) -> Verdict:
+        """See `Verb`."""
+        del given
+        passing = _passing(self.filter, current, present)
+        rows = current.filter(pa.array(passing))
+        if rows.num_rows:
+            for name, values in new_values(dict(self.assignments), rows).items():
+                rows = rows.set_column(rows.schema.get_field_index(name), name, values)
+        return Verdict(_together(intake.rows(rows), intake.schema), passing)
+
+
+def _passing(filter: str, current: pa.Table, present: Mask) -> Mask:
+    """Which rows are there and pass."""
+    passing = present.copy()
+    if present.any():
+        passing[present] = marks(filter_mask(filter, current.filter(pa.array(present))))
+    return passing
+
+
+def marks(mask: pa.BooleanArray) -> Mask:
+    """As numpy has it."""
+    return np.asarray(mask.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def marked(rows: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
+    """The rows that are marked."""
+    return rows if mask.all() else rows.filter(pa.array(mask))
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _together(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.RecordBatch:
+    if not batches:
+        return pa.RecordBatch.from_pylist([], schema=schema.wal)
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def check_assignments(assignments: Sequence[tuple[str, str]], schema: TableSchema) -> None:
+    """Raise `InvalidInput` unless each is for a column that may change."""
+    if not assignments:
+        raise InvalidInput("update_where needs at least one column to set")
+    for name, _ in assignments:
+        if name not in schema.arrow.names:
+            raise InvalidInput(f"the table has no column {name!r}; it has {schema.arrow.names}")
+        if name in schema.primary_key:
+            raise InvalidInput(f"column {name!r} is of the key, which never changes")

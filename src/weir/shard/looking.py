@@ -1,0 +1,396 @@
+"""Writes that look first: the shard's owner reads the newest rows, decides, and logs whole rows.
+
+Callers that look at the same time are decided together, by whichever of them comes first: one
+lookup for all their keys, one pass over their rows. Nobody else is held up meanwhile: puts go on,
+and when one of them brings a row of a key that was looked at, the decision is made again.
+
+Keeps
+  O-2  between the look and the acceptance nothing came to those keys: checked under the lock that
+       accepts, and decided again if something did
+  O-3  what writes rows follows those it rested on in the log; what writes none waits for them
+  O-4  what writes none is answered by the shard's owner alone, proven after the decision
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.errors import Backpressure, InvalidInput, KeyConflict, WeirError
+from weir.format.keys import pk_values
+from weir.format.schema import TOMBSTONE, TableSchema
+from weir.lake.expressions import require_text
+from weir.log.intake import Intake, size_of
+from weir.merge.levels import shaped
+from weir.shard.ack import Ack
+from weir.shard.actions import (
+    DeleteWhere,
+    Insert,
+    PutWhen,
+    Update,
+    UpdateWhere,
+    Verb,
+    check_assignments,
+)
+from weir.shard.decide import Newest, Request, Step, WriteCounts, decide_all, steps_of
+from weir.shard.group import GroupCommit
+from weir.shard.own_reads import OwnReads
+from weir.shard.state import WriterState
+from weir.types import Rows
+
+Missing = Literal["error", "skip", "insert"]
+"""What an update does with a key that does not exist."""
+OnConflict = Literal["error", "skip"]
+"""What an insert does with a key that exists."""
+
+TOGETHER_ROWS: Final = 10_000
+"""Rows of requests that are decided together; one that has more is decided alone."""
+WHERE_ROWS: Final = 10_000
+"""Keys that `delete_where` and `update_where` decide at a time."""
+TRIES: Final = 4
+"""Decisions that puts may overtake before one is made where none can: under the lock."""
+
+
+@dataclass(eq=False)
+class Call:
+    """A request on its way."""
+
+    request: Request
+    ack: Ack | None = None
+    rests_on: Ack | None = None
+    """Of a call that writes nothing the last put before it that was not durable."""
+    is_decided: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """True once it was decided, and its rows, if any, were accepted (F-16: an interrupt right
+        after that does not have it decided again)."""
+        return self.is_decided or (self.ack is not None and self.ack.generation is not None)
+
+
+class Looking:
+    """The writes of one writer that look first. Safe to share between threads."""
+
+    def __init__(
+        self, state: WriterState, intake: Intake, reads: OwnReads, group: GroupCommit
+    ) -> None:
+        self._state = state
+        self._intake = intake
+        self._reads = reads
+        self._group = group
+        self._partial: dict[tuple[str, ...], Intake] = {}
+        self._pending: list[Call] = []
+        self._pending_lock = state.env.threads.lock()
+        self._deciding = state.env.threads.lock()
+        """Held by the one who decides for all that are pending."""
+
+    # -- what is asked for -----------------------------------------------------------------------
+
+    def update(self, rows: Rows, missing: Missing) -> Request:
+        """Rows with the key and some columns."""
+        _check(missing, Missing, "missing")
+        steps: list[Step] = []
+        given: list[pa.RecordBatch] = []
+        for part in _same_columns(rows):
+            columns, batches = self._partial_rows(part)
+            steps += steps_of(Update(columns, missing), batches, self._schema)
+            given += batches
+        return Request(steps, given)
+
+    def insert(self, rows: Rows, on_conflict: OnConflict) -> Request:
+        """Whole rows whose keys are to be new."""
+        _check(on_conflict, OnConflict, "on_conflict")
+        return self._whole(Insert(on_conflict), rows, deletes=False)
+
+    def put_when(self, rows: Rows, when: str) -> Request:
+        """Whole rows, or deletes, of which a condition is to hold."""
+        require_text(when, "when")
+        return self._whole(PutWhen(when), rows, deletes=True)
+
+    def where(self, filter: str, assignments: Mapping[str, str] | None) -> Iterator[Request]:
+        """Requests for the keys whose rows pass, found in a scan as it goes on."""
+        require_text(filter, "the filter")
+        verb: Verb = DeleteWhere(filter)
+        if assignments is not None:
+            changes = tuple(assignments.items())
+            check_assignments(changes, self._schema)
+            verb = UpdateWhere(filter, changes)
+        names = list(self._schema.primary_key)
+        for batch in self._reads.scan(names, filter):
+            for start in range(0, batch.num_rows, WHERE_ROWS):
+                yield Request([Step(verb, batch.slice(start, WHERE_ROWS))])
+
+    def _whole(self, verb: Verb, rows: Rows, *, deletes: bool) -> Request:
+        batches = self._intake.rows(rows)
+        if not deletes and any(batch.column(TOMBSTONE).true_count for batch in batches):
+            raise InvalidInput(f"rows marked {TOMBSTONE!r} are deletes; an insert takes none")
+        return Request(steps_of(verb, batches, self._schema), batches)
+
+    def _partial_rows(self, rows: Rows) -> tuple[tuple[str, ...], list[pa.RecordBatch]]:
+        """The columns that the rows have, and the rows in them."""
+        names = _names(rows)
+        if names is None:
+            batches = self._intake.rows(rows)
+            return tuple(self._schema.arrow.names), batches
+        if TOMBSTONE in names:
+            raise InvalidInput(f"column {TOMBSTONE!r}: an update deletes nothing; use delete")
+        columns = tuple(name for name in self._schema.arrow.names if name in names)
+        partial = self._partial.get(columns)
+        if partial is None or partial.owns is not self._intake.owns:
+            partial = Intake(_only(self._schema, columns), self._intake.owns)
+            self._partial[columns] = partial
+        return columns, partial.rows(rows)
+
+    @property
+    def _schema(self) -> TableSchema:
+        return self._intake.schema
+
+    # -- asking and answering --------------------------------------------------------------------
+
+    def run(self, request: Request, *, wait: bool, timeout: float | None) -> WriteCounts:
+        """Decide it, write what is to be written, and tell what became of it."""
+        call = Call(request)
+        if request.steps:
+            self._settle(call, timeout)
+        return self._answer(call, wait=wait, timeout=timeout)
+
+    def _answer(self, call: Call, *, wait: bool, timeout: float | None) -> WriteCounts:
+        request, ack = call.request, call.ack
+        if request.error is not None and not isinstance(request.error, KeyConflict):
+            raise request.error
+        if ack is not None:
+            self._finish(ack, request.given, wait=wait, timeout=timeout)
+        elif wait and request.steps:
+            if call.rests_on is not None:
+                # O-3: what was found there may never become durable.
+                self._finish(call.rests_on, request.given, wait=True, timeout=timeout)
+            self._reads.require_owner()  # O-4: a successor may have decided otherwise
+        if request.error is not None:
+            request.error.not_written = list(request.given)
+            raise request.error
+        return request.counts
+
+    def _finish(
+        self, ack: Ack, given: Sequence[pa.RecordBatch], *, wait: bool, timeout: float | None
+    ) -> None:
+        if not wait:
+            if not ack.done:
+                self._group.nudge()
+            return
+        try:
+            if not ack.done:
+                self._group.wait(ack, timeout)
+        except BaseException:
+            ack.claimed = False
+            raise
+        if ack.error is not None:
+            raise _own(ack.error, given)
+
+    def _settle(self, call: Call, timeout: float | None) -> None:
+        """Have it decided and accepted, by this thread or by another that decides for all."""
+        with self._pending_lock:
+            self._pending.append(call)
+        try:
+            if not self._deciding.acquire(timeout=-1 if timeout is None else timeout):
+                raise Backpressure(
+                    f"{self._state.name}: others are still being decided after {timeout} s; nothing"
+                    " of this write was accepted, try again"
+                )
+            try:
+                while not call.settled:
+                    self._decide(self._together(call), timeout)
+            finally:
+                self._deciding.release()
+        finally:
+            with self._pending_lock:
+                if call in self._pending:
+                    self._pending.remove(call)
+
+    def _together(self, first: Call) -> list[Call]:
+        """The calls that are decided now, this one among them, in the order they came."""
+        with self._pending_lock:
+            waiting = [call for call in self._pending if not call.settled]
+        calls, rows = [first], _rows_of(first)
+        for call in waiting:
+            if call is not first and rows + _rows_of(call) <= TOGETHER_ROWS:
+                calls.append(call)
+                rows += _rows_of(call)
+        return [call for call in waiting if call in calls]
+
+    def _decide(self, calls: list[Call], timeout: float | None) -> None:
+        """Decide those calls at once and have their rows accepted, all of them or none."""
+        one = _Round(self._state, self._intake, self._reads, self._group, calls)
+        one.look()
+        tries = 0
+        while True:
+            tries += 1
+            one.decide()
+            decided = one.acks_at_last if tries >= TRIES else one.acks_if_current
+            if self._group.accept_decided(one.nbytes, decided, timeout):
+                one.settle()
+                return
+            if one.is_lost:
+                one.look()
+
+
+class _Round:
+    """One decision for some calls: what was looked at, what came since, and what is to be done."""
+
+    def __init__(
+        self,
+        state: WriterState,
+        intake: Intake,
+        reads: OwnReads,
+        group: GroupCommit,
+        calls: Sequence[Call],
+    ) -> None:
+        assert state.memtables is not None, "M-2: a WAL-only writer does not look"
+        self._state = state
+        self._memtables = state.memtables
+        self._intake = intake
+        self._reads = reads
+        self._group = group
+        self._calls = calls
+        self._requests = [call.request for call in calls]
+        schema = intake.schema
+        names = list(schema.primary_key)
+        steps = [step for request in self._requests for step in request.steps]
+        keys = [shaped(step.rows.select(names), schema.key_schema) for step in steps]
+        self._keys = pa.Table.from_batches(keys, schema.key_schema)
+        self._values = pk_values(self._keys, names)
+        looked_at = {name for step in steps for name in step.verb.looks_at(schema)}
+        self._columns = [n for n in schema.arrow.names if n in looked_at or n in names]
+        self._generation = self._batches = 0
+        self.is_lost = False
+        """Rows that came since the look were flushed, and cannot be told any more."""
+
+    def look(self) -> None:
+        """The newest rows of the keys; from the moment before it on others may come."""
+        with self._state.lock:
+            active = self._memtables.active
+            self._generation, self._batches = active.generation, active.level.count
+        found, self._alive = self._reads.lookup(self._keys, self._columns)
+        self._found = found
+        self._since: list[pa.RecordBatch] = []
+        self.is_lost = False
+        self._state.env.failpoint("looking.looked")
+
+    def decide(self) -> None:
+        """What the requests do with what is there."""
+        newest = Newest(self._found, self._intake.schema, self._alive)
+        for rows in self._since:
+            newest.take_in(rows)
+        decide_all(self._requests, newest, self._intake)
+
+    def acks_if_current(self) -> list[Ack] | None:
+        """The rows to be written, if the decision still holds. Lock held."""
+        return self._acks() if self._is_current() else None
+
+    def acks_at_last(self) -> list[Ack] | None:
+        """The same; if it does not hold, decided anew here, where nothing can come between."""
+        if not self._is_current():
+            if self.is_lost:
+                return None
+            self.decide()
+        return self._acks()
+
+    def _is_current(self) -> bool:
+        """True when no row of those keys came since the last decision. Lock held."""
+        since: list[pa.RecordBatch] = []
+        tables = list(self._memtables)
+        if tables[0].generation > self._generation:
+            self.is_lost = True
+            return False
+        for table in tables:
+            if table.generation >= self._generation:
+                first = self._batches if table.generation == self._generation else 0
+                since += table.level.since(first)
+        known = len(self._since)
+        self._since = [rows for batch in since if (rows := self._ours(batch)) is not None]
+        return len(self._since) == known
+
+    def _ours(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        mine = pc.is_in(pk_values(batch, self._intake.schema.primary_key), value_set=self._values)
+        return batch.filter(mine) if mine.true_count else None
+
+    @property
+    def nbytes(self) -> int:
+        """About what is to be accepted."""
+        return sum(size_of(rows) for request in self._requests for rows in request.rows)
+
+    def _acks(self) -> list[Ack]:
+        """The rows to be written, as puts."""
+        acks = []
+        for call in self._calls:
+            rows = call.request.rows
+            call.ack = None
+            if rows:
+                nbytes = self._intake.fit(rows, self._state.env.limits)
+                count = sum(batch.num_rows for batch in rows)
+                call.ack = Ack(self._group, rows, rows=count, nbytes=nbytes)
+                call.ack.claimed = True
+                acks.append(call.ack)
+        return acks
+
+    def settle(self) -> None:
+        """It was accepted."""
+        with self._state.lock:
+            last = self._state.queue[-1] if self._state.queue else None
+        for call in self._calls:
+            call.rests_on = last
+            call.is_decided = True
+        self._state.env.failpoint("looking.decided")
+
+
+def _rows_of(call: Call) -> int:
+    return sum(step.rows.num_rows for step in call.request.steps)
+
+
+def _check(value: str, known: Any, name: str) -> None:
+    if value not in get_args(known):
+        raise InvalidInput(f"{name} must be one of {list(get_args(known))}, got {value!r}")
+
+
+def _names(rows: Rows) -> Sequence[str] | None:
+    """The columns of the rows, all alike; None: to be found by who reads them."""
+    if isinstance(rows, Mapping):
+        return [str(name) for name in rows]
+    if isinstance(rows, list | tuple):
+        return [str(name) for row in rows for name in row]
+    names: Sequence[str] | None = getattr(getattr(rows, "schema", None), "names", None)
+    return names
+
+
+def _same_columns(rows: Rows) -> list[Rows]:
+    """Dicts in stretches that have the same columns: one left out is not one that is null."""
+    if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
+        return [rows]
+    parts: list[Rows] = []
+    for _, group in itertools.groupby(rows, key=frozenset):
+        parts.append(list(group))
+    return parts
+
+
+def _only(schema: TableSchema, columns: Sequence[str]) -> TableSchema:
+    """The schema with those columns alone, and the key."""
+    for name in schema.primary_key:
+        if name not in columns:
+            raise InvalidInput(f"key column {name!r} is missing from the data")
+    fields = [schema.arrow.field(name) for name in columns]
+    arrow = pa.schema(fields, metadata=schema.arrow.metadata)
+    return TableSchema(arrow, schema.primary_key, schema.max_field_id)
+
+
+def _own(error: WeirError, given: Sequence[pa.RecordBatch]) -> WeirError:
+    """The error with the caller's own rows, as they were given, in the state it tells of (F-16)."""
+    own = copy.copy(error)
+    sent = bool(error.perhaps_written)
+    own.perhaps_written = list(given) if sent else []
+    own.not_written = [] if sent else list(given)
+    return own

@@ -1,0 +1,89 @@
+"""The verbs of a writer that look before they write; how they are decided is in looking.py."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+
+from weir.config import WriterConfig
+from weir.shard.decide import Request, WriteCounts
+from weir.shard.looking import Looking, Missing, OnConflict
+from weir.types import Rows
+
+
+class LookingVerbs(ABC):
+    """What `ShardWriter` has besides put and delete.
+
+    Each sees every row of its keys that this writer accepted before, and none that comes after; on
+    one key concurrent calls are as if one came after the other (O-2). Keyed tables and MemTable
+    mode only: `InvalidInput`, `WalOnlyMode`.
+    """
+
+    config: WriterConfig
+
+    @abstractmethod
+    def _look(self, call: str) -> Looking:
+        """What decides; or raise why nothing can be."""
+
+    def update(
+        self, rows: Rows, *, missing: Missing = "error", timeout: float | None = None
+    ) -> WriteCounts:
+        """Set some columns of rows: `rows` hold the key and those columns, the others keep theirs.
+
+        A column given as null becomes null; one left out of a row stays. `missing` says what
+        becomes of keys that do not exist: "error" (`KeyConflict`, and nothing is written), "skip",
+        or "insert" (columns left out are null). Durable on return, with `durable_write`. Raises
+        what `put` raises, with the rows as they were given. One lookup for the keys of all who call
+        at the time: no request for keys in memory, else what `get` costs; then as a put.
+        """
+        looking = self._look("update")
+        request = looking.update(rows, missing)
+        return looking.run(request, wait=self.config.durable_write, timeout=timeout)
+
+    def _put_when(self, rows: Rows, when: str, timeout: float | None) -> WriteCounts:
+        looking = self._look("put")
+        request = looking.put_when(rows, when)
+        return looking.run(request, wait=self.config.durable_write, timeout=timeout)
+
+    def insert(
+        self, rows: Rows, *, on_conflict: OnConflict = "error", timeout: float | None = None
+    ) -> WriteCounts:
+        """Put rows whose keys do not exist.
+
+        `on_conflict`: "error" writes nothing and raises `KeyConflict`, which names the keys; "skip"
+        leaves rows that exist alone. Asked again after an unknown outcome, "skip" tells what was
+        written (O-5). Otherwise like `update`.
+        """
+        looking = self._look("insert")
+        request = looking.insert(rows, on_conflict)
+        return looking.run(request, wait=self.config.durable_write, timeout=timeout)
+
+    def delete_where(self, filter: str, *, timeout: float | None = None) -> WriteCounts:
+        """Delete the rows that pass a filter, SQL as in `scan`.
+
+        Keys are found in a scan as it goes on, in bounded memory; each row is decided again when it
+        is deleted, so one that changed and no longer passes is left alone (counted as skipped).
+        Atomic for each row, not for all: rows that pass later are not found, and an error leaves
+        those before it deleted.
+        """
+        looking = self._look("delete_where")
+        return self._each(looking, looking.where(filter, None), timeout)
+
+    def update_where(
+        self, filter: str, assignments: Mapping[str, str], *, timeout: float | None = None
+    ) -> WriteCounts:
+        """Set columns of the rows that pass a filter: `{"price": "price * 1.1"}`, SQL over the row.
+
+        A value that the column's type cannot hold exactly is refused: cast it. Otherwise like
+        `delete_where`.
+        """
+        looking = self._look("update_where")
+        return self._each(looking, looking.where(filter, assignments), timeout)
+
+    def _each(
+        self, looking: Looking, requests: Iterator[Request], timeout: float | None
+    ) -> WriteCounts:
+        total = WriteCounts()
+        for request in requests:
+            total += looking.run(request, wait=self.config.durable_write, timeout=timeout)
+        return total

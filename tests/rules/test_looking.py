@@ -1,0 +1,455 @@
+"""Writes that look first: O-1 to O-5.
+
+O-1 the log holds whole rows; O-2 a decision sees every row accepted before it and none after; O-3
+it dies with the rows it rested on; O-4 it dies with its owner; O-5 its outcome can be asked for.
+"""
+
+import pickle
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.one_shard import (
+    KEYED,
+    KEYLESS,
+    Place,
+    open_writer,
+    rows_on_store,
+    site_on,
+)
+from tests.support.threads import Caller
+from weir.config import WriterConfig
+from weir.env import Env
+from weir.errors import (
+    FencedError,
+    InvalidInput,
+    KeyConflict,
+    SchemaMismatch,
+    UnknownOutcome,
+    WalOnlyMode,
+    WeirError,
+    WriterClosed,
+)
+from weir.log.tailer import WalTailer
+from weir.shard.decide import WriteCounts
+from weir.shard.writer import ShardWriter
+from weir.store.memory import MemoryStore
+from weir.testing.fault_store import FaultStore
+
+BUFFERED = WriterConfig(durable_write=False, max_wal_flush_interval="1h")
+
+
+def row(key: int, value: int | None) -> dict[str, int | None]:
+    return {"k": key, "v": value}
+
+
+def have(writer: ShardWriter) -> dict[int, int | None]:
+    rows = writer.scan().read_all()
+    return dict(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True))
+
+
+class Points:
+    """Runs an action at a failpoint, so many times."""
+
+    def __init__(self) -> None:
+        self.actions: list[Callable[[], object]] = []
+        self.met = 0
+
+    def __call__(self, point: str) -> None:
+        if point == "looking.looked":
+            self.met += 1
+            if self.actions:
+                self.actions.pop(0)()
+
+
+def watched() -> tuple[ShardWriter, Points]:
+    """A writer, and hands on the moment between its looks and its decisions."""
+    points = Points()
+    site = site_on(MemoryStore(), env=Env(failpoint=points))
+    return open_writer(site), points
+
+
+# -- O-1 -------------------------------------------------------------------------------------------
+
+
+def test_o1_the_log_holds_whole_rows_and_no_condition() -> None:
+    site = site_on(MemoryStore())
+    with open_writer(site) as writer:
+        writer.put([row(1, 10), row(2, 20)])
+        writer.update([{"k": 1}])
+        writer.update([{"k": 2, "v": 21}])
+        writer.put([row(1, 11), row(3, 30)], when="current IS NULL")
+        writer.update_where("v = 21", {"v": "v + 1"})
+        writer.delete_where("v = 30")
+        batches = [b for e in WalTailer(Place(site)) for b in e.batches]
+    told = [tuple(r.values()) for b in batches for r in b.to_pylist()]
+    assert all(b.schema.names == ["k", "v", "_tombstone"] for b in batches)
+    assert told == [
+        (1, 10, False), (2, 20, False),
+        (1, 10, False), (2, 21, False), (3, 30, False), (2, 22, False), (3, None, True),
+    ]  # fmt: skip
+    assert rows_on_store(site) == {1: 10, 2: 22}
+
+
+# -- O-2 -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["queued", "memtable", "frozen", "sstable"])
+def test_o2_a_decision_sees_rows_wherever_they_are(level: str) -> None:
+    config = WriterConfig(max_memtable_rows=1) if level == "frozen" else WriterConfig()
+    with open_writer(site_on(MemoryStore()), config) as writer:
+        writer.put([row(1, 10)], wait=level != "queued")
+        if level == "sstable":
+            writer.flush()
+        assert writer.update([{"k": 1, "v": 11}]) == WriteCounts(updated=1)
+        with pytest.raises(KeyConflict):
+            writer.insert([row(1, 0)])
+        writer.delete([1])
+        assert writer.insert([row(1, 12)]) == WriteCounts(inserted=1)
+        assert have(writer) == {1: 12}
+
+
+def test_o2_a_put_between_look_and_decision_is_seen() -> None:
+    writer, points = watched()
+    with writer:
+        writer.put([row(1, 10)])
+        points.actions = [lambda: writer.put([row(1, 99)])]
+        assert writer.put([row(1, 50)], when="incoming.v > current.v") == WriteCounts(skipped=1)
+        assert have(writer) == {1: 99}
+        points.actions = [lambda: writer.delete([1])]
+        with pytest.raises(KeyConflict, match="1 does not exist"):
+            writer.update([{"k": 1, "v": 3}])
+        points.actions = [lambda: writer.put([row(1, 7)])]
+        with pytest.raises(KeyConflict, match="1 exists already"):
+            writer.insert([row(1, 8)])
+        assert have(writer) == {1: 7}
+
+
+def test_o2_a_put_of_another_key_does_not_have_it_decided_again() -> None:
+    writer, points = watched()
+    with writer:
+        writer.put([row(1, 10)])
+        points.actions = [lambda: writer.put([row(2, 20)])]
+        writer.update([{"k": 1, "v": 11}])
+        assert points.met == 1
+        assert have(writer) == {1: 11, 2: 20}
+
+
+def test_o2_puts_that_never_stop_do_not_hold_a_decision_up() -> None:
+    writer, _ = watched()
+    with writer:
+        writer.put([row(1, 0)])
+        stop = threading.Event()
+
+        def put_on() -> None:
+            value = 0
+            while not stop.is_set():
+                value += 1
+                writer.put([row(1, value)])
+
+        putting = Caller(put_on)
+        try:
+            for _ in range(20):
+                assert writer.update([{"k": 1}]) == WriteCounts(updated=1)
+        finally:
+            stop.set()
+            putting.result()
+
+
+def test_o2_rows_that_came_and_were_flushed_between_are_seen() -> None:
+    writer, points = watched()
+
+    def put_and_flush() -> None:
+        writer.put([row(1, 99)])
+        writer.flush()
+
+    with writer:
+        writer.put([row(1, 10)])
+        points.actions = [put_and_flush, put_and_flush]
+        assert writer.put([row(1, 50)], when="incoming.v > current.v") == WriteCounts(skipped=1)
+        assert have(writer) == {1: 99}
+
+
+def test_o2_two_of_one_group_on_one_key_are_as_if_one_came_after_the_other() -> None:
+    writer, points = watched()
+    late: list[Caller] = []
+
+    def let_others_come() -> None:
+        """While the first decides, others gather, and are decided together after it."""
+        late.extend(
+            Caller(lambda: writer.put([row(1, 5)], when="current.v = 1 AND incoming.v = 5"))
+            for _ in range(4)
+        )
+        late.append(Caller(lambda: writer.insert([row(1, 9)], on_conflict="skip")))
+        late.append(Caller(lambda: writer.update([{"k": 2, "v": 8}], missing="insert")))
+        while len(writer._looking._pending) < 7:  # type: ignore[union-attr]
+            pass
+
+    with writer:
+        writer.put([row(1, 1)])
+        points.actions = [let_others_come]
+        writer.update([{"k": 1}])
+        told = [caller.result() for caller in late]
+        assert sorted(t.updated for t in told[:4]) == [0, 0, 0, 1]
+        assert told[4:] == [WriteCounts(skipped=1), WriteCounts(inserted=1)]
+        assert have(writer) == {1: 5, 2: 8}
+        assert points.met == 2  # the others with one look
+
+
+def test_o2_a_key_twice_in_one_call_is_decided_in_the_order_of_the_rows() -> None:
+    with open_writer(site_on(MemoryStore())) as writer:
+        counts = writer.insert([row(1, 1), row(2, 2), row(1, 3)], on_conflict="skip")
+        assert counts == WriteCounts(inserted=2, skipped=1)
+        with pytest.raises(KeyConflict) as met:
+            writer.insert([row(5, 1), row(6, 2), row(5, 3)])
+        assert met.value.keys == [5]
+        assert have(writer) == {1: 1, 2: 2}  # nothing of it
+        rows = [row(1, 5), row(1, 4), row(1, 6)]
+        counts = writer.put(rows, when="incoming.v > current.v")
+        assert counts == WriteCounts(updated=2, skipped=1)
+        assert have(writer) == {1: 6, 2: 2}
+
+
+def test_o2_concurrent_increments_of_hot_keys_lose_none() -> None:
+    with open_writer(site_on(MemoryStore())) as writer:
+        writer.put([row(key, 0) for key in range(3)])
+        done: list[int] = []
+
+        def count(seed: int) -> None:
+            rng = random.Random(seed)
+            for _ in range(15):
+                key = rng.randrange(3)
+                while True:
+                    now = writer.get([key])["v"][0].as_py()
+                    told = writer.put([row(key, now + 1)], when=f"current.v = {now}")
+                    if told.updated:
+                        done.append(key)
+                        break
+
+        callers = [Caller(lambda seed=seed: count(seed)) for seed in range(4)]
+        for caller in callers:
+            caller.result(60)
+        assert have(writer) == {key: done.count(key) for key in range(3)}
+
+
+# -- O-3 -------------------------------------------------------------------------------------------
+
+
+LOOKS = pytest.mark.parametrize(
+    "look",
+    [
+        lambda w: w.insert([row(1, 5)]),
+        lambda w: w.insert([row(1, 5)], on_conflict="skip"),
+        lambda w: w.update([{"k": 1, "v": 6}]),
+        lambda w: w.update([{"k": 7, "v": 6}], missing="skip"),
+        lambda w: w.put([row(1, 6)], when="current IS NULL"),
+    ],
+    ids=["conflict", "skip", "update", "missing", "when"],
+)
+
+
+@LOOKS
+def test_o3_a_decision_on_rows_that_fail_fails_too(look: Callable[[ShardWriter], Any]) -> None:
+    raw = MemoryStore()
+    faults = FaultStore(raw)
+    decided = threading.Event()
+    env = Env(failpoint=lambda point: decided.set() if point == "looking.decided" else None)
+    writer = open_writer(site_on(faults, env=env))
+    gate = faults.on("put_if_absent", "*wal*").pause()
+    first = writer.put([row(1, 1)], wait=False)
+    gate.wait_reached()
+    looking = Caller(lambda: look(writer))
+    assert decided.wait(10)
+    open_writer(site_on(raw)).close()  # takes the place of the entry that is under way
+    gate.release()
+    with pytest.raises(FencedError):
+        looking.result()
+    with pytest.raises(FencedError):
+        first.wait()
+    assert rows_on_store(site_on(raw)) == {}
+
+
+def test_o3_an_error_hands_back_the_rows_as_they_were_given() -> None:
+    store = MemoryStore()
+    writer = open_writer(site_on(store))
+    writer.put([row(1, 1)])
+    open_writer(site_on(store)).close()
+    with pytest.raises(FencedError) as fenced:
+        writer.update([{"k": 1, "v": 9}])
+    assert [b.to_pylist() for b in fenced.value.not_written + fenced.value.perhaps_written] == [
+        [{"k": 1, "v": 9, "_tombstone": False}]
+    ]
+
+
+# -- O-4 -------------------------------------------------------------------------------------------
+
+
+@LOOKS
+def test_o4_a_fenced_owner_decides_nothing(look: Callable[[ShardWriter], Any]) -> None:
+    store = MemoryStore()
+    writer = open_writer(site_on(store))
+    writer.put([row(1, 1)])
+    with open_writer(site_on(store)) as successor:
+        successor.delete([1])
+        successor.put([row(7, 7)])
+    with pytest.raises(FencedError):  # what it looked at is no longer so
+        look(writer)
+    assert writer.fenced
+    assert rows_on_store(site_on(store)) == {7: 7}
+
+
+def test_o4_the_successor_decides_on_what_the_log_holds() -> None:
+    store = MemoryStore()
+    writer = open_writer(site_on(store))
+    writer.insert([row(1, 1)])
+    with open_writer(site_on(store)) as successor:
+        with pytest.raises(KeyConflict):
+            successor.insert([row(1, 2)])
+        assert successor.update([{"k": 1, "v": 3}]).updated == 1
+
+
+# -- O-5 -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_o5_the_outcome_of_an_unknown_insert_can_be_asked_for(applied: bool) -> None:
+    faults = FaultStore(MemoryStore())
+    writer = open_writer(site_on(faults))
+    rule = faults.on("put_if_absent", "*wal*")
+    rule.fail_after(times=None) if applied else rule.fail_before(times=None)
+    reads = faults.on("get", "*wal*")
+    reads.fail_before(times=None)
+    with pytest.raises(WeirError) as met:
+        writer.insert([row(1, 1)], timeout=5)
+    assert isinstance(met.value, UnknownOutcome)
+    assert [b.column("k").to_pylist() for b in met.value.perhaps_written] == [[1]]
+    faults.heal()
+    with open_writer(site_on(faults)) as again:
+        told = again.insert([row(1, 1)], on_conflict="skip")
+        assert told == (WriteCounts(skipped=1) if applied else WriteCounts(inserted=1))
+    assert rows_on_store(site_on(faults)) == {1: 1}
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda w: w.update([{"k": 1}]),
+        lambda w: w.insert([row(1, 1)]),
+        lambda w: w.put([row(1, 1)], when="true"),
+        lambda w: w.delete_where("v = 1"),
+        lambda w: w.update_where("v = 1", {"v": "2"}),
+    ],
+)
+def test_wal_only_writers_and_append_only_tables_refuse(look: Callable[[ShardWriter], Any]) -> None:
+    wal_only = WriterConfig(enable_memtable=False)
+    with open_writer(site_on(MemoryStore()), wal_only) as writer, pytest.raises(WalOnlyMode):
+        look(writer)
+    with (
+        open_writer(site_on(MemoryStore()), schema=KEYLESS) as writer,
+        pytest.raises(InvalidInput, match="needs a primary key"),
+    ):
+        look(writer)
+
+
+def test_what_is_wrong_is_said_and_nothing_is_written() -> None:
+    site = site_on(MemoryStore())
+    with open_writer(site) as writer:
+        writer.put([row(1, 1)])
+        wrong: list[tuple[Callable[[], Any], str]] = [
+            (lambda: writer.update([{"v": 1}]), "key column 'k' is missing"),
+            (lambda: writer.update([{"k": 1, "w": 1}]), "no column 'w'"),
+            (lambda: writer.update([{"k": 1, "v": "x"}]), "column 'v'"),
+            (lambda: writer.update([{"k": 1, "_tombstone": True}]), "deletes nothing"),
+            (lambda: writer.update([{"k": 1}], missing="create"), "missing must be one of"),
+            (lambda: writer.insert([{"k": 9, "v": 1, "_tombstone": True}]), "an insert takes none"),
+            (lambda: writer.insert([row(2, 2)], on_conflict="do"), "on_conflict must be one of"),
+            (lambda: writer.put([row(2, 2)], when="incoming.w > 1"), "condition 'incoming.w > 1'"),
+            (lambda: writer.put([row(2, 2)], when="incoming.v"), "not true or false"),
+            (lambda: writer.put([row(2, 2)], when=" "), "must be SQL text"),
+            (lambda: writer.put([row(2, 2)], when="incoming.v / 0 = 1"), "Divide by zero"),
+            (lambda: writer.update_where("v = 1", {"k": "2"}), "never changes"),
+            (lambda: writer.update_where("v = 1", {"w": "2"}), "no column 'w'"),
+            (lambda: writer.update_where("v = 1", {}), "at least one column"),
+            (lambda: writer.update_where("v = 1", {"v": "v * 1.5"}), "column 'v'"),
+            (lambda: writer.delete_where("w = 1"), "w"),
+        ]
+        for call, message in wrong:
+            with pytest.raises(InvalidInput, match=message.replace("(", ".")):
+                call()
+        assert have(writer) == {1: 1}
+
+
+def test_m7_a_request_that_fails_fails_alone_in_its_group() -> None:
+    writer, points = watched()
+    late: list[Caller] = []
+
+    def let_others_come() -> None:
+        condition = "10 / incoming.v > 0"
+        late.extend(Caller(lambda v=v: writer.put([row(v, v)], when=condition)) for v in (5, 0, 6))
+        while len(writer._looking._pending) < 4:  # type: ignore[union-attr]
+            pass
+
+    with writer:
+        writer.put([row(1, 1)])
+        points.actions = [let_others_come]
+        writer.update([{"k": 1}])
+        assert late[0].result().inserted == 1
+        assert late[2].result().inserted == 1
+        with pytest.raises(InvalidInput, match="Divide by zero"):
+            late[1].result()
+        assert have(writer) == {1: 1, 5: 5, 6: 6}
+
+
+def test_a_conflict_names_keys_and_travels() -> None:
+    with open_writer(site_on(MemoryStore())) as writer:
+        writer.put([row(key, key) for key in range(30)])
+        with pytest.raises(KeyConflict) as met:
+            writer.insert([row(key, 0) for key in range(25, 45)])
+        assert met.value.keys == [25, 26, 27, 28, 29]
+        assert met.value.kind == "conflict"
+        assert len(met.value.not_written) == 1
+        again = pickle.loads(pickle.dumps(met.value))
+        assert (again.keys, str(again)) == (met.value.keys, str(met.value))
+
+
+def test_an_update_of_a_new_key_needs_every_column_that_may_not_be_null() -> None:
+    fields = [pa.field(f.name, f.type, nullable=False, metadata=f.metadata) for f in KEYED.arrow]
+    strict = type(KEYED)(pa.schema(fields), KEYED.primary_key, KEYED.max_field_id)
+    with open_writer(site_on(MemoryStore()), schema=strict) as writer:
+        with pytest.raises(SchemaMismatch, match="column 'v' is declared not null"):
+            writer.update([{"k": 1}], missing="insert")
+        assert writer.update([{"k": 1, "v": 2}], missing="insert").inserted == 1
+        assert writer.update([{"k": 1}], missing="insert").updated == 1
+
+
+def test_a_closed_writer_decides_nothing() -> None:
+    writer = open_writer(site_on(MemoryStore()))
+    writer.close()
+    with pytest.raises(WriterClosed):
+        writer.update([{"k": 1}])
+
+
+def test_calls_of_no_rows_cost_nothing() -> None:
+    faults = FaultStore(MemoryStore())
+    with open_writer(site_on(faults)) as writer:
+        before = len(faults.events())
+        assert writer.update([]) == writer.insert([]) == WriteCounts()
+        assert len(faults.events()) == before
+
+
+def test_a_hot_key_costs_no_read() -> None:
+    faults = FaultStore(MemoryStore())
+    with open_writer(site_on(faults)) as writer:
+        writer.put([row(1, 1)])
+        writer.update([{"k": 1, "v": 2}])
+        before = len(faults.events())
+        for value in range(10):
+            writer.update([{"k": 1, "v": value}])
+        assert [e.op for e in faults.events()[before:]] == ["put_if_absent"] * 10
