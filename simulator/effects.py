@@ -25,7 +25,7 @@ _COLUMNS = ("k", "w", "c", "i", "n")
 _NEVER = -1
 
 
-@dataclass(frozen=True)
+@dataclass
 class Load:
     """Rows on their way into the base."""
 
@@ -34,6 +34,10 @@ class Load:
     rows: State
     replaces: bool
     """Everything else goes."""
+    version: int = 0
+    """The version it is in, once it is."""
+    refused: bool = False
+    """Whoever asked for it was told that nothing was loaded."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,13 @@ class BaseTruth:
         self.latest = base.version
         load = self.loads.get(base.properties.get(FOLD, ""))
         if load is not None:
+            if load.refused or load.version:
+                raise Violation(
+                    "T",
+                    f"a load comes with base version {base.version}, and was told as refused"
+                    f" or came with {load.version}",
+                )
+            load.version = base.version
             done = Effect(base.version, step, load.begun, dict(load.rows), load.replaces)
             self.effects.append(done)
         elif base.properties["kind"] in {"plain", "restore"}:
@@ -87,6 +98,17 @@ class BaseTruth:
             }
             if changed:
                 self.effects.append(Effect(base.version, step, 0, changed))
+
+    def told(self, job: str, version: int | None) -> None:
+        """Whoever asked for a load was told that it is in that version; None: that nothing was
+        loaded, and it may be asked for again."""
+        load = self.loads[job]
+        if version is None:
+            load.refused = True
+            if load.version:
+                raise Violation("T", f"a load told as refused is in base version {load.version}")
+        elif load.version != version:
+            raise Violation("D", f"a load told to be in version {version} is in {load.version}")
 
     def fits(self, truth: ShardTruth, position: int, found: State, since: int, until: int) -> bool:
         """True if a view of the log through `position`, on a version from `since` to `until`, may

@@ -106,7 +106,7 @@ class Plan:
     @property
     def has_fragments(self) -> bool:
         """The base is changed past the log; Lance is modelled fragment by fragment."""
-        return self.scenario == "strangers"
+        return self.scenario in {"strangers", "loads"}
 
     def to_record(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -16,6 +16,7 @@ from simulator.native import MODES, draw_modes
 from simulator.natives import NATIVES
 from simulator.operators import OPERATORS, final_of_operators
 from simulator.own_reads import OWN_READERS, draw_own_reads
+from simulator.replacers import REPLACERS, draw_loads, make_table
 from simulator.reshards import RESHARDERS, final_of_reshards, make_sharded
 from simulator.restores import RESTORERS, final_of_restores
 from simulator.roles import ROLES, final, write_record
@@ -119,6 +120,18 @@ EDGES: dict[str, tuple[str, ...]] = {
         "stranger",
     ),
     "unseen clones": ("writer", "cloner", "cloner", "compactor", "collector", "collector"),
+    "loads": (
+        "writer",
+        "writer",
+        "replacer",
+        "replacer",
+        "replacer",
+        "tidier",
+        "compactor",
+        "checkpointer",
+        "collector",
+        "reader",
+    ),
     "modes": ("writer", "writer", "mode-native", "mode-native", "compactor", "compactor", "reader"),
     "strangers": (
         "writer",
@@ -147,6 +160,7 @@ EDGE_ROLES = {
     **NATIVES,
     **MODES,
     **LANCE_USERS,
+    **REPLACERS,
     **STRANGERS,
 }
 ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
@@ -154,6 +168,7 @@ ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
     "cuts": draw_story,
     "interrupts": draw_interrupts,
     "limits": draw_limits,
+    "loads": draw_loads,
     "modes": draw_modes,
     "own-reads": draw_own_reads,
     "operators": draw_story,
@@ -167,6 +182,7 @@ MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
 SETUPS = {
     "cuts": make_sharded,
     "limits": make_limited,
+    "loads": make_table,
     "reshards": make_sharded,
     "tokens": make_sharded,
     "unmounts": make_with_strangers,
@@ -174,6 +190,7 @@ SETUPS = {
 FINALS = {
     "clones": final_of_clones,
     "cuts": final_of_cuts,
+    "loads": final_of_base,
     "operators": final_of_operators,
     "reshards": final_of_reshards,
     "restores": final_of_restores,

@@ -361,16 +361,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "compactors without a fence",
         "src/weir/upkeep/compact/run.py",
-        "        claim = Claim(token, self._counts(self.lake.fence_base(token)))\n",
+        "        claim = Claim(token, require_counted(self.core, self.lake.fence_base(token)))\n",
         "        claim = Claim(token, self.lake.open_base().version)\n",
         soak(6000, "compaction"),
         "L-4",
     ),
     Mutant(
         "a base commit in a collected place counts",
-        "src/weir/upkeep/compact/run.py",
-        "        if version <= floor:\n",
-        "        if False:\n",
+        "src/weir/upkeep/pinning.py",
+        "    if version <= floor:\n",
+        "    if False:\n",
         tests("tests/regress/test_base_version_in_a_collected_place.py"),
         "G-6",
     ),
@@ -1478,6 +1478,31 @@ MUTANTS: tuple[Mutant, ...] = (
         "L-9",
     ),
     Mutant(
+        "a load that lost its claim after its commit is to be run again",
+        "src/weir/upkeep/loads.py",
+        "    except WeirError as error:\n        # L-7",
+        "    except StoreError as error:\n        # L-7",
+        soak(600, "loads"),
+        "L-7",
+        (("    UnknownOutcome,\n    WeirError,\n", "    StoreError,\n    UnknownOutcome,\n"),),
+    ),
+    Mutant(
+        "a load in a collected place counts",
+        "src/weir/upkeep/loads.py",
+        "    if version <= floor:\n",
+        "    if False:\n",
+        soak(1000, "loads"),
+        "G-6",
+    ),
+    Mutant(
+        "a load whose base was cleaned up is told as damage",
+        "src/weir/upkeep/loads.py",
+        "        if core.lake.open_base().version == base.version:\n",
+        "        if True:\n",
+        soak(1000, "loads"),
+        "G-12",
+    ),
+    Mutant(
         "a feed passes over a lost log that it has not read",
         "src/weir/read/changes.py",
         "        if self._resumes or self._is_late or shard in self._begun:\n",
@@ -1745,6 +1770,8 @@ MUTANTS: tuple[Mutant, ...] = (
 )
 
 ACTORS = {
+    "a replacing load that is no job": soak(600, "loads"),
+    "older rows stay above a load": soak(600, "loads"),
     "a boot clock that stands still vouches for a proof": soak(1000, "clocks"),
     "a put that was repeated is as young as any": soak(2000, "clocks"),
     "entries of a WAL store are aged by the table's clock": soak(1000, "clocks"),

@@ -1,8 +1,10 @@
 """L-7, L-9: loads past the log are there as a whole, stay there, and beat what was there before."""
 
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -10,14 +12,18 @@ import weir
 from simulator.steps import watched
 from tests.rules.test_edges_base import Rows, make, put, rewrite_files, rows_of, upsert
 from tests.support.dying import Life, die_at_every_write
-from weir.errors import CommitConflict, FencedError
+from weir.errors import CommitConflict, FencedError, UnknownOutcome
+from weir.format.paths import base_floor_dir
 from weir.lake.base import fold
+from weir.lake.base.view import LanceBase
+from weir.records.marks import Marks
+from weir.routing.shards import Shard
 from weir.spark.overwrite import overwrite
 from weir.spark.staging import Stage
 from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.compact.run import compact
-from weir.upkeep.exclusive import without_compaction
-from weir.upkeep.loads import fold_older
+from weir.upkeep.exclusive import Hold, without_compaction
+from weir.upkeep.loads import Written, close_logs, fold_older, load
 
 NEW: Rows = Counter({(key, "new"): 1 for key in range(3)})
 NOTHING: Rows = Counter()
@@ -42,6 +48,11 @@ def replace_by(table: weir.Table, rows: Rows, job: str = "load") -> None:
     for file in stage.finish():
         staged.setdefault(file.value, []).append(file)
     overwrite(table, staged, job)  # type: ignore[arg-type]
+
+
+def write_two(base: LanceBase, _hold: Hold) -> Written:
+    rows = [{"id": key, "v": "new"} for key in (30, 31)]
+    return Written(fold.write_rows(base, pa.Table.from_pylist(rows, base.schema.plain)), 2)
 
 
 @pytest.mark.parametrize("rows", [NEW, NOTHING], ids=["rows", "nothing"])
@@ -104,6 +115,75 @@ def test_l7_a_load_that_died_after_its_commit_is_completed_by_the_next(
     assert rows_of(copy) == rows_of(copy, freshness="base") == NEW
 
 
+@pytest.mark.parametrize("replaces", [True, False])
+@pytest.mark.parametrize("keyed", [True, False])
+def test_l7_a_load_that_lost_its_claim_after_its_commit_is_done(
+    tmp_path: Path, keyed: bool, replaces: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told to run it again, an append-only table had its rows twice."""
+    table, old = filled(tmp_path, keyed=keyed)
+    lake = type(table.core.lake)
+    commit = lake.commit_fold
+
+    def overtaken(*args: object, **kwargs: object) -> int:
+        version: int = commit(*args, **kwargs)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        with without_compaction(weir.open(table.uri).core):
+            pass
+        return version
+
+    if not replaces:
+        fold_older(table.core)  # so that the one commit is the load's
+    monkeypatch.setattr(lake, "commit_fold", overtaken)
+    version, _ = load(weir.open(table.uri).core, write_two, job_id="load", replaces=replaces)
+    brought: Rows = Counter({(30, "new"): 1, (31, "new"): 1})
+    assert (
+        rows_of(table, freshness="base")
+        == rows_of(table)
+        == (brought if replaces else old + brought)
+    )
+    assert table.core.lake.open_base(version).count() == (2 if replaces else old.total() + 2)
+
+
+@pytest.mark.parametrize(
+    ("verb", "told"), [("fence_base", CommitConflict), ("commit_fold", UnknownOutcome)]
+)
+def test_g6_a_load_that_slept_and_came_to_a_collected_place_is_no_success(
+    tmp_path: Path, verb: str, told: type[weir.WeirError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, _ = filled(tmp_path, keyed=False)
+    lake = type(table.core.lake)
+    commit = getattr(lake, verb)
+
+    def slept(*args: object, **kwargs: object) -> int:
+        version: int = commit(*args, **kwargs)
+        Marks(table.core.store, base_floor_dir()).raise_to(version)
+        return version
+
+    monkeypatch.setattr(lake, verb, slept)
+    with pytest.raises(told, match="others went on without it"):
+        load(table.core, write_two, job_id="load", replaces=False)
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_g12_a_load_whose_base_was_cleaned_up_is_to_be_run_again(
+    tmp_path: Path, replaces: bool
+) -> None:
+    """It was told as damage of a healthy table."""
+    table, old = filled(tmp_path, keyed=False)
+
+    def write(base: LanceBase, hold: Hold) -> Written:
+        written = write_two(base, hold)
+        rewrite_files(table)
+        upsert(table, 99)
+        lance.dataset(table.uri).cleanup_old_versions(timedelta(0), delete_unverified=False)
+        return written
+
+    with pytest.raises(CommitConflict, match="nothing was loaded"):
+        load(table.core, write, job_id="load", replaces=replaces)
+    assert rows_of(table) == old + Counter({(99, "stranger"): 1})
+
+
 def test_l8_a_replacing_load_beside_a_plain_insert_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +233,31 @@ def test_l9_a_load_is_refused_while_a_compaction_holds_older_rows(tmp_path: Path
     assert refused
     fold_older(table.core)
     assert rows_of(table, freshness="base") == old
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_l9_a_load_beside_writers_that_come_back_closes_their_logs_again(
+    tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, _ = filled(tmp_path, keyed=True)
+    writer, came = Shard.writer, 0
+
+    def contested(shard: Shard, *args: object) -> object:
+        nonlocal came
+        came += 1
+        if came <= times:
+            raise FencedError("another writer came", epoch=1, fenced_by=2)
+        return writer(shard, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Shard, "writer", contested)
+    if times == 3:
+        with pytest.raises(CommitConflict, match="nothing was loaded"):
+            close_logs(table.core)
+        return
+    cuts = close_logs(table.core)
+    before = came
+    assert close_logs(table.core) == cuts
+    assert came == before, "no log holds a row any more"
 
 
 def test_l9_a_load_into_a_quiet_table_fences_nobody(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,21 +23,17 @@ from weir.errors import InvalidInput, NotAWeirTable
 from weir.format import paths
 from weir.format.sharding import Sharding
 from weir.lake.base import fold
-from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.base.view import LanceBase
-from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
 from weir.spark.console import Show, shown
 from weir.spark.places import Place
 from weir.spark.runner import SparkRunner, slots_of, watched
 from weir.spark.types import arrow_schema, check_written, from_spark
 from weir.upkeep.compact.cut import fragment_shares
-from weir.upkeep.exclusive import Hold, without_compaction
-from weir.upkeep.loads import close_logs, commit_replacing, fold_older
+from weir.upkeep.exclusive import Hold
+from weir.upkeep.loads import Written, load
 from weir.upkeep.tasks import Progress
 
-ROWS = "weir.bulk"
-"""Property of a bulk load's base commit: how many rows it brought."""
 _KEY_FILE_ROWS = 4_000_000
 
 
@@ -75,38 +71,32 @@ def bulk_load(
     table = _table(place, df, primary_key, sharding)
     check_written(df.schema, table.schema, table.primary_key, None)
     core = table.core
-    lake = cast("PylanceLake", core.lake)
     job = uuid.uuid4().hex
     spark = df.sparkSession
-    if table.primary_key and not replace:
-        fold_older(core, SparkRunner(spark, place, group="weir-bulk"))
-    with shown(progress, uri, spark) as show, without_compaction(core) as hold:
+    count = tasks or max(slots_of(spark), 1)
+    keys: list[str] = []
+
+    def write(base: LanceBase, hold: Hold) -> Written:
         tell = hold.telling(show)
-        ended = close_logs(core) if replace else ()
-        base = lake.open_base()
-        old = [] if replace else [fragment for fragment, _ in base.fragments()]
-        count = tasks or max(slots_of(spark), 1)
+        hides = bool(table.primary_key and not replace and base.fragments())
         frame = _spread(df, table.primary_key, count)
-        written = frame.mapInArrow(
-            _write_function(place, base.version, job, stage_keys=bool(old and table.primary_key)),
-            "result string",
+        told = frame.mapInArrow(
+            _write_function(place, base.version, job, stage_keys=hides), "result string"
         )
         with watched(spark, f"weir-bulk {uri}", "bulk_load", count, tell):
-            results = [json.loads(row["result"]) for row in written.collect()]
+            results = [json.loads(row["result"]) for row in told.collect()]
         parts = [fold.Changes.from_json(result["changes"]) for result in results]
         rows = sum(result["rows"] for result in results)
-        keys = [path for result in results for path in result["keys"]]
+        keys.extend(path for result in results for path in result["keys"])
         if keys:
             parts += _hide(spark, place, core, base, keys, rows, tell)
-        changes = fold.combine(parts)
-        if replace:
-            version = commit_replacing(
-                core, hold, base, changes.added, ended, job_id=job, properties={ROWS: str(rows)}
-            )
-        else:
-            version = _commit(lake, hold, base, changes, job, rows)
+        return Written(fold.combine(parts), rows)
+
+    with shown(progress, uri, spark) as show:
+        runner = SparkRunner(spark, place, group="weir-bulk")
+        version, written = load(core, write, job_id=job, replaces=replace, engine=runner)
     core.store.delete(keys)
-    return BulkReport(version, rows, len(changes.added))
+    return BulkReport(version, written.rows, len(written.changes.added))
 
 
 def _table(
@@ -135,20 +125,6 @@ def _table(
     if sharding is not None and sharding != table.sharding:
         raise InvalidInput(f"{table.uri} is sharded by {table.sharding}; table.reshard changes it")
     return table
-
-
-def _commit(
-    lake: PylanceLake, hold: Hold, base: LanceBase, changes: fold.Changes, job: str, rows: int
-) -> int:
-    hold.require()
-    return lake.commit_fold(
-        changes,
-        claim=fold.Claim(hold.record.token, base.version),
-        planned_at=base.version,
-        fold_id=job,
-        properties={ROWS: str(rows)},
-        hide=None if base.schema.primary_key else hide_nothing,
-    )
 
 
 def _spread(df: DataFrame, key: Sequence[str], count: int) -> DataFrame:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import pyarrow as pa
 
@@ -18,15 +18,14 @@ import weir
 from weir.format.schema import TableSchema
 from weir.format.sharding import Value
 from weir.lake.base import fold
-from weir.lake.pylance_lake import PylanceLake
+from weir.lake.base.view import LanceBase
 from weir.log.intake import Intake
 from weir.merge.levels import MemLevel, shaped
 from weir.merge.merge import winners
 from weir.routing.core import Core
-from weir.spark.bulk import ROWS
 from weir.spark.staging import Staged, read_staged
-from weir.upkeep.exclusive import without_compaction
-from weir.upkeep.loads import close_logs, commit_replacing
+from weir.upkeep.exclusive import Hold
+from weir.upkeep.loads import Written, load
 
 WORKERS: Final = 2
 """Shards written at once; each holds one staged file and the keys of its shard."""
@@ -39,14 +38,11 @@ def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) ->
     compaction took over in the middle: nothing was replaced then, run it again.
     """
     core = table.core
-    lake = cast("PylanceLake", core.lake)
-    with without_compaction(core) as hold:
-        ended = close_logs(core)
-        base = lake.open_base()
 
+    def write(base: LanceBase, _hold: Hold) -> Written:
         schema = base.schema
 
-        def one(files: list[Staged]) -> tuple[fold.Changes, int]:
+        def one(files: list[Staged]) -> Written:
             levels = [_StagedLevel(core, schema, file) for file in reversed(files)]
             count = 0
 
@@ -57,14 +53,14 @@ def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) ->
                     yield shaped(batch, schema.plain)
 
             changes = fold.write_rows(base, newest())
-            return changes, count
+            return Written(changes, count)
 
         done = core.env.threads.map(one, list(staged.values()), workers=WORKERS)
-        added = fold.combine(changes for changes, _ in done).added
-        count = sum(rows for _, rows in done)
-        return commit_replacing(
-            core, hold, base, added, ended, job_id=job, properties={ROWS: str(count)}
-        )
+        changes = fold.combine(part.changes for part in done)
+        return Written(changes, sum(part.rows for part in done))
+
+    version, _ = load(core, write, job_id=job, replaces=True)
+    return version
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from weir.routing.natives import put_details, wanted_details
 from weir.upkeep.compact.finish import Finisher
 from weir.upkeep.compact.jobs import Job, JobRecord, Jobs, Renewal
 from weir.upkeep.compact.run import CompactReport
+from weir.upkeep.pinning import require_counted
 from weir.upkeep.tasks import Progress
 
 CLAIM_ATTEMPTS: Final = 16
@@ -81,9 +82,8 @@ class Hold:
             raise CommitConflict(f"{self._core.uri}: others went on in the middle; run this again")
 
 
-@contextmanager
-def without_compaction(core: Core) -> Iterator[Hold]:
-    """Hold the compactors' claim. A crash leaves it to the next compactor, after its lease."""
+def take_hold(core: Core) -> Hold:
+    """Take the compactors' claim. Left without its `end`, it is the next one's after its lease."""
     lake = cast("PylanceLake", core.lake)
     jobs = Jobs(core.store)
     for _ in range(CLAIM_ATTEMPTS):
@@ -94,11 +94,17 @@ def without_compaction(core: Core) -> Iterator[Hold]:
             continue
     else:
         raise CommitConflict(f"{core.uri}: compactors claim it again and again; try later")
-    lake.fence_base(record.token)
+    require_counted(core, lake.fence_base(record.token))
     if record.job is not None:
         # L-4: its fold may be in the base without its marks, and nobody else will hear of it.
         Finisher(core, CompactReport()).complete(record.job)
-    hold = Hold(core, record)
+    return Hold(core, record)
+
+
+@contextmanager
+def without_compaction(core: Core) -> Iterator[Hold]:
+    """Hold the compactors' claim. A crash leaves it to the next compactor, after its lease."""
+    hold = take_hold(core)
     yield hold
     # Not in a `finally`: what was left half done is found by whoever takes the claim over.
     hold.end()

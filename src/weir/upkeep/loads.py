@@ -9,31 +9,103 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
 import pyarrow as pa
 
-from weir.errors import CommitConflict, SnapshotExpired
+from weir.config import WriterConfig
+from weir.errors import (
+    CommitConflict,
+    FencedError,
+    MissingEntry,
+    SnapshotExpired,
+    UnknownOutcome,
+    WeirError,
+)
 from weir.format.keys import pk_values
 from weir.format.manifest import ShardManifest, Status
 from weir.lake.base.fold import Changes, Claim
+from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
 from weir.routing.core import Core
-from weir.routing.shards import all_shards
+from weir.routing.shards import Shard, all_shards
 from weir.upkeep.compact.jobs import Job
 from weir.upkeep.compact.logs import last_with_rows
 from weir.upkeep.compact.plan import log_of
 from weir.upkeep.compact.run import compact
 from weir.upkeep.compact.tasks import hide_keys
-from weir.upkeep.exclusive import Hold
+from weir.upkeep.exclusive import Hold, take_hold
+from weir.upkeep.pinning import base_floor
 from weir.upkeep.tasks import Result, Run, Runner, Task
 
+log = logging.getLogger("weir.compact")
+
+# Stored. Never change it.
+ROWS: Final = "weir.bulk"
+"""Property of a load's base commit: how many rows it brought."""
 _ATTEMPTS: Final = 3
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a load is about to commit."""
+
+    changes: Changes
+    rows: int
+
+
+Write = Callable[[LanceBase, Hold], Written]
+"""Writes the rows of a load as files for that version of the base, and hides those they replace
+there; commits nothing. A load that replaces everything has nothing to hide."""
+
+
+def load(
+    core: Core,
+    write: Write,
+    *,
+    job_id: str,
+    replaces: bool,
+    engine: Literal["local"] | Runner = "local",
+) -> tuple[int, Written]:
+    """Bring rows into the base past the log, in one commit; the version they are in, and what is.
+
+    They are newer than all that was written before the call (L-9), and older than what writers
+    write meanwhile. `replaces`: everything else that was there goes. `engine` folds older rows.
+    Raises `CommitConflict` when a compaction is at work or took over, or another program changed
+    the base meanwhile: nothing was loaded then. `UnknownOutcome` when this process slept for so
+    long that the history of the base is gone, `StoreError` when the store gave no answer.
+    """
+    if core.record.primary_key and not replaces:
+        fold_older(core, engine)
+    hold = take_hold(core)
+    ended = close_logs(core) if replaces else ()
+    base = cast("LanceBase", core.lake.open_base())
+    job = Job(job_id, base.version, Snapshot(base.version, "durable", ended)) if replaces else None
+    try:
+        written = write(base, hold)
+        version = _commit(core, hold, base, written, job, job_id)
+    except (MissingEntry, SnapshotExpired) as gone:
+        if core.lake.open_base().version == base.version:
+            raise
+        raise CommitConflict(
+            f"{core.uri}: others changed the base while this load was written, and its version"
+            f" {base.version} was cleaned up ({gone}); nothing was loaded, run it again"
+        ) from None
+    try:
+        if job is not None:
+            hold.finish(job)
+        hold.end()
+    except WeirError as error:
+        # L-7: it is in the base, and must not be told as one to run again. Whoever holds the claim
+        # next completes it.
+        log.warning("load.unfinished table=%s job=%s reason=%s", core.uri, job_id, error)
+    return version, written
 
 
 def close_logs(core: Core) -> tuple[ShardCut, ...]:
@@ -45,14 +117,28 @@ def close_logs(core: Core) -> tuple[ShardCut, ...]:
     config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
     cuts = []
     for shard in all_shards(core):
-        manifest = shard.manifest()
-        if manifest.status is Status.ACTIVE and _has_rows_in_log(core, manifest):
-            with shard.writer(config):
-                pass
-            manifest = shard.manifest()
+        manifest = _closed(core, shard, config)
         if manifest.sstables:
             cuts.append(ShardCut.of(manifest, manifest.replay_after))
     return tuple(cuts)
+
+
+def _closed(core: Core, shard: Shard, config: WriterConfig) -> ShardManifest:
+    """The shard's manifest with every row written so far in SSTables."""
+    for _ in range(_ATTEMPTS):
+        manifest = shard.manifest()
+        if manifest.status is not Status.ACTIVE or not _has_rows_in_log(core, manifest):
+            return manifest
+        try:
+            with shard.writer(config):
+                pass
+        except FencedError:
+            continue  # the writer that was fenced came back meanwhile, or another
+        return shard.manifest()
+    raise CommitConflict(
+        f"{core.uri} shard {shard.id}: writers claim it again and again while its log is closed for"
+        " a load; nothing was loaded, run it again"
+    )
 
 
 def _has_rows_in_log(core: Core, manifest: ShardManifest) -> bool:
@@ -87,32 +173,35 @@ def fold_older(core: Core, engine: Literal["local"] | Runner = "local") -> None:
     )
 
 
-def commit_replacing(
-    core: Core,
-    hold: Hold,
-    base: LanceBase,
-    added: Sequence[str],
-    ended: Sequence[ShardCut],
-    *,
-    job_id: str,
-    properties: Mapping[str, str],
+def _commit(
+    core: Core, hold: Hold, base: LanceBase, written: Written, job: Job | None, job_id: str
 ) -> int:
-    """One base commit: the fragments `added` instead of all that `base` and `ended` hold.
-
-    Raises `CommitConflict` when another took the claim over, or changed the base, since `base` was
-    read: nothing was replaced then.
-    """
-    job = Job(job_id, base.version, Snapshot(base.version, "durable", tuple(ended)))
-    hold.plan(job)
+    """What was written, and for a `job` instead of all that `base` and its cuts hold."""
+    changes = written.changes
+    if job is None:
+        hold.require()
+    else:
+        hold.plan(job)
+        gone = tuple(fragment for fragment, _ in base.fragments())
+        changes = replace(changes, updated=(), removed=gone)
+    adds_only = job is None and not base.schema.primary_key
     version = cast("PylanceLake", core.lake).commit_fold(
-        Changes((), tuple(fragment for fragment, _ in base.fragments()), tuple(added)),
+        changes,
         claim=Claim(hold.record.token, base.version),
         planned_at=base.version,
-        fold_id=job.id,
-        properties=properties,
-        folded=job.marks,
+        fold_id=job_id,
+        properties={ROWS: str(written.rows)},
+        folded=job.marks if job is not None else {},
+        hide=hide_nothing if adds_only else None,
     )
-    hold.finish(job)
+    floor = base_floor(core)
+    if version <= floor:
+        # G-6: its place was cleaned up before the put, or it has grown old since: nobody can tell.
+        raise UnknownOutcome(
+            f"{core.uri}: this load was committed as base version {version}, and all versions up to"
+            f" {floor} may be cleaned up: if this process slept before its commit, others went on"
+            " without it. Look for a row of it, and run it again if that is not there"
+        )
     return version
 
 

@@ -74,6 +74,20 @@ def base_floor(core: Core) -> int:
     return Marks(core.store, paths.base_floor_dir()).highest() or 0
 
 
+def require_counted(core: Core, version: int) -> int:
+    """The base version, or `CommitConflict` if it was committed into a place that was cleaned up.
+
+    Whoever slept between its look at the base and its put finds the place free (G-6).
+    """
+    floor = base_floor(core)
+    if version <= floor:
+        raise CommitConflict(
+            f"{core.uri}: base version {version} was committed at or below the floor {floor}: this"
+            " process slept, others went on without it; nothing counts of it"
+        )
+    return version
+
+
 def make(
     core: Core,
     pins: Pins,

@@ -26,7 +26,7 @@ from lance import LanceOperation
 from lance.fragment import FragmentMetadata
 from lance.mem_wal import CompactedSsTable
 
-from weir.errors import CommitConflict, InvalidInput, StoreError
+from weir.errors import CommitConflict, InvalidInput, SnapshotExpired, StoreError
 from weir.lake.api import require_weir_base
 from weir.lake.base.fence import check_fence, fence_base
 from weir.lake.base.fold import Changes, Claim, combine, to_text
@@ -208,7 +208,10 @@ def _settle(
     it the fold is in the history or never will be.
     """
     fenced_at = fence_base(datasets, claim.token)
-    done = find_commit(datasets, FOLD, fold_id, after=planned_at, until=fenced_at)
+    try:
+        done = find_commit(datasets, FOLD, fold_id, after=planned_at, until=fenced_at)
+    except SnapshotExpired:
+        raise error from None  # cleaned up meanwhile: nobody can tell, and it is no conflict
     if done is None:
         raise error
     return done

@@ -40,7 +40,7 @@ from weir.upkeep.compact.plan import (
     make_job,
 )
 from weir.upkeep.expire import drop_expired, drops_at
-from weir.upkeep.pinning import base_floor
+from weir.upkeep.pinning import require_counted
 from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
 
 log = logging.getLogger("weir.compact")
@@ -164,7 +164,7 @@ class _Run:
         token = str(self.core.env.new_id())
         record = jobs.claim(token, before)
         self.core.env.failpoint("compact.claimed")
-        claim = Claim(token, self._counts(self.lake.fence_base(token)))
+        claim = Claim(token, require_counted(self.core, self.lake.fence_base(token)))
         self.core.env.failpoint("compact.fenced")
         if record.job is not None:
             self._finisher.complete(record.job)
@@ -242,17 +242,7 @@ class _Run:
             folded=job.marks,
             hide=hide if self.core.record.primary_key else hide_nothing,
         )
-        return self._counts(version)
-
-    def _counts(self, version: int) -> int:
-        """The version, unless it was committed into a place that was cleaned up (G-6)."""
-        floor = base_floor(self.core)
-        if version <= floor:
-            raise CommitConflict(
-                f"{self.core.uri}: base version {version} was committed at or below the floor"
-                f" {floor}: this compactor slept, others went on without it; nothing counts of it"
-            )
-        return version
+        return require_counted(self.core, version)
 
     def _open_logs(self) -> list[OpenLog]:
         """Append-only shards whose log may be turned into SSTables, and the end of each log."""
