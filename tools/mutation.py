@@ -1478,6 +1478,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "L-9",
     ),
     Mutant(
+        "a replacing load says nothing of the generations it ends",
+        "src/weir/upkeep/loads.py",
+        "        folded=job.marks if job is not None else {},\n",
+        "        folded={},\n",
+        soak(600, "loads"),
+        "L-7",
+    ),
+    Mutant(
         "a load that lost its claim after its commit is to be run again",
         "src/weir/upkeep/loads.py",
         "    except WeirError as error:\n        # L-7",
