@@ -39,6 +39,10 @@ FENCE: Final = "weir.fence"
 _ATTEMPTS: Final = 20
 
 
+def _number(path: str) -> int:
+    return int(path.rpartition("/")[2].partition(".")[0])
+
+
 class ModelLake:
     """The Lance side of one table, as a model. Safe to share between threads of one actor."""
 
@@ -99,6 +103,15 @@ class ModelLake:
             header, rows = decode(data)
             return ModelBase(header, self._borrowed(header, rows), self._schema)
         raise MissingEntry(f"{self.uri}: base version {version} is gone")
+
+    def base_before(self, moment: float) -> ModelBase | None:
+        """The newest version that was there at that moment of the store's clock, if known."""
+        _, objects = self.store.list_folder("_versions")
+        then = [_number(meta.path) for meta in objects if meta.last_modified <= moment]
+        try:
+            return self.open_base(max(then)) if then else None
+        except MissingEntry:
+            return None
 
     def _borrowed(self, header: Mapping[str, Any], rows: pa.Table) -> pa.Table:
         """The rows of a version that is another table's: read there, gone when it is gone there."""
@@ -300,7 +313,7 @@ class ModelLake:
 
     def _versions(self) -> list[int]:
         _, objects = self.store.list_folder("_versions")
-        return [int(meta.path.rpartition("/")[2].partition(".")[0]) for meta in objects]
+        return [_number(meta.path) for meta in objects]
 
     def _path(self, version: int) -> str:
         return f"_versions/{version:020d}.model"

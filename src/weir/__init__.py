@@ -50,6 +50,7 @@ from weir.shard.stats import MemtableStats, WalStats, WriterStats
 from weir.shard.writer import ShardWriter
 from weir.table import Table
 from weir.types import Filter, Keys, Rows, Vector
+from weir.upkeep.adopt_shard import AdoptReport
 from weir.upkeep.compact.run import CompactionPolicy, CompactReport
 from weir.upkeep.gc.report import GcReport
 from weir.upkeep.move_wal import WalMoveReport
@@ -58,6 +59,7 @@ from weir.upkeep.restore import RestoreReport
 
 __all__ = [
     "Ack",
+    "AdoptReport",
     "Backpressure",
     "Bookmark",
     "Bucket",

@@ -17,7 +17,7 @@ from weir.read.scan import Scan, get_rows
 from weir.read.search import search
 from weir.read.snapshot import Freshness, Pinned, Snapshot, take_snapshot
 from weir.read.stats import TableStats, collect_stats
-from weir.records.checkpoints import Checkpoint, Ref, Scope, require_whole
+from weir.records.checkpoints import Checkpoint, Ref, Scope
 from weir.routing.core import Core
 from weir.routing.opening import Options
 from weir.routing.shards import Shard, all_shards, find_shard
@@ -26,6 +26,7 @@ from weir.search.lance import PROBES, REFINE
 from weir.search.plan import SearchOptions
 from weir.types import Filter, Keys, Vector
 from weir.upkeep import checkpoint as checkpoints
+from weir.upkeep.adopt_shard import AdoptReport, Order, adopt_shard
 from weir.upkeep.clone import clone
 from weir.upkeep.compact.run import LEASE, CompactReport, compact
 from weir.upkeep.exclusive import before_writing
@@ -150,7 +151,7 @@ class Table:
             filter=filter,
             limit=limit,
             freshness=freshness,
-            pinned=self._pinned(checkpoint),
+            pinned=checkpoints.pinned(self.core, checkpoint),
             batch_size=batch_size,
         )
 
@@ -170,7 +171,7 @@ class Table:
             keys,
             columns=columns,
             freshness=freshness,
-            pinned=self._pinned(checkpoint),
+            pinned=checkpoints.pinned(self.core, checkpoint),
         )
 
     def changes(
@@ -222,7 +223,7 @@ class Table:
             filter=filter,
             columns=columns,
             freshness=freshness,
-            pinned=self._pinned(checkpoint),
+            pinned=checkpoints.pinned(self.core, checkpoint),
             options=SearchOptions(metric, nprobes, refine_factor, exact),
         )
 
@@ -356,6 +357,10 @@ class Table:
             workers=workers,
         )
 
+    def adopt_shard(self, shard: UUID, order: Order) -> AdoptReport:
+        """Fold a shard of another program, its rows as "newer" or "older", and seal it (X-3)."""
+        return adopt_shard(self.core, shard, order)
+
     def move_wal(self, uri: str | None, *, progress: Progress | None = None) -> WalMoveReport:
         """Keep the log of the whole table at `uri` from now on; None: beside the data.
 
@@ -391,10 +396,3 @@ class Table:
         not fit, or while another change is unfinished. A claim, a flush, two manifests per shard.
         """
         return reshard(self.core, sharding, compact=compact, engine=engine)
-
-    def _pinned(self, checkpoint: Pinned | str | None) -> Pinned | None:
-        if isinstance(checkpoint, str | UUID):
-            return checkpoints.find(self.core, checkpoint)
-        if isinstance(checkpoint, Checkpoint):
-            require_whole(checkpoint)
-        return checkpoint

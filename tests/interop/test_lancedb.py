@@ -13,6 +13,7 @@ import pytest
 import weir
 from weir.errors import FencedError
 from weir.format.manifest import Status
+from weir.routing import opening
 
 lancedb = pytest.importorskip("lancedb")
 
@@ -220,3 +221,74 @@ def test_x2_identity_shards_of_lancedb_are_known_by_their_rows(tmp_path):
         for s in weir.open(table.uri).shards()
         if not s.is_routed
     )
+
+
+def test_x4_a_handle_that_never_refreshes_loses_no_row_by_a_compaction(tmp_path):
+    """LanceDB's default: the base as it was when it was opened, shard manifests afresh."""
+    table = made(tmp_path, "bucket", "weir")
+    with table.writer() as writer:
+        writer.put([{"id": n, "v": "old"} for n in range(6)])
+    handle = opened(tmp_path)
+
+    def shown() -> dict[int, str]:
+        return {row["id"]: row["v"] for row in handle.search().limit(100).to_list()}
+
+    assert len(shown()) == 6
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "new"}])
+    table.compact()
+    assert table.gc().ok
+    assert shown() == ours(table) == dict.fromkeys(range(6), "old") | {1: "new"}
+
+
+@pytest.fixture
+def rivals(tmp_path: Path, monkeypatch) -> weir.Table:
+    """A table with ids of weir's own, as 0.1.0 made them, that LanceDB wrote to beside weir."""
+    monkeypatch.setattr(opening, "FIRST_ROUTING", 1)
+    uri = str(tmp_path / "t.lance")
+    table = weir.create(uri, SCHEMA, primary_key="id", sharding=weir.Bucket("id", 2))
+    with table.writer() as writer:
+        writer.put([{"id": n, "v": "weir"} for n in range(4)])
+    table.compact()  # in the base: below what anybody has in an SSTable
+    with table.writer() as writer:
+        writer.put([{"id": 2, "v": "weir"}])
+    for n in (1, 2, 9):
+        handle = opened(tmp_path)
+        merge(handle, (n, "lancedb"))
+        handle.close_lsm_writers()
+    return weir.open(uri)
+
+
+def test_x3_a_rival_is_seen_refused_and_left_alone(rivals, tmp_path, caplog):
+    found = ours(rivals)
+    assert set(found) == {0, 1, 2, 3, 9}
+    assert found[2] == "weir"  # beside an SSTable of the routing; over the base no order is known
+    assert "shard.rival" in caplog.text
+    assert "takes rows of" in caplog.text
+    assert rivals.compact().base_version is None
+    assert ours(rivals) == found
+    with (
+        pytest.raises(weir.InvalidInput, match="weir adopt-shard") as told,
+        weir.open(rivals.uri).writer() as writer,
+    ):
+        writer.put([{"id": 1, "v": "late"}])
+    for shard in (*(r.id for r in rivals.shards() if not r.is_routed),):
+        assert str(shard) in str(told.value) or len(rivals.core.rivals) > 1
+    assert ours(rivals) == found
+
+
+@pytest.mark.parametrize(("order", "wins"), [("newer", "lancedb"), ("older", "weir")])
+def test_x3_a_rival_is_folded_by_somebodys_word(rivals, tmp_path, order, wins):
+    ids = [shard.id for shard in rivals.shards() if not shard.is_routed]
+    assert len(ids) == 2
+    for shard in ids:
+        rivals.adopt_shard(shard, order)
+    want = {0: "weir", 1: wins, 2: wins, 3: "weir", 9: "lancedb"}
+    assert ours(rivals) == theirs(tmp_path) == ours(rivals, freshness="base") == want
+    with weir.open(rivals.uri).writer() as writer:
+        writer.put([{"id": 1, "v": "weir again"}])
+    assert ours(rivals) == want | {1: "weir again"}
+    for shard in ids:  # done is done
+        assert rivals.adopt_shard(shard, "newer").rows == 0
+    with pytest.raises(weir.InvalidInput, match="its own"):
+        rivals.adopt_shard(rivals.shards()[0].id, "newer")

@@ -424,6 +424,7 @@ def test_k6_the_base_is_read_after_the_shards(tmp_path, monkeypatch):
 
         def fold_first(core):
             table.compact()
+            table.gc(min_age=0)
             return original(core)
 
         monkeypatch.setattr(checkpoints, "durable_pins", fold_first)

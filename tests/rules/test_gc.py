@@ -45,6 +45,10 @@ class FakeLake:
     def open_base(self, version: int | None = None) -> FakeBase:
         return FakeBase(self.compacted)
 
+    def base_before(self, moment: float) -> FakeBase:
+        """What is folded here was folded long ago."""
+        return FakeBase(self.compacted)
+
 
 class Place(Bench):
     """A shard with a collector, flushes without Lance, and checkpoints as records."""

@@ -1,10 +1,11 @@
-"""X-1 and X-2 without the other program: what the table tells it, and shards as it makes them.
+"""X-1 to X-5 without the other program: what the table tells it, and shards as it makes them.
 
 With LanceDB itself: `tests/interop/test_lancedb.py`.
 """
 
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID, uuid4
 
 import lance
 import pyarrow as pa
@@ -12,10 +13,17 @@ import pytest
 
 import weir
 from simulator.steps import watched
+from tests.support.moments import at_time
+from weir.format.bucket import bucket
 from weir.format.manifest import Status
+from weir.format.sharding import FIRST_ROUTING, field_entries, shard_id
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.rules import Evidence
 from weir.records.table import TableRecords
+from weir.routing import opening
+from weir.routing.core import first_manifest
+from weir.routing.shards import Shard
+from weir.upkeep.adopt_shard import adopt_shard
 from weir.upkeep.move_wal import move_wal
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
@@ -157,3 +165,131 @@ def test_x5_an_entry_that_lance_13_rewrote_is_put_right(tmp_path):
     assert details.maintain_all
     assert details.maintained_indexes == ("id_idx",)
     assert details.compacted == {table.shards()[0].id: 2}
+
+
+@pytest.mark.parametrize("key", ["id", None])
+def test_x4_compaction_leaves_sstables_to_readers_of_an_older_base(tmp_path, key):
+    table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key=key)
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    (shard,) = table.shards()
+    table.compact()
+    assert [t.generation for t in shard.manifest().sstables] == [1]
+    assert table.stats().generations == 0  # nothing waits
+    assert table.scan().to_table().num_rows == table.scan().count() == 2
+    assert table.compact().base_version is None  # nothing to do
+    assert table.gc(dry_run=True).pruned == 0
+    assert table.gc().pruned == 0  # in the base for some moments only
+    assert [t.generation for t in shard.manifest().sstables] == [1]
+    now = table.core.store.now() + 16 * 60
+    late = at_time(table, [now])
+    assert late.gc(dry_run=True).pruned == 1
+    assert late.gc().pruned == 1
+    assert shard.manifest().sstables == ()
+    assert table.scan().count() == 2
+
+
+def test_x4_a_restored_base_releases_nothing_that_it_does_not_hold(tmp_path):
+    table = make(tmp_path)
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "a"}])
+    made = table.checkpoint("all")
+    table.compact()
+    table.restore(made)
+    late = at_time(table, [table.core.store.now() + 16 * 60])
+    assert late.gc().pruned == 0
+    assert rows(late) == {1: "a"}
+
+
+@pytest.fixture(params=["named by LanceDB", "says so itself"])
+def beside(request, tmp_path, monkeypatch) -> tuple[weir.Table, UUID]:
+    """A table of two buckets, and a shard of another program that takes rows of bucket 0."""
+    sharding = weir.Bucket("id", 2)
+    if request.param == "named by LanceDB":
+        monkeypatch.setattr(opening, "FIRST_ROUTING", 1)  # as 0.1.0 made tables
+        rival = shard_id(sharding, 0, FIRST_ROUTING)
+    else:
+        rival = uuid4()
+    table = make(tmp_path, sharding)
+    with table.writer() as writer:
+        writer.put([{"id": n, "v": "ours"} for n in range(8)])
+    table.compact()
+    entries = () if request.param == "named by LanceDB" else field_entries(sharding, 0, None)
+    table.core.log(rival).manifests.create(first_manifest(rival, 1, entries))
+    with Shard(table.core, rival, None, is_routed=False).writer() as writer:
+        writer.put([{"id": n, "v": "theirs"} for n in (*zeroes(), 900)])
+        writer.delete([zeroes()[-1]])
+    return weir.open(table.uri), rival
+
+
+def zeroes() -> list[int]:
+    """Ids below 8 that are in bucket 0 of two."""
+    return [n for n, b in enumerate(bucket(pa.array(range(8), pa.int64()), 2)) if b == 0]
+
+
+def test_x3_writers_of_the_value_are_refused_and_others_go_on(beside):
+    table, rival = beside
+    assert set(rows(table)) >= {n for n in range(8) if n not in zeroes()}
+    first, other = zeroes()[0], next(n for n in range(8) if n not in zeroes())
+    with weir.open(table.uri).writer() as writer:
+        writer.put([{"id": other, "v": "still"}])
+    routed = table.shard(0).id
+    with table.writer() as writer, pytest.raises(weir.InvalidInput, match="adopt-shard") as told:
+        writer.put([{"id": first, "v": "late"}])
+    assert str(rival) in str(told.value)
+    assert str(routed) in str(told.value)
+
+
+def test_x3_compaction_leaves_both_shards_alone(beside):
+    table, rival = beside
+    routed = table.shard(0).id
+    with Shard(table.core, routed, 0, is_routed=False).writer() as writer:
+        writer.put([{"id": zeroes()[0], "v": "newest"}])
+    before = rows(table)
+    assert before[zeroes()[0]] == "newest"  # of two that wait the routing's is shown
+    report = table.compact()
+    assert rival not in report.generations
+    assert routed not in report.generations
+    assert rows(table) == rows(weir.open(table.uri)) == before
+
+
+@pytest.mark.parametrize("order", ["newer", "older"])
+def test_x3_an_adopted_shard_is_folded_as_it_was_said(beside, order):
+    table, rival = beside
+    table.adopt_shard(rival, order)
+    wins = "theirs" if order == "newer" else "ours"
+    want = dict.fromkeys(range(8), "ours") | dict.fromkeys(zeroes(), wins) | {900: "theirs"}
+    if order == "newer":
+        del want[zeroes()[-1]]
+    assert rows(table) == rows(weir.open(table.uri)) == want
+    with weir.open(table.uri).writer() as writer:
+        writer.put([{"id": zeroes()[0], "v": "again"}])
+    assert rows(table) == want | {zeroes()[0]: "again"}
+    assert table.adopt_shard(rival, order).rows == 0
+
+
+def test_x3_an_adoption_that_died_is_completed(beside):
+    table, rival = beside
+
+    class Died(BaseException):
+        pass
+
+    def die(step: str) -> None:
+        if step == "sealed":
+            raise Died
+
+    with pytest.raises(Died):
+        adopt_shard(watched(table.core, "adopt", die), rival, "newer")
+    table.adopt_shard(rival, "newer")
+    assert rows(table)[zeroes()[0]] == "theirs"
+
+
+def test_x3_only_a_shard_outside_the_routing_is_adopted(beside):
+    table, _ = beside
+    for shard, order, match in (
+        (table.shard(0).id, "newer", "its own"),
+        (uuid4(), "newer", "no shard"),
+        (table.shard(0).id, "first", "newer"),
+    ):
+        with pytest.raises(weir.InvalidInput, match=match):
+            table.adopt_shard(shard, order)

@@ -23,6 +23,7 @@ from weir.env import SYSTEM
 from weir.errors import NotAWeirTable, WeirError
 from weir.store.open import open_store
 from weir.store.probe import probe
+from weir.upkeep.health import look_at
 
 _PACKAGES = ("lance-weir", "pylance", "pyarrow", "obstore", "protobuf", "numpy")
 _SKEW_S = 5.0
@@ -122,7 +123,8 @@ def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
 
 def _table(uri: str, options: dict[str, str]) -> Iterator[Finding]:
     try:
-        stats = weir.open(uri, storage_options=options).stats()
+        table = weir.open(uri, storage_options=options)
+        stats = table.stats()
     except NotAWeirTable:
         yield Finding("table", "note", "none here yet: weir create or weir enable")
         return
@@ -135,3 +137,5 @@ def _table(uri: str, options: dict[str, str]) -> Iterator[Finding]:
         f"{len(stats.shards)} shards, {stats.base_rows:,} base rows, {stats.lag:,} entries"
         f" unflushed, {stats.generations} SSTables waiting",
     )
+    for found in look_at(table.core):
+        yield Finding(found.name, found.state, found.detail)

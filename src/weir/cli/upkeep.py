@@ -1,4 +1,4 @@
-"""`weir compact`, `weir gc` and `weir reshard`."""
+"""`weir compact`, `weir gc`, `weir reshard` and `weir adopt-shard`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from weir.cli import options as o
 from weir.cli import screen, settings
 from weir.durations import seconds
 from weir.errors import InvalidInput, WeirError
+from weir.format.paths import parse_shard_id
+from weir.upkeep.adopt_shard import Order
 from weir.upkeep.compact.run import CompactReport
 from weir.upkeep.gc.report import GcReport, Kind
 from weir.upkeep.tasks import Progress
@@ -37,6 +39,11 @@ def register(app: typer.Typer) -> None:
         epilog="Example: [bold]weir reshard s3://lake/orders --bucket id:32[/bold]",
         rich_help_panel=_PANEL,
     )(reshard)
+    app.command(
+        "adopt-shard",
+        epilog="Example: [bold]weir adopt-shard lake/orders 4a38... --as newer[/bold]",
+        rich_help_panel=_PANEL,
+    )(adopt_shard)
 
 
 def compact(
@@ -112,6 +119,36 @@ def gc(
         for problem in report.errors:
             screen.complain(f"{problem}; run weir gc again")
         raise typer.Exit(1)
+
+
+def adopt_shard(
+    uri: o.Uri,
+    shard: Annotated[str, typer.Argument(help="The shard's id, as weir doctor names it.")],
+    order: Annotated[
+        str,
+        typer.Option("--as", metavar="ORDER", help="Its rows are newer or older than the table's."),
+    ],
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Fold a shard that another program wrote to beside the table's own.
+
+    Seals it, so that nobody writes to it any more. Newer: its rows are put again; older: they
+    count only where the table has no row of the key.
+    """
+    if order not in ("newer", "older"):
+        raise typer.BadParameter("newer or older", param_hint="--as")
+    table = o.open_table(uri, option, config)
+    with screen.working("adopting", quiet=json):
+        report = table.adopt_shard(parse_shard_id(shard), cast("Order", order))
+    if json:
+        screen.emit(report)
+    else:
+        screen.out().print(
+            f"[good]adopted[/good] shard {report.shard} as {report.order}:"
+            f" {screen.many(report.rows, 'row')} put again"
+        )
 
 
 def reshard(

@@ -133,6 +133,12 @@ class Lake(Protocol):
     def open_base(self, version: int | None = None) -> Base:
         """The latest version, or that one."""
 
+    def base_before(self, moment: float) -> Base | None:
+        """The newest version that was there at that moment of the store's clock; None: unknown.
+
+        A version that was cleaned up is not known any more. One listing.
+        """
+
     def write_sstable(
         self,
         shard: UUID,

@@ -11,11 +11,11 @@ import lance
 import pyarrow as pa
 
 from weir.env import SYSTEM, Env
-from weir.errors import CommitConflict, MissingEntry
+from weir.errors import CommitConflict, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.format.base_manifest import BaseManifest, MemWalDetails, parse_base_manifest
 from weir.format.expiry import Alive, Expire
-from weir.format.lance_file import version_name
+from weir.format.lance_file import parse_version_name, version_name
 from weir.format.schema import TableSchema
 from weir.lake.api import SsTableInfo
 from weir.lake.base import adopt, expiring, fence, fold, fold_commit, history, versions
@@ -74,6 +74,20 @@ class PylanceLake:
                 return known
         dataset = self.datasets.latest() if version is None else self.datasets.at(version)
         return self._bases.get_or_make(dataset.version, lambda: self._base(dataset), lambda _: 1)
+
+    def base_before(self, moment: float) -> LanceBase | None:
+        """The newest version that was there at that moment of the store's clock, if known."""
+        _, objects = self.store.list_folder(paths.VERSIONS)
+        then = [
+            version
+            for meta in objects
+            if meta.last_modified <= moment
+            and (version := parse_version_name(meta.path.rpartition("/")[2])) is not None
+        ]
+        try:
+            return self.open_base(max(then)) if then else None
+        except (MissingEntry, SnapshotExpired):
+            return None  # cleaned up just now: the next look finds a newer one
 
     def _base(self, dataset: lance.LanceDataset) -> LanceBase:
         return LanceBase(dataset, lambda: self._manifest(dataset.version), self._resident)

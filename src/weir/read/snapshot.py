@@ -21,6 +21,7 @@ from weir.read.fast_snapshot import Choice, fast_snapshot
 from weir.records import codec
 from weir.records.cut import ShardCut, dump_cut, load_cut
 from weir.routing.core import Core
+from weir.routing.guard import find_rivals
 from weir.types import Position, Version
 
 Freshness = Literal["base", "flushed", "durable"]
@@ -126,11 +127,11 @@ def take_snapshot(
     at = core.env.clock.wall()
     if freshness != "durable":
         cuts = [] if freshness == "base" else _cuts(core, choose(core.shard_ids()), tail=False)
-        return Snapshot(core.lake.open_base().version, freshness, _ordered(cuts), at)
+        return Snapshot(core.lake.open_base().version, freshness, _ordered(core, cuts), at)
     seen = fast_snapshot(core, choose)
     if seen is not None:
         cuts = [ShardCut.of(one.manifest, one.tip) for one in seen[1]]
-        return Snapshot(seen[0], freshness, _ordered(cuts), at)
+        return Snapshot(seen[0], freshness, _ordered(core, cuts), at)
     before = core.tails.base_version or core.lake.open_base().version
     for _ in range(STILL_ATTEMPTS):
         shards = core.shard_ids()
@@ -141,7 +142,7 @@ def take_snapshot(
         # Rows flushed or folded since we looked would be read in the log and in the base, beside
         # others that were written after our cut (L-5). A base that stood still holds none of them.
         if version == before:
-            return Snapshot(version, freshness, _ordered(cuts), at)
+            return Snapshot(version, freshness, _ordered(core, cuts), at)
         before = version
     raise SnapshotExpired(
         f"{core.uri}: its base changed {STILL_ATTEMPTS} times while a read was planned; read again"
@@ -176,17 +177,21 @@ def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable"
 
     pins = [] if freshness == "base" else list(pinned.shards)
     cuts = core.env.threads.map(load, pins, workers=16)
-    return Snapshot(pinned.base_version, freshness, _ordered(cuts), pinned.created)
+    return Snapshot(pinned.base_version, freshness, _ordered(core, cuts), pinned.created)
 
 
-def _ordered(cuts: list[ShardCut]) -> tuple[ShardCut, ...]:
-    """Shards that still take writes first: a sealed shard's rows are older than its heirs'."""
-    return tuple(sorted(cuts, key=lambda cut: cut.sealed))
+def _ordered(core: Core, cuts: list[ShardCut]) -> tuple[ShardCut, ...]:
+    """Shards that still take writes first: a sealed shard's rows are older than its heirs'.
+
+    A rival's rows come after those of the routing (X-3).
+    """
+    return tuple(sorted(cuts, key=lambda cut: (cut.sealed, cut.shard in core.rivals)))
 
 
 def _cut(core: Core, shard: UUID, *, tail: bool) -> ShardCut | None:
     manifest, floors = core.log(shard).state()
     if manifest is None:
         return None  # a folder without a manifest: a shard somebody is just making
+    find_rivals(core, [manifest])
     through = core.log_of(manifest, floors)[1] if tail else manifest.replay_after
     return ShardCut.of(manifest, Position(max(through, manifest.replay_after)))

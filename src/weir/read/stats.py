@@ -10,6 +10,7 @@ from weir.errors import SnapshotExpired
 from weir.format import paths
 from weir.format.manifest import Status
 from weir.format.sharding import Value
+from weir.lake.api import Base
 from weir.log.site import ShardSite
 from weir.records.checkpoints import Checkpoints
 from weir.records.table import TableRecords
@@ -94,7 +95,7 @@ class TableStats:
 
 
 def collect_stats(core: Core) -> TableStats:
-    """Look at every shard, several at a time, then at the base."""
+    """Look at the base, and at every shard, several at a time."""
     pinned = Checkpoints(core.store).all()
     record = TableRecords(core.store).find()
     wal_uri = (record[1] if record else core.record).wal_uri
@@ -103,17 +104,18 @@ def collect_stats(core: Core) -> TableStats:
     now = core.env.clock.wall()
     held = [{pin.shard for pin in checkpoint.shards} for checkpoint in pinned]
 
+    base = core.base()
+
     def look(shard: UUID) -> ShardStats | None:
         pins = sum(shard in shards for shards in held)
         for _ in range(LOOKS_MAX - 1):
             try:
-                return _look(core, shard, now, pins, wal_uri)
+                return _look(core, shard, now, pins, wal_uri, base)
             except SnapshotExpired:  # collected between two looks
                 continue
-        return _look(core, shard, now, pins, wal_uri)
+        return _look(core, shard, now, pins, wal_uri, base)
 
     found = core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY)
-    base = core.base()
     return TableStats(
         uri=core.uri,
         base_version=base.version,
@@ -124,10 +126,14 @@ def collect_stats(core: Core) -> TableStats:
     )
 
 
-def _look(core: Core, shard: UUID, now: float, pins: int, wal_uri: str | None) -> ShardStats | None:
+def _look(
+    core: Core, shard: UUID, now: float, pins: int, wal_uri: str | None, base: Base
+) -> ShardStats | None:
     manifest, floors = core.log(shard).state()
     if manifest is None:
         return None
+    folded = base.compacted.get(shard, 0)
+    waiting = [table for table in manifest.sstables if table.generation > folded]
     site, tip = core.log_of(manifest, floors)
     recorded = core.wal_stores.recorded(shard)
     nbytes, oldest = _tail_size(site, manifest.replay_after, tip)
@@ -145,9 +151,9 @@ def _look(core: Core, shard: UUID, now: float, pins: int, wal_uri: str | None) -
         oldest_unflushed_seconds=None if oldest is None else max(0.0, now - oldest),
         wal_floor=floors.wal,
         next_generation=manifest.current_generation,
-        generations=len(manifest.sstables),
-        sstable_rows=sum(s.physical_rows or 0 for s in manifest.sstables),
-        sstable_bytes=sum(s.in_memory_bytes or 0 for s in manifest.sstables),
+        generations=len(waiting),
+        sstable_rows=sum(s.physical_rows or 0 for s in waiting),
+        sstable_bytes=sum(s.in_memory_bytes or 0 for s in waiting),
         pins=pins,
         # A shard that nobody opened yet has no log: the table says where it will be.
         wal_uri=recorded.uri if recorded.seq or manifest.writer_epoch else wal_uri,

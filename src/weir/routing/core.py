@@ -84,6 +84,8 @@ class Core:
     """The highest batch number of an application in a shard of a former routing (P-6)."""
     _values: dict[UUID, tuple[Value]] = field(default_factory=dict, init=False, repr=False)
     """What identity shards stand for whose manifests do not say so."""
+    rivals: dict[UUID, Value] = field(default_factory=dict, init=False, repr=False)
+    """Shards outside the routing that were seen to take rows of it, and of which value (X-3)."""
     wal_stores: WalStores = field(init=False, repr=False)
     fresh: FreshIndexes = field(init=False, repr=False)
     """What searches keep of rows in memory."""
@@ -238,7 +240,7 @@ class Core:
 
     def shard_of(self, value: Value, record: TableRecord) -> UUID:
         """The shard that takes the rows of `value` by that record."""
-        return record.shard_of(value, self._identity_type(record.sharding, value))
+        return record.shard_of(value, self.identity_type(record.sharding, value))
 
     def ensure_shard(self, value: Value, record: TableRecord | None = None) -> UUID:
         """The shard of `value`, made if it does not exist. Creators at the same time agree.
@@ -292,7 +294,7 @@ class Core:
         sharding = self.record.sharding
         if manifest is None or not isinstance(sharding, Identity):
             return None
-        value = value_from_entries(sharding, manifest.field_entries, self._identity_type(sharding))
+        value = value_from_entries(sharding, manifest.field_entries, self.identity_type(sharding))
         if not manifest.field_entries and self.route(None) != shard:
             told = self.unnamed_value(shard, manifest, sharding)
             value = None if told is None else told[0]
@@ -316,7 +318,7 @@ class Core:
         """True when the routing sends rows to that shard."""
         return self.route(self.value_of(shard, manifest)) == shard
 
-    def _identity_type(self, sharding: Sharding, value: Value = 0) -> pa.DataType | None:
+    def identity_type(self, sharding: Sharding, value: Value = 0) -> pa.DataType | None:
         """The type of the identity column, where the value alone does not tell its bytes."""
         if not isinstance(sharding, Identity) or not isinstance(value, int):
             return None

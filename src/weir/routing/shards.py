@@ -18,6 +18,7 @@ from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.routing.core import Core
 from weir.routing.former import untaken
+from weir.routing.guard import find_rivals, require_no_rival
 from weir.shard.handover import open_writer
 from weir.shard.load import Load
 from weir.shard.writer import Belongs, ShardWriter
@@ -119,6 +120,7 @@ def all_shards(core: Core) -> list[Shard]:
         return core.log(shard).latest()
 
     found = dict(zip(strange, core.env.threads.map(latest, strange, workers=16), strict=True))
+    find_rivals(core, found.values())
     shards = []
     for shard in ids:
         if shard in routed:
@@ -167,6 +169,8 @@ def passing_writer(
     It is not registered with the handle: checkpoints go on asking the user's own writer for its
     rows (K-3).
     """
+    if shard.is_routed:
+        require_no_rival(core, shard.id, shard.value)
     defaults = core.record.writer_defaults
     opened = open_writer(
         core.wal_stores,

@@ -24,6 +24,7 @@ from weir.read.snapshot import Freshness, Snapshot, check_freshness, pinned_snap
 from weir.spark.feed_schema import feed_schema, wants_metadata
 from weir.spark.places import Place, names, number
 from weir.spark.types import arrow_schema, spark_schema, to_spark
+from weir.upkeep import checkpoint as checkpoints
 
 SPLIT_ROWS: Final = 1_000_000
 """Base rows that one partition aims for."""
@@ -52,7 +53,7 @@ def plan(
     if checkpoint is None:
         snapshot = table.snapshot(freshness)
     else:
-        pinned = table._pinned(checkpoint)  # noqa: SLF001
+        pinned = checkpoints.pinned(table.core, checkpoint)
         assert pinned is not None, "a checkpoint was asked for"
         snapshot = pinned_snapshot(table.core, pinned, freshness)
     return parts_of(table, snapshot, split_rows=split_rows)

@@ -11,11 +11,13 @@ from uuid import UUID
 
 from weir.durations import Duration, seconds
 from weir.errors import CheckpointNotFound, InvalidInput
+from weir.read.snapshot import Pinned
 from weir.records.checkpoints import (
     Checkpoint,
     Checkpoints,
     Ref,
     check_name,
+    require_whole,
 )
 from weir.routing.core import Core
 from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make, versions
@@ -27,6 +29,7 @@ __all__ = [
     "delete",
     "derive",
     "find",
+    "pinned",
     "refresh",
 ]
 
@@ -149,6 +152,15 @@ def _require(records: Checkpoints, source: Checkpoint) -> None:
             f"checkpoint {source.id} was deleted or collected while it was being used; make a new"
             " one"
         )
+
+
+def pinned(core: Core, meant: Pinned | str | None) -> Pinned | None:
+    """What a read was asked to be pinned to: a checkpoint by its name or id, or as it was given."""
+    if isinstance(meant, str | UUID):
+        return find(core, meant)
+    if isinstance(meant, Checkpoint):
+        require_whole(meant)
+    return meant
 
 
 def _ref(ref: Any) -> Ref:

@@ -1,26 +1,22 @@
-"""What follows the base commit of a compaction: marks, replay points, pruned manifests, the end.
+"""What follows the base commit of a compaction: marks, replay points, the end.
 
 Keeps
   L-4  who dies after the commit is completed by the next who holds the compactors' claim, before it
        does anything else: also by a reshard or a restore. A job that is forgotten leaves its rows
        in the base and its generations unmarked, and an append-only table has them twice.
+SSTables stay in the manifests: whoever read the base before the commit still needs them, and knows
+by the marks to leave them out afterwards. Collection takes them out after `min_age` (X-4).
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Final, Protocol, cast
-from uuid import UUID
 
-from weir.errors import CommitConflict, FencedError, SnapshotExpired
-from weir.format.manifest import ShardManifest
+from weir.errors import SnapshotExpired
 from weir.lake.base.fold_commit import FOLD
-from weir.lake.index import released_generation
 from weir.lake.pylance_lake import PylanceLake
-from weir.log.rules import Evidence
-from weir.routing.core import CONCURRENCY, Core
-from weir.shard.tokens import Tokens
+from weir.routing.core import Core
 from weir.upkeep.compact.jobs import Job
 from weir.upkeep.compact.logs import pass_folded
 from weir.upkeep.pinning import base_floor
@@ -80,38 +76,3 @@ class Finisher:
                     " next time"
                 )
         self.core.env.failpoint("compact.passed")
-        self.core.env.threads.map(self._prune, list(job.marks), workers=CONCURRENCY)
-        self.core.env.failpoint("compact.pruned")
-
-    def _prune(self, shard: UUID) -> None:
-        """Take SSTables out of the manifest whose rows the base holds; the epoch stays."""
-        manifests = self.core.log(shard).manifests
-        tokens = Tokens(manifests.site)
-        for _ in range(_PRUNE_ATTEMPTS):
-            current = manifests.require()
-            # After the manifest, and used in its epoch only: a restore claims the shard before it
-            # names old SSTables again.
-            folded = released_generation(self._lake.open_base(), shard)
-
-            def change(
-                latest: ShardManifest, folded: int = folded
-            ) -> tuple[ShardManifest, Evidence] | None:
-                following = _pruned(latest, folded)
-                if following is not None:
-                    tokens.settle(latest)  # P-2: the SSTables may be what makes a token true
-                return following
-
-            try:
-                manifests.update(change, epoch=current.writer_epoch)
-            except (FencedError, CommitConflict) as lost:
-                log.info("compact.prune.again shard=%s reason=%s", shard, lost)
-                continue
-            return
-        self.report.notes.append(f"shard {shard}: its manifest is busy; gc prunes it later")
-
-
-def _pruned(latest: ShardManifest, folded: int) -> tuple[ShardManifest, Evidence] | None:
-    left = tuple(table for table in latest.sstables if table.generation > folded)
-    if len(left) == len(latest.sstables):
-        return None
-    return replace(latest, sstables=left), Evidence()

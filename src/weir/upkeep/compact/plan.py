@@ -21,6 +21,7 @@ from weir.log.tags import is_live
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
 from weir.routing.core import CONCURRENCY, Core
+from weir.routing.guard import find_rivals
 from weir.types import Position
 from weir.upkeep.compact.jobs import Job, WalFold
 from weir.upkeep.compact.logs import estimate_size, last_with_rows
@@ -82,7 +83,9 @@ def find_waiting(core: Core, *, fold_wal: bool | None) -> tuple[LanceBase, list[
         may = folds_log(core, manifest, fold_wal=fold_wal)
         return _log_of(core, manifest) if may else None
 
-    known = [manifest for manifest in manifests if manifest is not None]
+    # folding one of two rivals would make the other's rows the newer ones.
+    kept = {shard for r in find_rivals(core, manifests) for shard in (r.shard, r.routed)}
+    known = [m for m in manifests if m is not None and m.shard_id not in kept]
     tails: list[Tail | None] = [None] * len(known)
     if keyed:
         tails = core.env.threads.map(tail, known, workers=CONCURRENCY)

@@ -93,13 +93,13 @@ def collect_shard(site: ShardSite, job: Job) -> None:
     job.env.failpoint("gc.listed")
     manifests = Manifests(site)
     if "sstables" in job.kinds:
-        _prune(manifests, job)
+        _prune(manifests, job, now)
     latest, floors = manifests.latest_with_floors()
     if latest is None:
         job.report.skipped.append(f"{site} has no manifest: nothing of it is known to be dead")
         return
     if job.dry_run:
-        latest = _as_pruned(latest, job)
+        latest = _as_pruned(latest, job, now)
     living = roots(listing.versions, latest.version, now, job.ages.min_age)
     retained = [latest, *_load(site, living, latest)]
     job.env.failpoint("gc.read")
@@ -224,14 +224,28 @@ def _load(site: ShardSite, living: Roots, latest: ShardManifest) -> list[ShardMa
     ]
 
 
-def _prune(manifests: Manifests, job: Job) -> None:
+def _folded(job: Job, shard: UUID, now: float) -> int:
+    """The last generation whose rows have been in the base for `min_age` (X-4).
+
+    Who holds an older version of the base, LanceDB's handles for as long as they live, reads
+    manifests afresh: a row that left them would be in neither.
+    """
+    assert job.lake is not None, "asked for a table without a base"
+    # The base is read after the manifest and in its epoch: a restore claims the shard before it
+    # names again what was folded since, so a mark from before it cannot be used after it.
+    latest = released_generation(job.lake.open_base(), shard)
+    if not latest or not job.ages.min_age:
+        return latest
+    settled = job.lake.base_before(now - job.ages.min_age)
+    return 0 if settled is None else min(latest, released_generation(settled, shard))
+
+
+def _prune(manifests: Manifests, job: Job, now: float) -> None:
     """Take SSTables out of the manifest whose rows the base holds; the epoch stays (L-2)."""
     current = manifests.latest()
     if current is None or job.lake is None or not current.sstables or job.dry_run:
         return
-    # The base is read after the manifest and in its epoch: a restore claims the shard before it
-    # names again what was folded since, so a mark from before it cannot be used after it.
-    compacted = released_generation(job.lake.open_base(), manifests.site.shard)
+    compacted = _folded(job, manifests.site.shard, now)
     named = {table.path for table in current.sstables if table.generation <= compacted}
     if not named:
         return
@@ -254,11 +268,11 @@ def _prune(manifests: Manifests, job: Job) -> None:
     log.info("gc.pruned shard=%s sstables=%d", manifests.site.shard, len(named))
 
 
-def _as_pruned(latest: ShardManifest, job: Job) -> ShardManifest:
+def _as_pruned(latest: ShardManifest, job: Job, now: float) -> ShardManifest:
     """Dry run: the manifest as pruning would leave it."""
     if job.lake is None or "sstables" not in job.kinds:
         return latest
-    compacted = released_generation(job.lake.open_base(), latest.shard_id)
+    compacted = _folded(job, latest.shard_id, now)
     named = {table.path for table in latest.sstables if table.generation <= compacted}
     job.report.pruned += len(named)
     return prunable(latest, named) or latest

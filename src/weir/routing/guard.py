@@ -1,0 +1,123 @@
+"""The guard: a shard outside the routing that takes rows of a value of it is a rival (X-3).
+
+Between the rows of a rival and those of the routing's own shard no order is known. So it is never
+ignored and never merged in silence: reads show the routed rows first and warn, writers of the value
+are refused, compaction leaves both shards alone, and `weir.upkeep.adopt_shard` ends it by
+somebody's word. A rival is known by its id, when LanceDB would name the shard of that value so, or
+by what its manifest says under the current sharding. Sealed shards are none: they take no more
+rows, and are older than the routing's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from weir.errors import InvalidInput
+from weir.format.manifest import ShardManifest, Status
+from weir.format.sharding import Identity, Value, lancedb_id, value_from_entries
+from weir.routing.core import Core
+
+log = logging.getLogger("weir.routing")
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A shard of another program, beside the one that the routing sends the same rows to."""
+
+    shard: UUID
+    routed: UUID
+    value: Value
+
+    def __str__(self) -> str:
+        return (
+            f"shard {self.shard} takes rows of {self.value!r} beside shard {self.routed}, where the"
+            " routing sends them: another program writes there (LanceDB names it so), and which"
+            " row of a key is the newer is not known"
+        )
+
+
+def find_rivals(core: Core, manifests: Iterable[ShardManifest | None]) -> list[Rival]:
+    """The rivals among those shards; warns of each once. Asks nothing of shards that say who they
+    are, a few requests, once, of others."""
+    found = []
+    for manifest in manifests:
+        rival = None if manifest is None else _rival(core, manifest)
+        if rival is None:
+            continue
+        found.append(rival)
+        if rival.shard not in core.rivals:
+            core.rivals[rival.shard] = rival.value
+            log.warning("shard.rival table=%s: %s", core.uri, rival)
+    return found
+
+
+def _rival(core: Core, manifest: ShardManifest) -> Rival | None:
+    if manifest.status is not Status.ACTIVE or not core.record.primary_key:
+        return None  # rows of an append-only table have no order to lose
+    shard, sharding = manifest.shard_id, core.record.sharding
+    if isinstance(sharding, Identity):
+        told = _of_identity(core, manifest, sharding)
+    elif any(route.shard == shard for route in core.record.routing):
+        return None
+    else:
+        told = _of_routing(core, manifest)
+    if told is None or core.route(told[0]) == shard:
+        return None
+    return Rival(shard, core.route(told[0]), told[0])
+
+
+def _of_identity(core: Core, manifest: ShardManifest, sharding: Identity) -> tuple[Value] | None:
+    """The value whose rows it takes; None when that is another sharding's, or not known."""
+    shard = manifest.shard_id
+    if manifest.field_entries or core.route(None) == shard:
+        dtype = core.identity_type(sharding)
+        told: tuple[Value] | None = (value_from_entries(sharding, manifest.field_entries, dtype),)
+    else:
+        told = core.unnamed_value(shard, manifest, sharding)
+    if told is None or core.route(told[0]) == shard:
+        return told
+    is_named = bool(manifest.field_entries) and _is_current(core, manifest)
+    return told if is_named or _lancedb_id(core, told[0]) == shard else None
+
+
+def _of_routing(core: Core, manifest: ShardManifest) -> tuple[Value] | None:
+    for route in core.record.routing:
+        if _lancedb_id(core, route.value) == manifest.shard_id:
+            return (route.value,)
+    if not manifest.field_entries or not _is_current(core, manifest):
+        return None
+    value = value_from_entries(core.record.sharding, manifest.field_entries, None)
+    return (value,) if any(route.value == value for route in core.record.routing) else None
+
+
+def _is_current(core: Core, manifest: ShardManifest) -> bool:
+    """True when its field entries are of the sharding that holds; those of others mean nothing."""
+    return core.record.spec != 0 and manifest.shard_spec_id == core.record.spec
+
+
+def _lancedb_id(core: Core, value: Value) -> UUID | None:
+    return lancedb_id(core.record.sharding, value, core.identity_type(core.record.sharding, value))
+
+
+def require_no_rival(core: Core, shard: UUID, value: Value) -> None:
+    """`InvalidInput` when another shard takes rows of the value (X-3).
+
+    Known from what this handle has seen; and where LanceDB's name for the value is not the shard's
+    own, one look whether there is such a shard.
+    """
+    known = [rival for rival, of in core.rivals.items() if of == value and type(of) is type(value)]
+    named = _lancedb_id(core, value)
+    if core.record.primary_key and named not in (None, shard, *known):
+        assert named is not None, "just compared"
+        known.append(named)
+    for other in known:
+        manifest = core.log(other).latest()
+        rival = None if manifest is None else _rival(core, manifest)
+        if rival is not None and rival.routed == shard:
+            raise InvalidInput(
+                f"{core.uri}: {rival}. Stop that program, then fold its shard: weir adopt-shard"
+                f" {core.uri} {rival.shard} --as newer (or older)"
+            )

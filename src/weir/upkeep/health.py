@@ -1,0 +1,172 @@
+"""What a table shows of other programs' work on it: for `weir doctor` (X-6).
+
+Nothing is written, and no row that is in the base is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+from uuid import UUID
+
+from weir.errors import WeirError
+from weir.format.manifest import ShardManifest
+from weir.format.sharding import FIRST_ROUTING, Unsharded, from_mem_wal
+from weir.lake.pylance_lake import PylanceLake
+from weir.records.checkpoints import Checkpoints
+from weir.routing.core import CONCURRENCY, Core
+from weir.routing.guard import find_rivals
+from weir.routing.natives import wanted_details
+
+OLD_TAG_SECONDS: Final = 7 * 86_400.0
+"""LanceDB's `optimize` cleans up versions of this age, and raises when one of them has a tag."""
+
+State = Literal["ok", "note", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One thing looked at."""
+
+    name: str
+    state: State
+    detail: str
+
+
+def look_at(core: Core) -> Iterator[Health]:
+    """Every finding. Two requests a shard, a listing, and the SSTables that wait to be folded."""
+    ids = core.shard_ids()
+    looked = core.env.threads.map(lambda s: core.log(s).latest(), ids, workers=CONCURRENCY)
+    manifests = [manifest for manifest in looked if manifest is not None]
+    parts: list[Callable[[], Iterator[Health]]] = [
+        lambda: _rivals(core, manifests),
+        lambda: _index(core),
+        lambda: _misrouted(core, manifests),
+        lambda: _lancedb(core, manifests),
+    ]
+    for part in parts:
+        try:
+            yield from part()
+        except WeirError as error:
+            yield Health("table", "bad", f"{type(error).__name__}: {error}")
+
+
+def _rivals(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
+    for rival in find_rivals(core, manifests):
+        yield Health(
+            "shards",
+            "bad",
+            f"{rival}. Stop it, then: weir adopt-shard {core.uri} {rival.shard} --as newer|older",
+        )
+
+
+def _index(core: Core) -> Iterator[Health]:
+    base = core.base()
+    details = base.mem_wal
+    assert details is not None, "core.base refuses a base without it"
+    names = {number: name for name, number in base.schema.field_ids.items()}
+    told = from_mem_wal(details.sharding_specs, names)
+    if told is not None and core.record.spec and told != core.record.sharding:
+        yield Health(
+            "MemWAL index",
+            "bad",
+            f"it says {told}, the table is sharded by {core.record.sharding}: another program unset"
+            " the index and set another (LanceDB: set_lsm_write_spec). weir compact puts it right;"
+            " look for shards of that program first",
+        )
+        return
+    wanted = wanted_details(core)
+    if wanted is None:
+        return
+    ids = [spec.spec_id for spec in details.sharding_specs]
+    if wanted[1].sharding_specs != details.sharding_specs:
+        yield Health(
+            "MemWAL index",
+            "bad",
+            f"it offers native writers the sharding specs {ids}, and"
+            f" {[spec.spec_id for spec in wanted[1].sharding_specs]} is right: the next write or"
+            " compaction puts it right",
+        )
+    missing = set(wanted[1].maintained_indexes) - set(details.maintained_indexes)
+    if missing:
+        yield Health(
+            "indexes",
+            "note",
+            f"{', '.join(sorted(missing))}: not named for LanceDB's searches yet; the next"
+            " compaction with rows to fold does it",
+        )
+
+
+def _misrouted(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
+    """Rows where the routing does not look for them; `get` and the next put would miss them."""
+    if not core.record.primary_key or isinstance(core.record.sharding, Unsharded):
+        return
+    folded, schema, router = core.base().compacted, core.known_schema(), core.router
+    for manifest in manifests:
+        shard = manifest.shard_id
+        if not core.is_routed(shard, manifest):
+            continue
+        value, found = core.value_of(shard, manifest), 0
+        for table in manifest.sstables:
+            if table.generation <= folded.get(shard, 0):
+                continue
+            reader = core.lake.open_sstable(shard, table.path, schema)
+            for batch in reader.scan([core.record.sharding.column]):
+                found += batch.num_rows - (router.mask(batch, value).true_count)
+        if found:
+            yield Health(
+                "shards",
+                "bad",
+                f"{found} rows of other values are in shard {shard} of {value!r}: another program"
+                " wrote them there (LanceDB: validate_single_shard(False)). weir compact brings"
+                " them into the base, where every reader finds them",
+            )
+
+
+def _lancedb(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
+    reason = _refusal(core)
+    if reason is not None:
+        yield Health(
+            "lancedb", "note", f"LanceDB can read here and is refused as a writer: {reason}"
+        )
+        return
+    yield Health("lancedb", "ok", "LanceDB may write here")
+    behind = [m.shard_id for m in manifests if _has_tail(core, m.shard_id)]
+    if behind:
+        yield Health(
+            "lancedb",
+            "note",
+            f"{len(behind)} shards have unflushed entries, which LanceDB 0.40 cannot replay: close"
+            f" the writer, or flush (first: {behind[0]})",
+        )
+    now = core.env.clock.wall()
+    old = [c for c in Checkpoints(core.store).all() if now - c.created > OLD_TAG_SECONDS]
+    if old and isinstance(core.lake, PylanceLake):
+        yield Health(
+            "lancedb",
+            "note",
+            f"{len(old)} checkpoints are older than seven days, and their tags make LanceDB's"
+            " optimize() fail; nothing is lost by that. Delete them, or use weir compact",
+        )
+
+
+def _refusal(core: Core) -> str | None:
+    record = core.record
+    if record.wal_uri is not None:
+        return f"its log is in a store of its own, {record.wal_uri}"
+    if record.format == 1:
+        return (
+            "weir 0.1.0 made the table, with shard ids that LanceDB does not know. To share it,"
+            " copy its rows into a new table"
+        )
+    if record.routing_version != FIRST_ROUTING:
+        return "it was resharded, and LanceDB knows the first routing of a table only"
+    if not record.spec:
+        return "its MemWAL index names no sharding"
+    return None
+
+
+def _has_tail(core: Core, shard: UUID) -> bool:
+    manifest, floors = core.log(shard).state()
+    return manifest is not None and core.log_of(manifest, floors)[1] > manifest.replay_after
