@@ -292,3 +292,43 @@ def test_x3_a_rival_is_folded_by_somebodys_word(rivals, tmp_path, order, wins):
         assert rivals.adopt_shard(shard, "newer").rows == 0
     with pytest.raises(weir.InvalidInput, match="its own"):
         rivals.adopt_shard(rivals.shards()[0].id, "newer")
+
+
+@pytest.mark.filterwarnings("ignore::deprecation.DeprecatedWarning")
+def test_x5_lancedb_searches_what_weir_flushed_and_compacted(tmp_path):
+    """Its vector and text search use the indexes that the MemWAL index entry names."""
+    vector = pa.list_(pa.float32(), 4)
+    schema = pa.schema([*SCHEMA, pa.field("x", vector)])
+    table = weir.create(str(tmp_path / "t.lance"), schema, primary_key="id")
+
+    def put(*ids: int, word: str) -> None:
+        rows = [{"id": n, "v": f"{word} {n}", "x": [float(n), 0, 0, 0]} for n in ids]
+        with weir.open(table.uri).writer() as writer:
+            writer.put(rows)
+
+    def near(n: int) -> int:
+        (found,) = opened(tmp_path).search([float(n), 0.0, 0.0, 0.0]).limit(1).to_list()
+        return found["id"]
+
+    def says(word: str) -> set[int]:
+        query = opened(tmp_path).search(word, query_type="fts", fts_columns="v")
+        return {row["id"] for row in query.limit(10).to_list()}
+
+    put(*range(300), word="old")
+    table.compact()
+    lance.dataset(table.uri).create_index("x", "IVF_FLAT", num_partitions=2, metric="l2")
+    lance.dataset(table.uri).create_scalar_index("v", "INVERTED")
+    put(500, word="first")
+    table.compact()  # names them
+    assert (near(500), says("first")) == (500, {500})
+    put(600, word="second")  # in an SSTable
+    assert (near(600), says("second")) == (600, {600})
+    opened(tmp_path).create_scalar_index("id")  # a commit of Lance 13: it drops the flag
+    put(700, word="third")
+    table.compact()
+    assert table.gc(min_age=0).ok
+    assert (near(700), says("third"), near(600)) == (700, {700}, 600)
+    details = weir.open(table.uri).core.base().mem_wal
+    assert details is not None
+    assert details.maintain_all
+    assert details.maintained_indexes == ("id_idx", "v_idx", "x_idx")

@@ -11,7 +11,7 @@ by the marks to leave them out afterwards. Collection takes them out after `min_
 from __future__ import annotations
 
 import logging
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
 from weir.errors import SnapshotExpired
 from weir.lake.base.fold_commit import FOLD
@@ -22,8 +22,6 @@ from weir.upkeep.compact.logs import pass_folded
 from weir.upkeep.pinning import base_floor
 
 log = logging.getLogger("weir.compact")
-
-_PRUNE_ATTEMPTS: Final = 4
 
 
 class Findings(Protocol):

@@ -2,8 +2,8 @@
 
 Keeps
   L-4  claim, fence, plan, tasks, one base commit with the progress of all shards in its properties,
-       marks for native readers, pruned manifests, done: who dies between two is completed by the
-       next run, and of two at once one wins
+       marks for native readers, done: a crashed run is completed by the next, and of two
+       concurrent runs one wins
   L-5  readers see every row once at each of these moments (`weir.lake.base.folded`)
   L-6  logs are folded whose rows no writer keeps in memory: of sealed shards, of owners without a
        MemTable, or when asked
