@@ -160,8 +160,10 @@ def keep(table: weir.Table, copy: str) -> None:
     table.delete_checkpoint(point)
 
 
-def let_go(table: weir.Table, clone: str) -> list[UUID]:
-    """After a clone was deleted by hand; checked, not run."""
+def let_go(table: weir.Table, clone: str, shard: UUID) -> list[UUID]:
+    """After a clone was deleted by hand, failed, or LanceDB wrote; checked, not run."""
+    table.discard_clone(clone)
+    assert_type(table.adopt_shard(shard, "newer"), weir.AdoptReport)
     return table.release_clone(clone)
 
 

@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
     )(reshard)
     app.command(
         "adopt-shard",
+        hidden=True,  # the doctor names it, to those few who need it
         epilog="Example: [bold]weir adopt-shard lake/orders 4a38... --as newer[/bold]",
         rich_help_panel=_PANEL,
     )(adopt_shard)
