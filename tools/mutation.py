@@ -1770,8 +1770,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a checkpoint hides what expired since",
         "src/weir/read/snapshot.py",
-        "_ordered(cuts), pinned.created)",
-        "_ordered(cuts), core.env.clock.wall())",
+        "_ordered(core, cuts), pinned.created)",
+        "_ordered(core, cuts), core.env.clock.wall())",
         tests("tests/rules/test_expiry.py"),
         "L-11",
     ),

@@ -18,8 +18,7 @@ from weir.format.manifest import SsTable
 from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.types import Generation, Position
-from weir.upkeep.compact.logs import publish_closed
-from weir.upkeep.compact.plan import log_of
+from weir.upkeep.compact.logs import open_log, publish_closed
 from weir.upkeep.compact.run import compact
 
 A, B = range(10), range(5)
@@ -79,12 +78,12 @@ def test_l6_a_log_that_was_discarded_meanwhile_is_not_published(tmp_path):
         for text in "abc":
             put(writer, B, text)
     manifest = table.shards()[0].manifest()
-    site, through = log_of(table.core, manifest)
+    opened = open_log(table.core, manifest)
 
     def discard(current):
-        last = Position(through)
+        last = Position(opened.through)
         return replace(current, replay_after=last, last_seen=last), Evidence(covered=last)
 
-    Manifests(site).update(discard, epoch=manifest.writer_epoch)
+    Manifests(opened.site).update(discard, epoch=manifest.writer_epoch)
     with pytest.raises(CommitConflict):
-        publish_closed(table.core, site, manifest, through)
+        publish_closed(table.core, opened)

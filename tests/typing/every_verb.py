@@ -163,6 +163,7 @@ def keep(table: weir.Table, copy: str) -> None:
 def let_go(table: weir.Table, clone: str, shard: UUID) -> list[UUID]:
     """After a clone was deleted by hand, failed, or LanceDB wrote; checked, not run."""
     table.discard_clone(clone)
+    table.set_expire(None)
     assert_type(table.adopt_shard(shard, "newer"), weir.AdoptReport)
     return table.release_clone(clone)
 
