@@ -41,7 +41,7 @@ class Consent:
     root: str
     allowed: tuple[str, ...] = ()
     is_closed: bool = False
-    """True when a list was given: then a record chooses no new place for a log either."""
+    """True when a list was given: then it is the whole list, and no place speaks for itself."""
 
     @classmethod
     def of(cls, root: str, storage_options: Mapping[str, str] | None) -> Consent:
@@ -57,9 +57,12 @@ class Consent:
     def may_ask(self, place: str) -> bool:
         """True when the place may be asked what it knows of this table.
 
-        Not when it would choose the account that the request goes to (`abfss://c@account/...`).
+        Not when a list was given and it is not in it, nor when it would choose the account that the
+        request goes to (`abfss://c@account/...`).
         """
-        return self.covers(place) or _account(place) in ("", _account(self.root))
+        if self.covers(place):
+            return True
+        return not self.is_closed and _account(place) in ("", _account(self.root))
 
     def refused(self, place: str, why: str) -> StoreDenied:
         """The error for a place that neither knows the table nor was allowed."""

@@ -1,4 +1,4 @@
-"""S3, Google Cloud Storage and Azure through obstore; the only module that imports it.
+"""S3, Google Cloud Storage and Azure through obstore; only `object_errors` imports it too.
 
 The client's own retries are off: a put-if-absent repeated behind our back would meet its own first
 attempt and report a collision that never was (F-9). `weir.store.retry` repeats, knowing what was
@@ -18,18 +18,17 @@ from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from weir.env import SYSTEM, Env, Home
-from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable
+from weir.errors import InvalidInput, StoreError
 from weir.format.paths import clock_path
 from weir.store.api import (
     Blob,
     Bytes,
     Folder,
-    LostAnswer,
     Meta,
-    ObjectExists,
     ObjectMissing,
     Parts,
 )
+from weir.store.object_errors import OutOfRange, headline, translate
 from weir.store.paths import check, check_folder
 
 T = TypeVar("T")
@@ -44,11 +43,31 @@ _PARTS_AT_ONCE = 2
 _CONDITIONAL = {"conditional_put", "aws_conditional_put"}
 _ACCOUNT = {"account_name", "azure_account_name", "azure_storage_account_name"}
 _LIST_PAGE = 1000
-_STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
-_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "specified bucket does not exist")
-_NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "MissingCredentials")
-_NEVER_SENT = ("ConnectionRefused", "dns error", "kind: Connect")
+_CLIENT = {
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "default_content_type",
+    "http1_only",
+    "http2_keep_alive_interval",
+    "http2_keep_alive_timeout",
+    "http2_keep_alive_while_idle",
+    "http2_max_frame_size",
+    "http2_only",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "proxy_url",
+    "randomize_addresses",
+    "timeout",
+    "user_agent",
+}
+"""Options of the HTTP client. obstore takes them apart from the store's: given any client option,
+it leaves those in the configuration of a GCS store unread (0.12.1)."""
+_ADDRESS = re.compile(
+    r"https?://[A-Za-z0-9.\-_]+(:\d+)?(/[^\s?#]*)?|https?://\[[0-9a-fA-F:]+\](:\d+)?/?"
+)
 
 _RUNTIME: dict[str, Home] = {}
 """Where obstore's threads run, once it was used: in a forked child every call would hang."""
@@ -73,7 +92,19 @@ class ObjStore:
                 options["account_name"] = host.partition(".")[0]
         if self._scheme == "s3" and not options.keys() & _CONDITIONAL:
             options["conditional_put"] = "etag"
-        client = {key: value for key, value in _TIMEOUTS.items() if key not in options}
+        client: dict[str, Any] = {
+            **_TIMEOUTS,
+            **{key: options.pop(key) for key in _CLIENT & options.keys()},
+        }
+        if "aws_allow_http" in options:
+            client["allow_http"] = options.pop("aws_allow_http")
+        for key, value in options.items():
+            if key.endswith(("endpoint", "base_url")) and not _ADDRESS.fullmatch(value):
+                # obstore would panic at the first request.
+                raise InvalidInput(
+                    f"{self._uri}: the storage option {key!r} is no address; write it as"
+                    " https://host or https://host:port"
+                )
         try:
             # Not from_url: it panics on client options such as allow_http in the config (0.12.1).
             self._store = _KINDS[self._scheme](
@@ -152,7 +183,7 @@ class ObjStore:
         """One ranged GET; a HEAD more when the range begins at or after the object's end."""
         check(path)
         if length > 0:
-            with contextlib.suppress(_OutOfRange):
+            with contextlib.suppress(OutOfRange):
                 return self._run(
                     path,
                     lambda: obstore.get_range(
@@ -250,7 +281,7 @@ class ObjStore:
 
     def _unusable(self, error: Exception) -> Exception:
         # A value may be a secret: of the library's words only what quotes nothing is repeated.
-        words = _headline(error)
+        words = headline(error)
         detail = "" if '"' in words or "'" in words or "/" in words else f" ({words})"
         return InvalidInput(f"{self._uri}: the storage_options do not fit this store{detail}")
 
@@ -281,76 +312,6 @@ def _knows(scheme: str, key: str) -> bool:
     return True
 
 
-class _OutOfRange(StoreError):
-    """416: the range starts after the object's end."""
-
-
-def translate(error: Exception, *, uri: str, path: str = "", write: bool = False) -> Exception:
-    """What an exception of obstore means to weir; the one place that knows.
-
-    A 409 is 'again' on S3 and a 412 is 'exists', though obstore gives both one name; Azure says 409
-    for 'exists' (F-11). A failed write is a `LostAnswer` unless the answer rules out that it was
-    applied.
-    """
-    text = str(error)
-    found = _STATUS.search(text)
-    status = int(found.group(1)) if found else None
-    where = f"{uri}/{path}" if path else uri
-    if any(mark in text for mark in _NO_BUCKET):
-        bucket = uri.partition("://")[2].partition("/")[0]
-        return InvalidInput(f"{uri}: there is no bucket {bucket!r}; create it or correct the URI")
-    if isinstance(error, FileNotFoundError | exceptions.NotFoundError):
-        return ObjectMissing(path)
-    if isinstance(error, exceptions.AlreadyExistsError):
-        if status == 409 and uri.startswith("s3:"):
-            return StoreError(f"{where}: a concurrent request was in the way (409); try again")
-        return ObjectExists(path)
-    if isinstance(error, exceptions.PreconditionError):
-        return ObjectExists(path)  # 412: the only condition we set is that nothing is there
-    denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
-    if denied or status in (401, 403):
-        code = _CODE.search(text)
-        reason = f" ({code.group(1)})" if code else ""
-        return StoreDenied(
-            f"{where}: access denied{reason}; check the credentials in storage_options or in the "
-            "environment"
-        )
-    if any(mark in text for mark in _NO_CREDENTIALS):
-        return StoreDenied(
-            f"{uri}: no credentials found; pass them in storage_options or in the environment"
-        )
-    if isinstance(error, exceptions.NotSupportedError | NotImplementedError):
-        return StoreUnsuitable(f"{where}: the store does not offer this operation")
-    if isinstance(
-        error, exceptions.InvalidPathError | exceptions.UnknownConfigurationKeyError | ValueError
-    ):
-        return InvalidInput(f"{where}: {_headline(error)}")
-    if "builder error" in text:
-        return InvalidInput(
-            f"{uri}: no request could be made for this endpoint; a plain http:// endpoint needs "
-            "allow_http='true' in storage_options"
-        )
-    return _failed(text, status, where, write=write)
-
-
-def _failed(text: str, status: int | None, where: str, *, write: bool) -> StoreError:
-    """GenericError, JoinError, NotModifiedError, OSError: told apart by their status."""
-    if status == 416:
-        return _OutOfRange(f"{where}: no such range")
-    code = _CODE.search(text)
-    said = f"status {status}" if status else "no answer"
-    what = f"{where}: the store failed with {said}" + (f" ({code.group(1)})" if code else "")
-    refused = status is not None and 400 <= status < 500 and status != 408
-    if write and not refused and not any(mark in text for mark in _NEVER_SENT):
-        return LostAnswer(what + "; the write may have been applied all the same")
-    return StoreError(what + "; the same call may work later")
-
-
-def _headline(error: Exception) -> str:
-    """The first line of obstore's message, without query strings."""
-    line = str(error).partition("\n")[0]
-    return re.sub(r"\?\S*", "", line)[:200]
-
-
 def _meta(path: str, raw: Any) -> Meta:
-    return Meta(path, raw["size"], raw["last_modified"].timestamp(), raw["e_tag"])
+    # Whole seconds: a listing of GCS tells milliseconds, its head does not, and both are one time.
+    return Meta(path, raw["size"], float(int(raw["last_modified"].timestamp())), raw["e_tag"])

@@ -81,6 +81,14 @@ def normalize(uri: str) -> str:
     if any(_DOTS.fullmatch(part) for part in parts.path.split("/")):
         # Lance resolves them, obstore does not: they would work in two places (G-13).
         raise InvalidInput(f"{uri!r} holds '.' or '..'; write where it leads to")
+    if "//" in parts.path.strip("/"):
+        raise InvalidInput(f"{uri!r} holds an empty name ('//'); write one slash")
+    if "%" in parts.path and scheme != "memory":
+        # Lance decodes it, obstore does not: the table's files would lie under two names.
+        raise InvalidInput(
+            f"{uri!r} holds a '%', which Lance and weir would read as different names; choose a"
+            " name of letters, digits, '-', '_', '.' and '='"
+        )
     return f"{scheme}://{parts.netloc}/{parts.path.strip('/')}".rstrip("/")
 
 

@@ -8,7 +8,8 @@ from obstore import exceptions
 
 from weir.errors import InvalidInput, StoreDenied, StoreError, StoreUnsuitable, WeirError
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
-from weir.store.objects import ObjStore, translate
+from weir.store.object_errors import translate
+from weir.store.objects import ObjStore
 from weir.store.open import open_bare
 
 SECRET = "topsecretvalue"
