@@ -15,12 +15,14 @@ import pytest
 import weir
 from simulator.steps import watched
 from tests.support.moments import again, expect, make, put, rows
-from weir.errors import CorruptEntry, InvalidInput, StoreDenied, WalStoreMismatch
+from weir.errors import CorruptEntry, InvalidInput, MissingEntry, StoreDenied, WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import decode_manifest, encode_manifest
+from weir.lake.manifest.clone import clone_manifest
 from weir.records import codec
 from weir.records.checkpoints import Checkpoints
 from weir.records.lineage import ParentPin, append_lineage, read_lineage
+from weir.store.consent import Consent
 from weir.store.local import LocalStore
 from weir.store.open import open_store
 from weir.upkeep import clone as clones
@@ -551,3 +553,144 @@ def test_g13_with_a_list_of_allowed_places_a_record_chooses_no_new_one(tmp_path)
     with again(table, storage_options={"weir_allow": str(tmp_path)}).writer() as writer:
         put(writer, A, "a")
     assert (tmp_path / "home").exists()
+
+
+def lance_manifest(place):
+    """The newest version of a Lance dataset: its path and its bytes."""
+    newest = max(Path(place, "_versions").glob("*.manifest"), key=lambda p: p.stat().st_mtime_ns)
+    return newest, newest.read_bytes()
+
+
+def with_files_at(raw, place):
+    """The manifest of a dataset whose files lie in another place."""
+    return clone_manifest(raw, place, path="x")
+
+
+@pytest.mark.parametrize("spelling", ["{}", "file://{}", "{}/../o"])
+def test_g13_a_base_that_names_files_elsewhere_is_not_read(tmp_path, spelling):
+    """A plain scan with the operator's rights would hand out another table's rows."""
+    table, other = used(tmp_path / "t"), used(tmp_path / "o")
+    table.compact()
+    other.compact()
+    path, _ = lance_manifest(table.uri)
+    _, theirs = lance_manifest(other.uri)
+    path.write_bytes(with_files_at(theirs, spelling.format(other.uri)))
+    with pytest.raises((StoreDenied, CorruptEntry)) as caught:
+        rows(weir.open(table.uri))
+    assert str(tmp_path / "o") in str(caught.value) or "versions" in str(caught.value)
+
+
+def test_g13_the_files_of_a_parent_are_read_by_its_own_word(tmp_path):
+    """The parent holds a checkpoint for the clone at this URI; a copy of the clone is none."""
+    parent = used(tmp_path / "p")
+    parent.compact()
+    copy = parent.clone(str(tmp_path / "c"))
+    child = copy.clone(str(tmp_path / "d"))
+    for clone in (copy, child):
+        assert rows(weir.open(clone.uri)) == expect((A, "a2"), (B, "b"))
+    shutil.copytree(copy.uri, tmp_path / "stolen")
+    with pytest.raises(StoreDenied, match="weir_allow"):
+        rows(weir.open(str(tmp_path / "stolen")))
+    allowed = weir.open(str(tmp_path / "stolen"), storage_options={"weir_allow": parent.uri})
+    assert rows(allowed) == expect((A, "a2"), (B, "b"))
+    with pytest.raises(StoreDenied, match="weir_allow"):
+        rows(weir.open(copy.uri, storage_options={"weir_allow": ""}))
+
+
+def test_g13_an_sstable_names_no_files_elsewhere(tmp_path):
+    table, other = used(tmp_path / "t"), used(tmp_path / "o")
+    mine, theirs = (
+        next(p for p in shard_folder(t).iterdir() if "_gen_" in p.name) for t in (table, other)
+    )
+    path, _ = lance_manifest(mine)
+    _, raw = lance_manifest(theirs)
+    path.write_bytes(with_files_at(raw, str(theirs)))
+    with pytest.raises(CorruptEntry, match="other places"):
+        rows(weir.open(table.uri))
+
+
+def test_g13_a_clone_of_a_forged_clone_pins_nothing_elsewhere(tmp_path):
+    """Cloning pins all the parents the lineage names: only where that table holds one for us."""
+    parent, other = used(tmp_path / "p"), used(tmp_path / "o")
+    kept = other.checkpoint(scope="all")
+    copy = parent.clone(str(tmp_path / "c"))
+    lineage = read_lineage(copy.core.store)
+    hostile = dataclasses.replace(lineage, pins=(*lineage.pins, ParentPin(other.uri, kept.id)))
+    append_lineage(copy.core.store, hostile, uuid4())
+    before = files(tmp_path / "o")
+    with pytest.raises(StoreDenied, match="not its pin"):
+        again(copy).clone(str(tmp_path / "d"))
+    assert files(tmp_path / "o") == before
+
+
+def test_g13_an_unfinished_clone_of_another_table_is_not_given_up(tmp_path):
+    """A forged owner: what the clone holds in its own parent is not ours to end (C-3)."""
+    parent, table = used(tmp_path / "p"), used(tmp_path / "t")
+
+    def die(step):
+        if step == "kept":
+            raise RuntimeError(step)
+
+    with pytest.raises(RuntimeError):
+        clones.clone(watched(parent.core, ("clone", "checkpoint"), die), str(tmp_path / "c"))
+    store = open_store(str(tmp_path / "c"))
+    (pin,) = read_lineage(store).pins
+    shutil.copytree(
+        Path(parent.uri, paths.checkpoint_chain(pin.checkpoint)),
+        Path(table.uri, paths.checkpoint_chain(pin.checkpoint)),
+    )
+    before = files(tmp_path / "c")
+    assert clones.reclaimable_pins(table.core, grace=0) == []
+    assert not clones.give_up(table.core, pin.checkpoint)
+    assert files(tmp_path / "c") == before
+
+
+def test_g13_a_corrupt_checkpoint_leaves_the_table_as_it_was(tmp_path):
+    """What a record names is opened, and what would be written is read, before anything is."""
+    table = used(tmp_path / "t")
+    made = table.checkpoint(scope="all")
+    shard = str(table.shards()[0].id)
+    record = Path(table.uri, paths.chain_path(paths.checkpoint_chain(made.id), 1))
+    good = json.loads(record.read_bytes())
+    before = rows(table)
+    changes = [
+        {"sstables": [[1, "0badc0de_gen_1", None, None, None]]},  # not there
+        {"sstables": [[99, "0badc0de_gen_1", None, None, None]]},
+        {"sstables": [[1, "a_gen_1", None, None, None], [1, "b_gen_1", None, None, None]]},
+        {"current_generation": 2**64},
+        {"current_generation": -1},
+        {"wal_through": 2**70},
+        {"epoch": 1.5},
+    ]
+    for change in changes:
+        raw = json.loads(json.dumps(good))
+        raw["shards"][shard].update(change)
+        record.write_bytes(codec.dumps(raw))
+        with pytest.raises((CorruptEntry, MissingEntry)):
+            again(table).restore(made.id)
+        assert rows(again(table)) == before, change
+        with again(table).writer():
+            pass
+
+
+def test_g13_the_account_of_a_record_is_not_taken():
+    """An abfss URI names the account that a request goes to; a record's is not asked."""
+    consent = Consent.of("abfss://c@mine.dfs.core.windows.net/t", {})
+    assert consent.may_ask("abfss://other@mine.dfs.core.windows.net/x")
+    assert not consent.may_ask("abfss://c@evil.dfs.core.windows.net/t")
+    assert not Consent.of("s3://b/t", None).may_ask("abfss://c@evil.dfs.core.windows.net/t")
+    allowed = {"weir_allow": "abfss://c@evil.dfs.core.windows.net"}
+    assert Consent.of("s3://b/t", allowed).may_ask("abfss://c@evil.dfs.core.windows.net/t")
+    with pytest.raises(InvalidInput):
+        Consent.of("s3://b/t", {"weir_allow": "s3://b/../c"})
+
+
+def test_p4_a_clone_in_the_making_prints_no_secrets(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(clones, "_run", lambda job, _lineage: seen.append(repr(job)))
+    table = make(tmp_path / "t", 1, storage_options={"aws_secret_access_key": "hunter2"})
+    with contextlib.suppress(Exception):
+        table.clone(str(tmp_path / "c"))
+    (text,) = seen
+    assert "uri=" in text
+    assert "hunter2" not in text

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,6 +65,7 @@ def _from_file(uri: str, config: Path | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
+        _require_private(path)
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         # A TOML error tells line and column, never the value.
@@ -80,6 +82,18 @@ def _from_file(uri: str, config: Path | None) -> dict[str, str]:
     for prefix in fitting:
         merged.update(stores[prefix])
     return _texts(merged, f"{path}")
+
+
+def _require_private(path: Path) -> None:
+    """`InvalidInput` for a file that others may change: it chooses hosts and places (G-13)."""
+    for each in (path, path.resolve().parent):
+        mode = each.stat().st_mode
+        # In a folder with the sticky bit, such as /tmp, others cannot replace a file of ours.
+        if mode & stat.S_IWOTH and not (each.is_dir() and mode & stat.S_ISVTX):
+            raise InvalidInput(
+                f"everybody may write to {each}, so its settings are not taken: they choose where"
+                f" credentials go. Run chmod o-w {each}"
+            )
 
 
 def _below(uri: str, prefix: str) -> bool:

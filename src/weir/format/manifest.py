@@ -11,6 +11,7 @@ ownership, and a claim of pylance's drops it.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -190,12 +191,17 @@ def _problem(m: ShardManifest, path: str) -> str | None:
         return f"it holds version {m.version}, not the {named_version} of its name"
     if len(parts) >= 4 and parts[-4] == paths.SHARDS and parts[-3] != str(m.shard_id):
         return f"it belongs to shard {m.shard_id}"
+    return sstables_problem(m.sstables, m.current_generation)
+
+
+def sstables_problem(sstables: Sequence[SsTable], current: Generation) -> str | None:
+    """What makes a list of SSTables unusable, in a manifest or in a record; or None."""
     seen: set[int] = set()
-    for table in m.sstables:
-        if not 1 <= table.generation < m.current_generation:
+    for table in sstables:
+        if not 1 <= table.generation < current:
             return (
                 f"SSTable generation {table.generation} is not between 1 and the current"
-                f" generation {m.current_generation}"
+                f" generation {current}"
             )
         if table.generation in seen:
             return f"SSTable generation {table.generation} is listed twice"

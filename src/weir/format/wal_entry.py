@@ -37,6 +37,12 @@ _STAGED: Final = b"weir_staged"
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 ENTRY_BYTES_MAX: Final = Limits().entry_bytes
+EXPANDED_BYTES_MAX: Final = Limits().read_bytes
+"""Most that a compressed entry may expand to: what one read may hold (L-10)."""
+EXPANDED_RATIO: Final = 16
+"""Most times its stored size. weir and pylance compress no entries; a few kB that ask for a
+gigabyte are no log (G-13)."""
+_EXPANDED_FREE: Final = 64 << 10
 _HEADERS_BYTES: Final = 1024
 """Room for what an entry holds besides its schema and its batches: id, tokens, end marker."""
 _DAMAGE = (pa.ArrowException, ValueError, TypeError, OSError, LookupError, RecursionError)
@@ -236,8 +242,9 @@ def decode_entry(
         raise _corrupt(path, position, f"it has {size} bytes, more than the limit of {max_bytes}")
     try:
         expanded = decompressed_bytes(data)
-        if expanded > max_bytes:
-            raise _corrupt(path, position, f"it expands to more than {max_bytes} bytes")
+        bound = min(max_bytes, EXPANDED_BYTES_MAX, max(_EXPANDED_FREE, EXPANDED_RATIO * size))
+        if expanded > bound:
+            raise _corrupt(path, position, f"it expands to more than {bound} bytes")
         return _decode(data, position=position, rows_max=8 * (size + expanded))
     except CorruptEntry:
         raise

@@ -7,14 +7,14 @@ a local disk); only a new version is opened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import lance
 from lance.lance import _Session
 
 from weir.env import SYSTEM, Env, Home
-from weir.errors import InvalidInput, MissingEntry, NotAWeirTable
+from weir.errors import CorruptEntry, InvalidInput, MissingEntry, NotAWeirTable
 from weir.lake.lance_errors import lance_errors
 
 INDEX_CACHE_BYTES: Final = 512 * 1024 * 1024
@@ -27,8 +27,14 @@ class Datasets:
     """The base table and SSTables of one table as Lance datasets. Safe to share between threads."""
 
     def __init__(
-        self, uri: str, storage_options: Mapping[str, str] | None, env: Env = SYSTEM
+        self,
+        uri: str,
+        storage_options: Mapping[str, str] | None,
+        env: Env = SYSTEM,
+        agree: Callable[[int], None] | None = None,
     ) -> None:
+        """`agree` raises for a version of the base that names files where it may not (G-13)."""
+        self._agree = agree
         self.env = env
         self.uri = uri.rstrip("/")
         self.storage_options: dict[str, str] | None = dict(storage_options or {}) or None
@@ -43,9 +49,15 @@ class Datasets:
         """A new handle."""
         self._check_home()
         with lance_errors(f"opening {uri}" + (f" at version {version}" if version else "")):
-            return lance.dataset(
+            opened = lance.dataset(
                 uri, version=version, storage_options=self.storage_options, session=self.session
             )
+        if opened.base_paths():
+            if uri.rstrip("/") != self.uri:
+                raise CorruptEntry(f"SSTable {uri} names files of other places; none may (G-13)")
+            if self._agree is not None:
+                self._agree(int(opened.version))
+        return opened
 
     def latest(self) -> lance.LanceDataset:
         """The base table at its latest version. One listing; a new version costs one more read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -25,6 +25,7 @@ from weir.lake.base.view import LanceBase
 from weir.lake.cache import ByteCache
 from weir.lake.datasets import Datasets
 from weir.lake.manifest import mem_wal
+from weir.lake.manifest.shared_files import borrowed_places
 from weir.lake.sstable.read import LanceSsTable, SsTableCaches
 from weir.lake.sstable.write import AfterWrite, SsTableWriter
 from weir.store.api import ObjectMissing, Store, is_local
@@ -41,7 +42,7 @@ class PylanceLake:
     """The Lance side of one table. Safe to share between threads.
 
     `storage_options` is what pylance takes; `store` is rooted at the same place and serves the
-    files that Lance has no call for.
+    files that Lance has no call for. `agree` raises for a place whose files the base may not name.
     """
 
     def __init__(
@@ -51,8 +52,11 @@ class PylanceLake:
         store: Store,
         *,
         env: Env = SYSTEM,
+        agree: Callable[[str], None] | None = None,
     ) -> None:
-        self.datasets = Datasets(uri, storage_options, env)
+        self._agree = agree
+        self._agreed: set[str] = set()
+        self.datasets = Datasets(uri, storage_options, env, self._require_places)
         self.uri = self.datasets.uri
         self.store = store
         self._writer = SsTableWriter(self.uri, self.datasets.storage_options, store, env)
@@ -65,6 +69,14 @@ class PylanceLake:
 
     def __repr__(self) -> str:
         return f"PylanceLake({self.uri})"
+
+    def _require_places(self, version: int) -> None:
+        """Every place whose files this version names is agreed to, each asked for once (G-13)."""
+        if self._agree is None:
+            return
+        for place in borrowed_places(self.store, version) - self._agreed:
+            self._agree(place)
+            self._agreed.add(place)
 
     def open_base(self, version: int | None = None) -> LanceBase:
         """The latest version (one listing), or that one (nothing when it is known)."""

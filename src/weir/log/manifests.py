@@ -15,7 +15,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from weir.errors import CommitConflict, FencedError, SealedShard, StoreError, UnknownOutcome
+from weir.errors import (
+    CommitConflict,
+    CorruptEntry,
+    FencedError,
+    SealedShard,
+    StoreError,
+    UnknownOutcome,
+)
 from weir.format import paths
 from weir.format.manifest import (
     ShardManifest,
@@ -100,7 +107,7 @@ class Manifests:
         rules.check(first, None)
         try:
             self.site.store.put_if_absent(
-                paths.manifest_path(self.site.shard, first.version), encode_manifest(first)
+                paths.manifest_path(self.site.shard, first.version), self._encode(first)
             )
         except ObjectExists:
             return self.require()
@@ -118,7 +125,7 @@ class Manifests:
         rules.check(following, current, evidence)
         path = paths.manifest_path(self.site.shard, following.version)
         try:
-            self.site.store.put_if_absent(path, encode_manifest(following))
+            self.site.store.put_if_absent(path, self._encode(following))
         except ObjectExists:
             raise CommitConflict(
                 f"{self.site}: manifest {following.version} was written by somebody else; read "
@@ -136,6 +143,16 @@ class Manifests:
         self._known = following
         self._write_hint(following.version)
         return following
+
+    def _encode(self, manifest: ShardManifest) -> bytes:
+        """Its bytes, read back: a version that readers refuse would end the shard (F-15, G-13)."""
+        path = paths.manifest_path(self.site.shard, manifest.version)
+        try:
+            data = encode_manifest(manifest)
+        except (ValueError, TypeError) as error:
+            raise CorruptEntry(f"{path} cannot be written: {error}") from error
+        decode_manifest(data, path=path)
+        return data
 
     def update(
         self,

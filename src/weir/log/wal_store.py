@@ -133,6 +133,8 @@ class WalStores:
         if self.alias is not None and self.alias != uri:
             other = self.at(self.alias)
             wal = other if read_store_id(other, shard) == store_id else wal
+        if wal.uri != self.alias and not self.consent.may_ask(wal.uri):
+            raise self.consent.refused(wal.uri, "as the place of its log")
         found = read_stamp(wal, shard)
         if found is None:
             raise lost_store(wal, shard, store_id)
@@ -220,6 +222,8 @@ class WalStores:
             assert record.uri is not None, "S-1: an id belongs to a URI"
             try:
                 wal = self.at(record.uri)
+                if not self.consent.may_ask(wal.uri):
+                    raise self.consent.refused(wal.uri, "where its log was")
                 there = read_stamp(wal, shard)
                 if there is not None and there.store_id == store_id:
                     self.require_own(wal, shard, there)

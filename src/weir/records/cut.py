@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from weir.format import paths
-from weir.format.manifest import ShardManifest, SsTable, Status
+from weir.format.manifest import ShardManifest, SsTable, Status, sstables_problem
 from weir.types import Epoch, Generation, Position, Version
 
 
@@ -84,22 +84,36 @@ def dump_cut(cut: ShardCut) -> dict[str, Any]:
 def load_cut(shard: UUID, raw: Mapping[str, Any]) -> ShardCut:
     """A cut back from JSON; `KeyError`, `TypeError` or `ValueError` for anything else."""
     tables = tuple(
-        SsTable(Generation(int(g)), paths.sstable_folder(name), in_memory, rows, key)
+        SsTable(
+            Generation(_number(g)),
+            paths.sstable_folder(name),
+            *(None if size is None else _number(size) for size in (in_memory, rows, key)),
+        )
         for g, name, in_memory, rows, key in raw["sstables"]
     )
-    after, through = int(raw["replay_after"]), int(raw["wal_through"])
+    after, through = _number(raw["replay_after"]), _number(raw["wal_through"])
     if after > through:
         raise ValueError(f"a tail that ends at {through}, before it begins after {after}")
+    problem = sstables_problem(tables, Generation(_number(raw["current_generation"])))
+    if problem is not None:
+        raise ValueError(problem)
     return ShardCut(
         shard=shard,
-        manifest_version=Version(int(raw["version"])),
-        epoch=Epoch(int(raw["epoch"])),
+        manifest_version=Version(_number(raw["version"])),
+        epoch=Epoch(_number(raw["epoch"])),
         replay_after=Position(after),
         wal_through=Position(through),
-        current_generation=Generation(int(raw["current_generation"])),
+        current_generation=Generation(_number(raw["current_generation"])),
         sstables=tables,
-        shard_spec_id=int(raw["shard_spec_id"]),
+        shard_spec_id=_number(raw["shard_spec_id"]),
         field_entries=tuple((str(n), bytes.fromhex(v)) for n, v in raw["field_entries"]),
         sealed=bool(raw["sealed"]),
         tokens=tuple(sorted((str(f), int(n)) for f, n in raw.get("tokens", {}).items())),
     )
+
+
+def _number(value: object) -> int:
+    """A number as manifests hold them, or `ValueError`: a cut becomes a manifest again (F-15)."""
+    if type(value) is not int or not 0 <= value <= paths.U64_MAX:
+        raise ValueError(f"{value!r} is no number of 64 bits")
+    return value

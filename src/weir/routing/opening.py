@@ -40,7 +40,9 @@ from weir.records.lineage import require_ready
 from weir.records.table import Route, TableRecord, TableRecords
 from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
 from weir.routing.natives import put_details
+from weir.routing.sharing import require_shared
 from weir.store.api import Store
+from weir.store.consent import Consent
 from weir.store.open import lance_options, normalize, open_store
 from weir.store.probe import require_put_if_absent
 
@@ -111,7 +113,7 @@ def enable(
     dataset = adopt.find_dataset(place.uri, place.lance)
     if dataset is None:
         raise NotAWeirTable(f"{place.uri} holds no Lance dataset; weir.create makes a new table")
-    base = PylanceLake(place.uri, place.lance, place.store, env=env).open_base()
+    base = place.pylance().open_base()
     declared = base.schema.primary_key
     key = _key_names(primary_key) if primary_key is not None else declared
     if declared and key != declared:
@@ -186,7 +188,16 @@ class _Place:
         found: Lake | None = None if self.env.places is None else self.env.places.lake(self.uri)
         if found is not None:
             return found
-        return PylanceLake(self.uri, self.lance, self.store, env=self.env)
+        return self.pylance()
+
+    def pylance(self) -> PylanceLake:
+        """Lance at this place, which reads elsewhere only where it may (G-13)."""
+        consent = Consent.of(self.uri, self.options)
+
+        def agree(place: str) -> None:
+            require_shared(place, self.store, consent, self.options, self.env)
+
+        return PylanceLake(self.uri, self.lance, self.store, env=self.env, agree=agree)
 
     def core(self, record: TableRecord) -> Core:
         return Core(

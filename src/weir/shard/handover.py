@@ -244,8 +244,7 @@ def _id_for(stores: WalStores, shard: UUID, target: str | None) -> str | None:
     wal = stores.at(target)
     found = read_stamp(wal, shard)
     if found is None:
-        allowed = target == stores.alias or stores.consent.covers(target)
-        if stores.consent.is_closed and not allowed:
+        if target != stores.alias and not stores.consent.may_ask(target):
             raise stores.consent.refused(target, "which has no log of it yet")
         require_no_table(wal, shard)
         return stores.beside(shard).env.new_id().hex

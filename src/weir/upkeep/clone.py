@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID, uuid5
 
@@ -37,6 +37,7 @@ from weir.routing.former import former_routings
 from weir.routing.opening import open as open_core
 from weir.shard.tokens import Tokens, by_folder, merged
 from weir.store.api import ObjectExists, Store
+from weir.store.consent import same_place
 from weir.store.open import normalize, open_store
 from weir.types import Position, Version
 from weir.upkeep import checkpoint as checkpoints
@@ -71,7 +72,7 @@ class _Job:
     store: Store
     wal: Store
     wal_uri: str | None
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     accept_loss: bool
 
 
@@ -281,9 +282,14 @@ def _pin_parents(job: _Job, lineage: Lineage) -> None:
         if pin.uri == job.core.uri:
             core, source = job.core, job.source
         else:
+            if not job.core.consent.may_ask(pin.uri):
+                raise job.core.consent.refused(pin.uri, "as a table it was cloned from")
             core = open_core(pin.uri, storage_options=job.options, env=env)
             standing = Checkpoints(core.store).load(pin.checkpoint)
             source = standing or Checkpoints(core.store).find(theirs[pin.uri], whole=False)
+            # That table's own record says whose pin it is, not ours (G-13).
+            if not same_place(source.owner, job.uri if standing else job.core.uri):
+                raise job.core.consent.refused(pin.uri, f"and {source.id} there is not its pin")
         checkpoints.derive(
             core,
             source,

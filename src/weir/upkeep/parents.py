@@ -31,6 +31,7 @@ from weir.records.lineage import (
 from weir.routing.core import Core
 from weir.routing.opening import open as open_core
 from weir.store.api import Store
+from weir.store.consent import Consent, same_place
 from weir.store.open import normalize, open_store
 from weir.upkeep import checkpoint as checkpoints
 
@@ -97,17 +98,24 @@ def _word(core: Core, pin: Checkpoint) -> tuple[Word, Lineage | None]:
     whoever never named it is another table, or there is none to be seen.
     """
     assert pin.owner is not None, "C-3: a user's checkpoint is never reclaimed"
+    if not core.consent.may_ask(pin.owner):
+        return "unseen", None
     try:
         store = open_store(pin.owner, core.storage_options, env=core.env)
         said = lineage_history(store)
     except StoreError:
         return "unseen", None
-    naming = [any(p.checkpoint == pin.id for p in record.pins) for record in said]
+    naming = [_names(record, core, pin) for record in said]
     if not any(naming):
         return "unseen", None
     if not naming[-1]:
         return "let go", said[-1]
     return ("unfinished" if said[-1].state == "copying" else "holds"), said[-1]
+
+
+def _names(lineage: Lineage, core: Core, pin: Checkpoint) -> bool:
+    """True when the clone says that it holds `pin` in this very table (G-13)."""
+    return any(p.checkpoint == pin.id and same_place(p.uri, core.uri) for p in lineage.pins)
 
 
 def narrow_pins(core: Core) -> int:
@@ -118,7 +126,7 @@ def narrow_pins(core: Core) -> int:
     records = Checkpoints(core.store)
     done = 0
     for held in checkpoints.checkpoints(core):
-        if held.owner is None or held.base_only:
+        if held.owner is None or held.base_only or not core.consent.may_ask(held.owner):
             continue
         try:
             lineage = read_lineage(open_store(held.owner, core.storage_options, env=core.env))
@@ -126,7 +134,7 @@ def narrow_pins(core: Core) -> int:
             continue
         if lineage is None or lineage.state != "ready":
             continue
-        if any(p.checkpoint == held.id for p in lineage.pins):
+        if _names(lineage, core, held):
             done += records.narrow(held)
     return done
 
@@ -198,9 +206,14 @@ def discard(uri: str, storage_options: Options = None, *, env: Env = SYSTEM) -> 
 
 def _release(pin: ParentPin, owner: str, options: Mapping[str, str], env: Env) -> None:
     """Let go of what `owner` holds there, and of nothing that others do (G-13)."""
+    consent = Consent.of(owner, options)
+    if not consent.may_ask(pin.uri):
+        raise consent.refused(pin.uri, "as a table it was cloned from")
     parent = open_core(pin.uri, storage_options=options, env=env)
     held = Checkpoints(parent.store).load(pin.checkpoint)
-    if held is not None and held.owner != owner:
+    if held is None:
+        return  # and what may be left of it is that table's own to clean up
+    if not same_place(held.owner, owner):
         raise CorruptEntry(
             f"the lineage of {owner} ({paths.clone_chain()}) names checkpoint {pin.checkpoint} of"
             f" {pin.uri} as its own, but {held.owner or 'a user'} holds that one: it stays. If the"

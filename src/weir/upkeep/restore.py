@@ -75,6 +75,7 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
             f"{core.uri} was resharded after checkpoint {target.id}; clone the checkpoint to get"
             " the table as it was"
         )
+    _require_tables(core, target)
     # It must outlive this call (K-5: only upward).
     records = Checkpoints(core.store)
     target = records.refresh(target, expires=core.store.now() + HOLD_SECONDS)
@@ -114,6 +115,19 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
     core.env.failpoint("restore.done")
     log.info("table.restored uri=%s checkpoint=%s", core.uri, target.id)
     return RestoreReport(target.id, version, undo, discarded)
+
+
+def _require_tables(core: Core, target: Checkpoint) -> None:
+    """Every SSTable the record names can be opened: a manifest is going to name them (G-13).
+
+    Before anything is written; a listing and a read for each.
+    """
+    base = core.lake.open_base(target.base_version)
+    for pin in target.shards:
+        folded = base.compacted.get(pin.shard, 0)
+        for table in pin.sstables:
+            if table.generation > folded:
+                core.lake.open_sstable(pin.shard, table.path, base.schema)
 
 
 def _begin(core: Core, target: Checkpoint) -> tuple[Lineage, Checkpoint]:

@@ -389,6 +389,17 @@ def test_a_compressed_bomb_is_refused_before_it_is_expanded():
     assert pa.default_memory_pool().max_memory() <= max(peak, before + 1_000_000)
 
 
+def test_an_entry_expands_to_sixteen_times_its_size_at_most():
+    """No writer of the log compresses; what claims more is no entry of ours (G-13)."""
+    batch = pa.record_batch({"id": pa.array([0] * 4_000_000, pa.int64())})
+    data = stream(batch.schema, [batch], codec="zstd", writer_epoch=1)
+    assert len(data) < 100_000
+    with pytest.raises(CorruptEntry, match="expands"):
+        decode(data)
+    few = pa.record_batch({"id": pa.array(range(1000), pa.int64())})
+    assert decode(stream(few.schema, [few], codec="zstd", writer_epoch=1)).num_rows == 1000
+
+
 def test_rows_without_bytes_are_bounded():
     batch = pa.record_batch({"n": pa.nulls(1_000_000)})
     with pytest.raises(CorruptEntry, match="more than its bytes can hold"):
