@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,6 +15,12 @@ from weir.errors import InvalidInput
 
 STORAGE: Final = "storage."
 """What options that are storage options begin with."""
+
+FROM: Final = "storageOptionsFrom"
+"""Option: the environment variable that holds further storage options, as JSON."""
+_SECRET: Final = re.compile(r"secret|key$|token|sas|password|credential", re.IGNORECASE)
+
+_log = logging.getLogger("weir.spark")
 
 _TRUE: Final = frozenset({"true", "1", "yes"})
 _FALSE: Final = frozenset({"false", "0", "no"})
@@ -39,6 +47,16 @@ class Place:
         storage = {
             key[len(STORAGE) :]: value for key, value in options.items() if key.startswith(STORAGE)
         }
+        exposed = sorted(key for key in storage if _SECRET.search(key))
+        if exposed:
+            _log.warning(
+                "spark.secrets.exposed options=%s: a query's options are part of its plan, which"
+                " Spark writes to event logs, and it hides few of them; use storageOptionsFrom",
+                ",".join(STORAGE + key for key in exposed),
+            )
+        name = options.get(FROM.lower())
+        if name is not None:
+            storage = _referenced(name) | storage
         return Place(str(uri), storage, options.get("waluri"))
 
     def open(self) -> weir.Table:
@@ -68,6 +86,19 @@ class Place:
 
 
 _OPEN: dict[Any, weir.Table] = {}
+
+
+def _referenced(name: str) -> dict[str, str]:
+    """Storage options as JSON in an environment variable; the plan holds its name alone (P-4)."""
+    try:
+        found = json.loads(os.environ[name])
+        return {str(key): str(value) for key, value in found.items()}
+    except (KeyError, ValueError, AttributeError):
+        # Not the cause: it may quote the value.
+        raise InvalidInput(
+            f"option {FROM}: the environment variable {name!r} must hold a JSON object of storage"
+            f" options, on the driver and on every executor (spark.executorEnv.{name})"
+        ) from None
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
