@@ -42,6 +42,8 @@ soak: setup ## simulated histories with faults (SEEDS=n), reads against dictiona
 	  tests/rules/test_reads_model.py
 	@$(BIN)/python -m specs.run --soak
 	@WEIR_KILL_ROUNDS=60 WEIR_FAULT_ROUNDS=5 $(BIN)/python -m pytest -q --timeout 0 tests/kill tests/faults
+	@WEIR_RACE_POSITIONS=600 WEIR_STRANGERS=400 WEIR_CLOUDS=required $(BIN)/python -m pytest -q --timeout 0 \
+	  tests/contract tests/rules/test_strangers.py
 
 sim: setup ## one simulated history, printed, the same every time (SEED=n)
 	@$(BIN)/python -m simulator.soak --seed $(SEED) --verbose

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.clouds import AzuriteServer, MotoServer, NotInstalledError
 from tests.support.seaweed import SeaweedServer
 from tests.support.stores import StoreKind, numbered
+from weir.testing.fake_gcs import FakeGcs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,17 +52,66 @@ def s3() -> Iterator[SeaweedServer]:
         yield server
 
 
+def _installed(server: AzuriteServer | MotoServer) -> Iterator[AzuriteServer | MotoServer]:
+    """The server with its bucket; without it the test is skipped, or fails where it may not be."""
+    try:
+        server.start()
+    except NotInstalledError as missing:
+        if os.environ.get("WEIR_CLOUDS") == "required":
+            raise
+        pytest.skip(str(missing))
+    try:
+        server.make_bucket(BUCKET)
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[AzuriteServer | MotoServer]:
+    """Azure Blob Storage by Microsoft's emulator, with an empty container `weir-test`."""
+    yield from _installed(AzuriteServer())
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[AzuriteServer | MotoServer]:
+    """A second S3, by other people, with an empty bucket `weir-test`."""
+    yield from _installed(MotoServer())
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[FakeGcs]:
+    """Our own fake of Google Cloud Storage, with an empty bucket `weir-test`."""
+    with FakeGcs() as server:
+        server.make_bucket(BUCKET)
+        yield server
+
+
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
+    """Say which clouds were not tried: a skip alone is easily overlooked."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    missing = sorted({str(r.longrepr[2]) for r in skipped if "is not installed" in str(r.longrepr)})
+    for reason in missing:
+        terminalreporter.write_line(f"NOT TRIED: {reason}", yellow=True)
+
+
+SCHEMES = {"s3": "s3", "moto": "s3", "azurite": "az", "gcs": "gs"}
+"""Fixtures that are servers, and how their URIs begin."""
+
+
 @pytest.fixture(params=["local", "s3"])
 def store_kind(request: pytest.FixtureRequest, tmp_path: Path) -> StoreKind:
     """Each kind of store in turn, as (uri_factory, storage_options).
 
-    `@pytest.mark.parametrize("store_kind", ["local"], indirect=True)` chooses.
+    `@pytest.mark.parametrize("store_kind", ["local"], indirect=True)` chooses; "azurite", "moto"
+    and "gcs" can be asked for as well.
     """
     if request.param == "local":
         return StoreKind(numbered(str(tmp_path)), {})
     # Asked for here and not in the signature, so that local tests start no server.
-    server: SeaweedServer = request.getfixturevalue("s3")
-    return StoreKind(numbered(f"s3://{BUCKET}/{uuid.uuid4().hex}"), server.storage_options())
+    server = request.getfixturevalue(request.param)
+    place = f"{SCHEMES[request.param]}://{BUCKET}/{uuid.uuid4().hex}"
+    return StoreKind(numbered(place), server.storage_options())
 
 
 @pytest.fixture

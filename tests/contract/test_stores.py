@@ -15,17 +15,19 @@ from weir.store.retry import RetryingStore
 from weir.testing import contract
 from weir.testing.fault_store import FaultStore
 
-KINDS = ["memory", "local", "local-fsync", "retrying-local", "fault-memory", "s3", "retrying-s3"]
+KINDS = ["memory", "local", "local-fsync", "retrying-local", "fault-memory", "retrying-s3"]
+SERVERS = {"s3": "s3", "azurite": "az", "moto": "s3", "gcs": "gs"}
+"""Fixtures, each a store of other people's but for `gcs`, which is our own fake of one."""
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, *SERVERS])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     kind = request.param
-    if kind.endswith("s3"):
-        server = request.getfixturevalue("s3")
-        uri = f"s3://weir-test/contract/{uuid.uuid4().hex}"
-        make = open_store if kind == "retrying-s3" else open_bare
-        return make(uri, server.storage_options())
+    fixture = kind.removeprefix("retrying-")
+    if fixture in SERVERS:
+        server = request.getfixturevalue(fixture)
+        uri = f"{SERVERS[fixture]}://weir-test/contract/{uuid.uuid4().hex}"
+        return (open_bare if fixture == kind else open_store)(uri, server.storage_options())
     return {
         "memory": lambda: MemoryStore(prefix="some/where"),
         "local": lambda: LocalStore(str(tmp_path / "root")),

@@ -19,7 +19,7 @@ import weir
 WRITER = Path(__file__).parent.parent / "support" / "kill_writer.py"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("batch", pa.int64()), ("size", pa.int64())])
 ASKED = os.environ.get("WEIR_KILL_ROUNDS")
-ROUNDS = {"local": int(ASKED or 10), "s3": int(ASKED or 6)}
+ROUNDS = {"local": int(ASKED or 10), "s3": int(ASKED or 6), "az": int(ASKED or 3)}
 PATIENCE = 60.0
 TIDY_EVERY = 5
 """Rounds between compactions: a client that nobody stops meanwhile leaves thousands of tiny
@@ -108,15 +108,19 @@ def check(table, clients):
     return len(acked)
 
 
-@pytest.mark.parametrize("store_kind", ["local", "s3"], indirect=True)
-@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "append-only"])
+@pytest.mark.parametrize(
+    ("store_kind", "keyed"),
+    [("local", True), ("local", False), ("s3", True), ("s3", False), ("azurite", True)],
+    ids=["local-keyed", "local-append-only", "s3-keyed", "s3-append-only", "azurite-keyed"],
+    indirect=["store_kind"],
+)
 def test_killed_and_frozen_writers_lose_and_invent_nothing(store_kind, table_uri, keyed, tmp_path):
     options = dict(store_kind.storage_options)
     table = weir.create(
         table_uri, SCHEMA, primary_key="id" if keyed else None, storage_options=options
     )
     rng = random.Random(f"kill/{keyed}")
-    rounds = ROUNDS["s3" if options else "local"]
+    rounds = ROUNDS[table_uri.partition("://")[0] if options else "local"]
     modes = ("durable", "wal-only", "tiny")
     clients = []
     waiting = [Client(table_uri, options, tmp_path, n, modes[n % 3]) for n in range(2)]

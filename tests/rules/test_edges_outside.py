@@ -653,8 +653,9 @@ def test_g13_a_corrupt_checkpoint_leaves_the_table_as_it_was(tmp_path):
     record = Path(table.uri, paths.chain_path(paths.checkpoint_chain(made.id), 1))
     good = json.loads(record.read_bytes())
     before = rows(table)
+    newest = good["shards"][shard]["sstables"][-1][0]
     changes = [
-        {"sstables": [[1, "0badc0de_gen_1", None, None, None]]},  # not there
+        {"sstables": [[newest, "0badc0de_gen_1", None, None, None]]},  # not there
         {"sstables": [[99, "0badc0de_gen_1", None, None, None]]},
         {"sstables": [[1, "a_gen_1", None, None, None], [1, "b_gen_1", None, None, None]]},
         {"current_generation": 2**64},

@@ -38,7 +38,7 @@ class Answers:
         """How weir reaches it as a GCS."""
         return {
             "google_base_url": self.endpoint,
-            "google_skip_signature": "true",
+            "google_storage_token": "hunter2token",
             "allow_http": "true",
         }
 

@@ -314,4 +314,6 @@ def _knows(scheme: str, key: str) -> bool:
 
 def _meta(path: str, raw: Any) -> Meta:
     # Whole seconds: a listing of GCS tells milliseconds, its head does not, and both are one time.
-    return Meta(path, raw["size"], float(int(raw["last_modified"].timestamp())), raw["e_tag"])
+    # Azure quotes an ETag in a head and not in a listing.
+    etag = raw["e_tag"] and raw["e_tag"].strip('"')
+    return Meta(path, raw["size"], float(int(raw["last_modified"].timestamp())), etag)

@@ -135,7 +135,7 @@ def open_bare(
     if scheme in ("file", "memory"):
         for key in options:
             if key not in _LANCE_ONLY:
-                check_option(key)
+                check_option(_TO_OBSTORE.get(key, key))
         if scheme == "file":
             return LocalStore(place, fsync=fsync, env=env)
         name, _, prefix = place.partition("://")[2].partition("/")
