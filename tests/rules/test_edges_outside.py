@@ -599,8 +599,9 @@ def test_g13_the_files_of_a_parent_are_read_by_its_own_word(tmp_path):
 
 def test_g13_an_sstable_names_no_files_elsewhere(tmp_path):
     table, other = used(tmp_path / "t"), used(tmp_path / "o")
-    mine, theirs = (
-        next(p for p in shard_folder(t).iterdir() if "_gen_" in p.name) for t in (table, other)
+    mine, theirs = (  # the newest: older ones are in the base, and not read
+        max(shard_folder(t).glob("*_gen_*"), key=lambda p: int(p.name.rpartition("_")[2]))
+        for t in (table, other)
     )
     path, _ = lance_manifest(mine)
     _, raw = lance_manifest(theirs)

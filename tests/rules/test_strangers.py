@@ -8,12 +8,16 @@ import shutil
 from pathlib import Path
 from uuid import uuid4
 
+import lance
+import pyarrow as pa
 import pytest
 
 import weir
 from tests.support.moments import expect, make, put, rows
 from weir.errors import WeirError
 from weir.format import paths
+from weir.format.lance_file import assemble, manifest_offset, section
+from weir.format.protobuf import Field, message_classes
 from weir.upkeep.gc.collect import collect, target_of
 
 ROUNDS = int(os.environ.get("WEIR_STRANGERS", "24"))
@@ -172,3 +176,35 @@ def test_g13_mutated_records_lead_nowhere(world, seed):
     for name, before in world.outside.items():
         assert files(world.root / name) == before, what
     assert rows(weir.open(world.other.uri)) == expect((A, "secret"), (B, "secret"))
+
+
+MESSAGES = message_classes(
+    "tests.data_files",
+    {
+        "DataFile": [Field(1, "path", "string")],
+        "Fragment": [Field(2, "files", "DataFile", repeated=True)],
+        "Manifest": [
+            Field(2, "fragments", "Fragment", repeated=True),
+            Field(6, "index_section", "uint64"),
+            Field(23, "transaction_section", "uint64"),
+        ],
+    },
+)
+
+
+@pytest.mark.parametrize("way", ["../../o/data/{}", "{root}/o/data/{}", "%2e%2e/%2e%2e/o/data/{}"])
+def test_g13_lance_takes_the_name_of_a_file_for_one_name(tmp_path, way):
+    """Our check of places rests on it: below `data` a manifest cannot lead out of the folder."""
+    lance.write_dataset(pa.table({"v": ["mine"]}), str(tmp_path / "t"))
+    lance.write_dataset(pa.table({"v": ["secret"]}), str(tmp_path / "o"))
+    theirs = next((tmp_path / "o" / "data").iterdir()).name
+    path = next((tmp_path / "t" / "_versions").glob("*.manifest"))
+    raw = path.read_bytes()
+    offset = manifest_offset(raw, path="x")
+    manifest = MESSAGES["Manifest"].FromString(section(raw, offset, path="x"))
+    manifest.fragments[0].files[0].path = way.format(theirs, root=tmp_path)
+    manifest.ClearField("transaction_section")
+    manifest.ClearField("index_section")
+    path.write_bytes(assemble(manifest.SerializeToString(), before=b"", footer_of=raw))
+    with pytest.raises((OSError, pa.ArrowException, ValueError), match="Not found"):
+        lance.dataset(str(tmp_path / "t")).to_table()
