@@ -177,17 +177,21 @@ class MemLevel:
         picked = self._picked(keys, count)
         if not picked:
             return target.empty_table()
+        places = [self._schema.wal.get_field_index(name) for name in target.names]
+        narrow = 2 * len(places) < len(self._schema.wal)
         if len(picked) <= 16:
-            rows = [shaped(batch.slice(row, 1), target) for batch, row in picked]
-            return pa.Table.from_batches(rows, target)
-        by_batch: dict[int, tuple[pa.RecordBatch, list[int]]] = {}
-        for batch, row in picked:
-            by_batch.setdefault(id(batch), (batch, []))[1].append(row)
-        taken = [
-            shaped(batch, target).take(pa.array(np.array(rows, np.int64)))
-            for batch, rows in by_batch.values()
-        ]
-        return pa.Table.from_batches(taken, target)
+            taken = [batch.slice(row, 1) for batch, row in picked]
+        else:
+            by_batch: dict[int, tuple[pa.RecordBatch, list[int]]] = {}
+            for batch, row in picked:
+                by_batch.setdefault(id(batch), (batch, []))[1].append(row)
+            taken = [
+                (batch.select(places) if narrow else batch).take(pa.array(rows, pa.int64()))
+                for batch, rows in by_batch.values()
+            ]
+        # Joined first: giving a batch another shape takes as long for one row as for many.
+        rows_found = taken[0] if len(taken) == 1 else pa.concat_batches(taken)
+        return pa.Table.from_batches([shaped(rows_found, target)], target)
 
     def _picked(self, keys: pa.Table, count: int | None) -> list[tuple[pa.RecordBatch, int]]:
         """Batch and row of the newest row of each key in the first `count` batches."""

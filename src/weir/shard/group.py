@@ -191,6 +191,16 @@ class GroupCommit:
                 if not tries_left:
                     raise
 
+    def promote(self) -> None:
+        """Somebody who waits leads, if nobody does."""
+        with self._state.lock:
+            if not self._state.leading:
+                self._state.promote()
+
+    def abandon(self, ack: Ack) -> None:
+        """Nobody comes for an ack whose gate `Turns` adopted."""
+        self._leave_for_sure(ack, object())
+
     def drain(self, timeout: float | None = None) -> None:
         """Return when everything accepted so far is durable (M-8)."""
         state = self._state

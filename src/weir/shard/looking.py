@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from weir.env import Lock
 from weir.errors import Backpressure, InvalidInput, KeyConflict, WeirError
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
@@ -66,6 +67,11 @@ class Call:
     rests_on: Ack | None = None
     """Of a call that writes nothing the last put before it that was not durable."""
     is_decided: bool = False
+    gate: Lock | None = None
+    """Where its thread waits; released when it is to decide, when it is durable, or when it is to
+    lead (`Turns`)."""
+    chosen: bool = False
+    """It decides next."""
 
     @property
     def settled(self) -> bool:
@@ -87,8 +93,8 @@ class Looking:
         self._partial: dict[tuple[str, ...], Intake] = {}
         self._pending: list[Call] = []
         self._pending_lock = state.env.threads.lock()
-        self._deciding = state.env.threads.lock()
-        """Held by the one who decides for all that are pending."""
+        self._deciding = False
+        """Somebody decides for all that are pending, or was chosen to."""
 
     # -- what is asked for -----------------------------------------------------------------------
 
@@ -156,9 +162,16 @@ class Looking:
     def run(self, request: Request, *, wait: bool, timeout: float | None) -> WriteCounts:
         """Decide it, write what is to be written, and tell what became of it."""
         call = Call(request)
-        if request.steps:
+        if not request.steps:
+            return self._answer(call, wait=wait, timeout=timeout)
+        try:
             self._settle(call, timeout)
-        return self._answer(call, wait=wait, timeout=timeout)
+            if call.ack is None:
+                self._group.promote()
+            return self._answer(call, wait=wait, timeout=timeout)
+        except BaseException:
+            self._group.promote()  # it decided for others, and does not come to lead them
+            raise
 
     def _answer(self, call: Call, *, wait: bool, timeout: float | None) -> WriteCounts:
         request, ack = call.request, call.ack
@@ -184,8 +197,7 @@ class Looking:
                 self._group.nudge()
             return
         try:
-            if not ack.done:
-                self._group.wait(ack, timeout)
+            self._group.wait(ack, timeout)  # done or not: the next in turn waits for our coming
         except BaseException:
             ack.claimed = False
             raise
@@ -196,21 +208,49 @@ class Looking:
         """Have it decided and accepted, by this thread or by another that decides for all."""
         with self._pending_lock:
             self._pending.append(call)
+            decides = not self._deciding
+            self._deciding = True
+            if not decides:
+                call.gate = self._state.env.threads.lock()
+                call.gate.acquire()
         try:
-            if not self._deciding.acquire(timeout=-1 if timeout is None else timeout):
-                raise Backpressure(
-                    f"{self._state.name}: others are still being decided after {timeout} s; nothing"
-                    " of this write was accepted, try again"
-                )
-            try:
-                while not call.settled:
-                    self._decide(self._together(call), timeout)
-            finally:
-                self._deciding.release()
+            if not decides:
+                decides = self._await(call, timeout)
+            while decides and not call.settled:
+                self._decide(self._together(call), timeout)
         finally:
-            with self._pending_lock:
-                if call in self._pending:
-                    self._pending.remove(call)
+            self._leave(call, decides=decides)
+
+    def _await(self, call: Call, timeout: float | None) -> bool:
+        """Wait until it was decided (and is durable, or to lead), or is to decide itself: True."""
+        assert call.gate is not None, "it waits at its gate"
+        try:
+            in_time = call.gate.acquire(timeout=-1 if timeout is None else timeout)
+        except BaseException:
+            if call.ack is not None:
+                self._group.abandon(call.ack)
+            raise
+        if in_time:
+            call.gate.release()  # a turnstile: others may wait for the same ack, and rest on it
+        elif not call.chosen and not call.settled:
+            raise Backpressure(
+                f"{self._state.name}: others are still being decided after {timeout} s; nothing of"
+                " this write was accepted, try again"
+            )
+        return not call.settled
+
+    def _leave(self, call: Call, *, decides: bool) -> None:
+        """Who decided, or was chosen to, passes that on to the first that still waits for it."""
+        with self._pending_lock:
+            self._pending = [c for c in self._pending if c is not call and not c.settled]
+            if not decides and not call.chosen:
+                return
+            self._deciding = bool(self._pending)
+            if self._pending:
+                following = self._pending[0]
+                assert following.gate is not None, "only the first to come has no gate"
+                following.chosen = True
+                following.gate.release()
 
     def _together(self, first: Call) -> list[Call]:
         """The calls that are decided now, this one among them, in the order they came."""
@@ -257,6 +297,7 @@ class _Round:
         self._reads = reads
         self._group = group
         self._calls = calls
+        self._waits = state.config.durable_write
         self._requests = [call.request for call in calls]
         schema = intake.schema
         names = list(schema.primary_key)
@@ -342,9 +383,16 @@ class _Round:
         """It was accepted."""
         with self._state.lock:
             last = self._state.queue[-1] if self._state.queue else None
-        for call in self._calls:
-            call.rests_on = last
-            call.is_decided = True
+            for call in self._calls:
+                call.rests_on = last
+                call.is_decided = True
+                if call.gate is None or call.chosen:
+                    continue
+                if call.ack is None or call.ack.done or not self._waits:
+                    call.gate.release()
+                else:
+                    # One waking for two waits: for the decision, and for the log.
+                    self._state.turns.adopt(call.ack, call.gate)
         self._state.env.failpoint("looking.decided")
 
 

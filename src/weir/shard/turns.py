@@ -46,6 +46,11 @@ class Turns:
             self._gated.append(ack)
         return ack.gate
 
+    def adopt(self, ack: Ack, gate: Lock) -> None:
+        """Somebody waits at that gate, closed already, and will come for `ack` when it opens."""
+        ack.gate = gate
+        self._gated.append(ack)
+
     def wake(self, ack: Ack) -> bool:
         """Let whoever waits for `ack` go on, in its turn; False when nobody does."""
         if ack.gate is None:
