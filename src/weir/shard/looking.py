@@ -14,46 +14,27 @@ Keeps
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.env import Lock
-from weir.errors import Backpressure, InvalidInput, KeyConflict, WeirError
+from weir.errors import Backpressure, KeyConflict, WeirError
 from weir.format.keys import pk_values
-from weir.format.schema import TOMBSTONE, TableSchema
-from weir.lake.expressions import require_text
 from weir.log.intake import Intake, size_of
 from weir.merge.levels import shaped
 from weir.shard.ack import Ack
-from weir.shard.actions import (
-    DeleteWhere,
-    Insert,
-    PutWhen,
-    Update,
-    UpdateWhere,
-    Verb,
-    check_assignments,
-)
-from weir.shard.decide import Newest, Request, Step, WriteCounts, decide_all, steps_of
+from weir.shard.decide import Newest, Request, WriteCounts, decide_all
 from weir.shard.group import GroupCommit
 from weir.shard.own_reads import OwnReads
+from weir.shard.requests import Requests
 from weir.shard.state import WriterState
-from weir.types import Rows
-
-Missing = Literal["error", "skip", "insert"]
-"""What an update does with a key that does not exist."""
-OnConflict = Literal["error", "skip"]
-"""What an insert does with a key that exists."""
 
 TOGETHER_ROWS: Final = 10_000
 """Rows of requests that are decided together; one that has more is decided alone."""
-WHERE_ROWS: Final = 10_000
-"""Keys that `delete_where` and `update_where` decide at a time."""
 TRIES: Final = 4
 """Decisions that puts may overtake before one is made where none can: under the lock."""
 
@@ -90,72 +71,11 @@ class Looking:
         self._intake = intake
         self._reads = reads
         self._group = group
-        self._partial: dict[tuple[str, ...], Intake] = {}
+        self.requests = Requests(intake, reads)
         self._pending: list[Call] = []
         self._pending_lock = state.env.threads.lock()
         self._deciding = False
         """Somebody decides for all that are pending, or was chosen to."""
-
-    # -- what is asked for -----------------------------------------------------------------------
-
-    def update(self, rows: Rows, missing: Missing) -> Request:
-        """Rows with the key and some columns."""
-        _check(missing, Missing, "missing")
-        steps: list[Step] = []
-        given: list[pa.RecordBatch] = []
-        for part in _same_columns(rows):
-            columns, batches = self._partial_rows(part)
-            steps += steps_of(Update(columns, missing), batches, self._schema)
-            given += batches
-        return Request(steps, given)
-
-    def insert(self, rows: Rows, on_conflict: OnConflict) -> Request:
-        """Whole rows whose keys are to be new."""
-        _check(on_conflict, OnConflict, "on_conflict")
-        return self._whole(Insert(on_conflict), rows, deletes=False)
-
-    def put_when(self, rows: Rows, when: str) -> Request:
-        """Whole rows, or deletes, of which a condition is to hold."""
-        require_text(when, "when")
-        return self._whole(PutWhen(when), rows, deletes=True)
-
-    def where(self, filter: str, assignments: Mapping[str, str] | None) -> Iterator[Request]:
-        """Requests for the keys whose rows pass, found in a scan as it goes on."""
-        require_text(filter, "the filter")
-        verb: Verb = DeleteWhere(filter)
-        if assignments is not None:
-            changes = tuple(assignments.items())
-            check_assignments(changes, self._schema)
-            verb = UpdateWhere(filter, changes)
-        names = list(self._schema.primary_key)
-        for batch in self._reads.scan(names, filter):
-            for start in range(0, batch.num_rows, WHERE_ROWS):
-                yield Request([Step(verb, batch.slice(start, WHERE_ROWS))])
-
-    def _whole(self, verb: Verb, rows: Rows, *, deletes: bool) -> Request:
-        batches = self._intake.rows(rows)
-        if not deletes and any(batch.column(TOMBSTONE).true_count for batch in batches):
-            raise InvalidInput(f"rows marked {TOMBSTONE!r} are deletes; an insert takes none")
-        return Request(steps_of(verb, batches, self._schema), batches)
-
-    def _partial_rows(self, rows: Rows) -> tuple[tuple[str, ...], list[pa.RecordBatch]]:
-        """The columns that the rows have, and the rows in them."""
-        names = _names(rows)
-        if names is None:
-            batches = self._intake.rows(rows)
-            return tuple(self._schema.arrow.names), batches
-        if TOMBSTONE in names:
-            raise InvalidInput(f"column {TOMBSTONE!r}: an update deletes nothing; use delete")
-        columns = tuple(name for name in self._schema.arrow.names if name in names)
-        partial = self._partial.get(columns)
-        if partial is None or partial.owns is not self._intake.owns:
-            partial = Intake(_only(self._schema, columns), self._intake.owns)
-            self._partial[columns] = partial
-        return columns, partial.rows(rows)
-
-    @property
-    def _schema(self) -> TableSchema:
-        return self._intake.schema
 
     # -- asking and answering --------------------------------------------------------------------
 
@@ -398,41 +318,6 @@ class _Round:
 
 def _rows_of(call: Call) -> int:
     return sum(step.rows.num_rows for step in call.request.steps)
-
-
-def _check(value: str, known: Any, name: str) -> None:
-    if value not in get_args(known):
-        raise InvalidInput(f"{name} must be one of {list(get_args(known))}, got {value!r}")
-
-
-def _names(rows: Rows) -> Sequence[str] | None:
-    """The columns of the rows, all alike; None: to be found by who reads them."""
-    if isinstance(rows, Mapping):
-        return [str(name) for name in rows]
-    if isinstance(rows, list | tuple):
-        return [str(name) for row in rows for name in row]
-    names: Sequence[str] | None = getattr(getattr(rows, "schema", None), "names", None)
-    return names
-
-
-def _same_columns(rows: Rows) -> list[Rows]:
-    """Dicts in stretches that have the same columns: one left out is not one that is null."""
-    if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
-        return [rows]
-    parts: list[Rows] = []
-    for _, group in itertools.groupby(rows, key=frozenset):
-        parts.append(list(group))
-    return parts
-
-
-def _only(schema: TableSchema, columns: Sequence[str]) -> TableSchema:
-    """The schema with those columns alone, and the key."""
-    for name in schema.primary_key:
-        if name not in columns:
-            raise InvalidInput(f"key column {name!r} is missing from the data")
-    fields = [schema.arrow.field(name) for name in columns]
-    arrow = pa.schema(fields, metadata=schema.arrow.metadata)
-    return TableSchema(arrow, schema.primary_key, schema.max_field_id)
 
 
 def _own(error: WeirError, given: Sequence[pa.RecordBatch]) -> WeirError:

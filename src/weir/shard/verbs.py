@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from weir.config import WriterConfig
 from weir.shard.decide import Request, WriteCounts
-from weir.shard.looking import Looking, Missing, OnConflict
+from weir.shard.looking import Looking
+from weir.shard.requests import Missing, OnConflict
 from weir.types import Rows
 
 
@@ -37,12 +38,12 @@ class LookingVerbs(ABC):
         at the time: no request for keys in memory, else what `get` costs; then as a put.
         """
         looking = self._look("update")
-        request = looking.update(rows, missing)
+        request = looking.requests.update(rows, missing)
         return looking.run(request, wait=self.config.durable_write, timeout=timeout)
 
     def _put_when(self, rows: Rows, when: str, timeout: float | None) -> WriteCounts:
         looking = self._look("put")
-        request = looking.put_when(rows, when)
+        request = looking.requests.put_when(rows, when)
         return looking.run(request, wait=self.config.durable_write, timeout=timeout)
 
     def insert(
@@ -55,7 +56,7 @@ class LookingVerbs(ABC):
         written (O-5). Otherwise like `update`.
         """
         looking = self._look("insert")
-        request = looking.insert(rows, on_conflict)
+        request = looking.requests.insert(rows, on_conflict)
         return looking.run(request, wait=self.config.durable_write, timeout=timeout)
 
     def delete_where(self, filter: str, *, timeout: float | None = None) -> WriteCounts:
@@ -67,7 +68,7 @@ class LookingVerbs(ABC):
         those before it deleted.
         """
         looking = self._look("delete_where")
-        return self._each(looking, looking.where(filter, None), timeout)
+        return self._each(looking, looking.requests.where(filter, None), timeout)
 
     def update_where(
         self, filter: str, assignments: Mapping[str, str], *, timeout: float | None = None
@@ -78,7 +79,7 @@ class LookingVerbs(ABC):
         `delete_where`.
         """
         looking = self._look("update_where")
-        return self._each(looking, looking.where(filter, assignments), timeout)
+        return self._each(looking, looking.requests.where(filter, assignments), timeout)
 
     def _each(
         self, looking: Looking, requests: Iterator[Request], timeout: float | None

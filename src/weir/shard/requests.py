@@ -1,0 +1,137 @@
+"""What writes that look first are asked for: rows in any form, as steps that can be decided."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, get_args
+
+import pyarrow as pa
+
+from weir.errors import InvalidInput
+from weir.format.schema import TOMBSTONE, TableSchema
+from weir.lake.expressions import require_text
+from weir.log.intake import Intake
+from weir.shard.actions import (
+    DeleteWhere,
+    Insert,
+    PutWhen,
+    Update,
+    UpdateWhere,
+    Verb,
+    check_assignments,
+)
+from weir.shard.decide import Request, Step, steps_of
+from weir.shard.own_reads import OwnReads
+from weir.types import Rows
+
+Missing = Literal["error", "skip", "insert"]
+"""What an update does with a key that does not exist."""
+OnConflict = Literal["error", "skip"]
+"""What an insert does with a key that exists."""
+
+WHERE_ROWS: Final = 10_000
+"""Keys that `delete_where` and `update_where` decide at a time."""
+
+
+class Requests:
+    """Makes the requests of one writer. Safe to share between threads."""
+
+    def __init__(self, intake: Intake, reads: OwnReads) -> None:
+        self._intake = intake
+        self._reads = reads
+        self._partial: dict[tuple[str, ...], Intake] = {}
+
+    def update(self, rows: Rows, missing: Missing) -> Request:
+        """Rows with the key and some columns."""
+        _check(missing, Missing, "missing")
+        steps: list[Step] = []
+        given: list[pa.RecordBatch] = []
+        for part in _same_columns(rows):
+            columns, batches = self._partial_rows(part)
+            steps += steps_of(Update(columns, missing), batches, self._schema)
+            given += batches
+        return Request(steps, given)
+
+    def insert(self, rows: Rows, on_conflict: OnConflict) -> Request:
+        """Whole rows whose keys are to be new."""
+        _check(on_conflict, OnConflict, "on_conflict")
+        return self._whole(Insert(on_conflict), rows, deletes=False)
+
+    def put_when(self, rows: Rows, when: str) -> Request:
+        """Whole rows, or deletes, of which a condition is to hold."""
+        require_text(when, "when")
+        return self._whole(PutWhen(when), rows, deletes=True)
+
+    def where(self, filter: str, assignments: Mapping[str, str] | None) -> Iterator[Request]:
+        """Requests for the keys whose rows pass, found in a scan as it goes on."""
+        require_text(filter, "the filter")
+        verb: Verb = DeleteWhere(filter)
+        if assignments is not None:
+            changes = tuple(assignments.items())
+            check_assignments(changes, self._schema)
+            verb = UpdateWhere(filter, changes)
+        names = list(self._schema.primary_key)
+        for batch in self._reads.scan(names, filter):
+            for start in range(0, batch.num_rows, WHERE_ROWS):
+                yield Request([Step(verb, batch.slice(start, WHERE_ROWS))])
+
+    def _whole(self, verb: Verb, rows: Rows, *, deletes: bool) -> Request:
+        batches = self._intake.rows(rows)
+        if not deletes and any(batch.column(TOMBSTONE).true_count for batch in batches):
+            raise InvalidInput(f"rows marked {TOMBSTONE!r} are deletes; an insert takes none")
+        return Request(steps_of(verb, batches, self._schema), batches)
+
+    def _partial_rows(self, rows: Rows) -> tuple[tuple[str, ...], list[pa.RecordBatch]]:
+        """The columns that the rows have, and the rows in them."""
+        names = _names(rows)
+        if names is None:
+            batches = self._intake.rows(rows)
+            return tuple(self._schema.arrow.names), batches
+        if TOMBSTONE in names:
+            raise InvalidInput(f"column {TOMBSTONE!r}: an update deletes nothing; use delete")
+        columns = tuple(name for name in self._schema.arrow.names if name in names)
+        partial = self._partial.get(columns)
+        if partial is None or partial.owns is not self._intake.owns:
+            partial = Intake(_only(self._schema, columns), self._intake.owns)
+            self._partial[columns] = partial
+        return columns, partial.rows(rows)
+
+    @property
+    def _schema(self) -> TableSchema:
+        return self._intake.schema
+
+
+def _check(value: str, known: Any, name: str) -> None:
+    if value not in get_args(known):
+        raise InvalidInput(f"{name} must be one of {list(get_args(known))}, got {value!r}")
+
+
+def _names(rows: Rows) -> Sequence[str] | None:
+    """The columns of the rows, all alike; None: to be found by who reads them."""
+    if isinstance(rows, Mapping):
+        return [str(name) for name in rows]
+    if isinstance(rows, list | tuple):
+        return [str(name) for row in rows for name in row]
+    names: Sequence[str] | None = getattr(getattr(rows, "schema", None), "names", None)
+    return names
+
+
+def _same_columns(rows: Rows) -> list[Rows]:
+    """Dicts in stretches that have the same columns: one left out is not one that is null."""
+    if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
+        return [rows]
+    parts: list[Rows] = []
+    for _, group in itertools.groupby(rows, key=frozenset):
+        parts.append(list(group))
+    return parts
+
+
+def _only(schema: TableSchema, columns: Sequence[str]) -> TableSchema:
+    """The schema with those columns alone, and the key."""
+    for name in schema.primary_key:
+        if name not in columns:
+            raise InvalidInput(f"key column {name!r} is missing from the data")
+    fields = [schema.arrow.field(name) for name in columns]
+    arrow = pa.schema(fields, metadata=schema.arrow.metadata)
+    return TableSchema(arrow, schema.primary_key, schema.max_field_id)
