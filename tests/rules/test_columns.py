@@ -8,6 +8,7 @@ import weir
 from weir.errors import CommitConflict
 from weir.format.schema import COLUMN_MARK
 from weir.lake.base import adopt
+from weir.lake.pylance_lake import PylanceLake
 
 SCHEMA = pa.schema([("id", pa.int64()), ("c", pa.int64())])
 
@@ -105,10 +106,9 @@ def test_rows_written_before_there_were_marks_are_kept(tmp_path, where, monkeypa
     lance.write_dataset(
         pa.schema([pa.field("id", pa.int64(), False), SCHEMA[1]]).empty_table(), uri
     )
-    table = weir.enable(uri, primary_key="id")
     with monkeypatch.context() as patch:
-        for module in ("shards", "writer"):
-            patch.setattr(f"weir.routing.{module}.schema_for_writing", lambda core: core.schema())
+        patch.setattr(PylanceLake, "schema_for_writing", lambda lake: lake.open_base().schema)
+        table = weir.enable(uri, primary_key="id")
         writer = fill(table, where)
     assert table.core.schema().unmarked
     lance.dataset(uri).alter_columns({"path": "c", "name": "renamed"})

@@ -104,6 +104,23 @@ def test_x1_an_adopted_table_begins_with_the_first_routing(tmp_path):
     record = TableRecords(table.core.store).load()
     assert (record.format, record.routing_version, record.maintain_all) == (2, 0, True)
     assert specs(table) == [1]
+    assert table.core.schema().unmarked == []  # columns are marked before anybody writes
+
+
+def test_x5_an_entry_that_names_no_sharding_is_left_as_it_is(tmp_path):
+    """Shards are chosen by hand there; weir routes what it writes itself."""
+    key = {b"lance-schema:unenforced-primary-key": b"true"}
+    marked = pa.schema([SCHEMA.field("id").with_metadata(key), SCHEMA.field("v")])
+    lance.write_dataset(marked.empty_table(), str(tmp_path / "t")).initialize_mem_wal()
+    table = weir.enable(str(tmp_path / "t"))
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "a"}])
+    before = table.core.base().mem_wal
+    table.compact()
+    after = weir.open(table.uri).core.base().mem_wal
+    assert before is not None
+    assert after is not None
+    assert replace(after, compacted={}) == before
 
 
 def unnamed(table: weir.Table, value: int) -> None:

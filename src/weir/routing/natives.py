@@ -79,16 +79,17 @@ def wanted_details(core: Core, *, elsewhere: bool = False) -> tuple[int, MemWalD
         return None
     names = [i.name for i in dataset_indexes(base.dataset) if i.kind in _MAINTAINED]
     every = core.record.maintain_all
+    specs = _specs(
+        core.record,
+        details,
+        base.schema.plain,
+        base.schema.field_ids,
+        elsewhere=elsewhere or core.record.wal_uri is not None,
+    )
     wanted = replace(
         details,
-        sharding_specs=_specs(
-            core.record,
-            details,
-            base.schema.plain,
-            base.schema.field_ids,
-            elsewhere=elsewhere or core.record.wal_uri is not None,
-        ),
-        num_shards=_count(core.record.sharding),
+        sharding_specs=specs,
+        num_shards=_count(core.record.sharding) if specs else details.num_shards,
         maintain_all=every,
         maintained_indexes=tuple(sorted(names)) if every else details.maintained_indexes,
     )

@@ -113,7 +113,8 @@ def enable(
     dataset = adopt.find_dataset(place.uri, place.lance)
     if dataset is None:
         raise NotAWeirTable(f"{place.uri} holds no Lance dataset; weir.create makes a new table")
-    base = place.pylance().open_base()
+    lake = place.pylance()
+    base = lake.open_base()
     declared = base.schema.primary_key
     key = _key_names(primary_key) if primary_key is not None else declared
     if declared and key != declared:
@@ -146,6 +147,8 @@ def enable(
         adopt.mark_key(dataset, key)
     if details is None:
         adopt.initialize_mem_wal(dataset, {**mem_wal_settings(chosen), **defaults.to_lance()})
+    # Before others write rows that nobody could match by: Lance 13 gives field ids twice.
+    lake.schema_for_writing()
     spec, every = 1, True
     if details is not None:
         spec = 0 if stored is None else spec_of(details.sharding_specs, stored, names)
