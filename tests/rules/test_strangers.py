@@ -1,6 +1,7 @@
 """G-13: real objects of a table, changed by somebody who may write below it, lead nowhere else."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -17,6 +18,7 @@ from tests.support.moments import expect, make, put, rows
 from weir.errors import WeirError
 from weir.format import paths
 from weir.format.lance_file import assemble, manifest_offset, section
+from weir.format.manifest import decode_manifest, encode_manifest
 from weir.format.protobuf import Field, message_classes
 from weir.upkeep.gc.collect import collect, target_of
 
@@ -118,7 +120,9 @@ def leaves(value, found):
 
 
 def change(world, rng):
-    """Change one record of the table; says what was done."""
+    """Change one record or manifest of the table; says what was done."""
+    if rng.random() < 0.2:
+        return change_manifest(world, rng)
     records = sorted(p for p in (world.root / "t" / "_weir").rglob("*.json"))
     path = rng.choice(records)
     raw = json.loads(path.read_bytes())
@@ -133,6 +137,25 @@ def change(world, rng):
                 container[key] = value
     path.write_text(json.dumps(raw))
     return f"{path.relative_to(world.root)}: {raw}"
+
+
+def change_manifest(world, rng):
+    """Let the newest manifest of a shard name other SSTables, or another shard."""
+    found = sorted((world.root / "t" / "_mem_wal").rglob("*.binpb"))
+    path = max(found, key=lambda p: paths.parse_manifest_name(p.name) or 0)
+    manifest = decode_manifest(path.read_bytes(), path=str(path))
+    name = rng.choice(["../../../other", "..", "/etc", "%2e%2e", "wal", "0badc0de_gen_1", "a/b"])
+    tables = tuple(dataclasses.replace(t, path=name) for t in manifest.sstables)
+    hostile = rng.choice(
+        [
+            dataclasses.replace(manifest, sstables=tables),
+            dataclasses.replace(manifest, shard_id=uuid4()),
+            dataclasses.replace(manifest, replay_after=2**63, last_seen=2**63),
+            dataclasses.replace(manifest, writer_epoch=2**63),
+        ]
+    )
+    path.write_bytes(encode_manifest(hostile))
+    return f"{path.relative_to(world.root)}: {hostile}"
 
 
 def use(world, number):

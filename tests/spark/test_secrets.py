@@ -36,6 +36,7 @@ def test_p4_an_event_log_holds_no_secret_that_is_passed_by_name(tmp_path):
     log = "".join(p.read_text() for p in events.rglob("*") if p.is_file())
     assert "SparkListenerSQLExecutionStart" in log
     assert "by-reference-value" not in log
+    assert "hidden-by-regex-value" not in log, "docs/guides/spark.md says that the pattern hides it"
     assert "plain-option-value" in log, "what this is about; else Spark has changed, say so in docs"
 
 
