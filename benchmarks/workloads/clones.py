@@ -25,7 +25,7 @@ def prepare(ctx: Ctx) -> dict[str, Any]:
         btree=False,
     )
     table = weir.open(made["uri"], storage_options=ctx.options)
-    return {**made, "checkpoint": str(table.checkpoint(name="bench").id)}
+    return {**made, "checkpoint": str(table.checkpoint("all", name="bench").id)}
 
 
 def _size(ctx: Ctx, uri: str) -> int:

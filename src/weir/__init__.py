@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from weir.config import IndexConfig, WriterConfig
+from weir.database import Database, connect
 from weir.errors import (
     Backpressure,
     CheckpointNotFound,
@@ -36,7 +37,7 @@ from weir.format.sharding import Bucket, Identity, Unsharded
 from weir.format.wal_entry import WalEntry
 from weir.log.appender import WalAppender
 from weir.log.tailer import WalTailer
-from weir.making import create, enable, open
+from weir.making import create, drop, enable, exists, open
 from weir.read.changes import Bookmark, Change, Changes
 from weir.read.scan import Scan
 from weir.read.snapshot import Snapshot
@@ -71,6 +72,7 @@ __all__ = [
     "CompactReport",
     "CompactionPolicy",
     "CorruptEntry",
+    "Database",
     "Expire",
     "FencedError",
     "Filter",
@@ -116,8 +118,11 @@ __all__ = [
     "WriterClosed",
     "WriterConfig",
     "WriterStats",
+    "connect",
     "create",
+    "drop",
     "enable",
+    "exists",
     "open",
 ]
 

@@ -1,7 +1,8 @@
-"""`create`, `open`, `enable`: where tables come from."""
+"""`create`, `open`, `enable`, `exists`, `drop`: where tables come from, and go."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -10,13 +11,16 @@ from weir.config import WriterConfig
 from weir.env import SYSTEM, Env
 from weir.format.expiry import Expire
 from weir.format.sharding import Sharding
+from weir.records.table import TableRecords
 from weir.routing import opening
 from weir.routing.opening import Options
+from weir.store.open import open_store
 from weir.table import Table
+from weir.upkeep.drop import drop as drop_core
 
 
 def create(
-    uri: str,
+    uri: str | os.PathLike[str],
     schema: pa.Schema,
     *,
     primary_key: str | Sequence[str] | None = None,
@@ -36,7 +40,7 @@ def create(
     """
     return Table(
         opening.create(
-            uri,
+            os.fspath(uri),
             schema,
             primary_key=primary_key,
             sharding=sharding,
@@ -50,7 +54,11 @@ def create(
 
 
 def open(
-    uri: str, *, storage_options: Options = None, wal_uri: str | None = None, env: Env = SYSTEM
+    uri: str | os.PathLike[str],
+    *,
+    storage_options: Options = None,
+    wal_uri: str | None = None,
+    env: Env = SYSTEM,
 ) -> Table:
     """Open the table at `uri`. Claims nothing. Five requests.
 
@@ -59,11 +67,13 @@ def open(
     own URI means beside the data. Raises `NotAWeirTable` when there is none, `MissingEntry` for a
     clone that was not finished (C-2).
     """
-    return Table(opening.open(uri, storage_options=storage_options, wal_uri=wal_uri, env=env))
+    return Table(
+        opening.open(os.fspath(uri), storage_options=storage_options, wal_uri=wal_uri, env=env)
+    )
 
 
 def enable(
-    uri: str,
+    uri: str | os.PathLike[str],
     *,
     primary_key: str | Sequence[str] | None = None,
     sharding: Sharding | None = None,
@@ -81,7 +91,7 @@ def enable(
     """
     return Table(
         opening.enable(
-            uri,
+            os.fspath(uri),
             primary_key=primary_key,
             sharding=sharding,
             wal_uri=wal_uri,
@@ -90,3 +100,25 @@ def enable(
             env=env,
         )
     )
+
+
+def exists(
+    uri: str | os.PathLike[str], *, storage_options: Options = None, env: Env = SYSTEM
+) -> bool:
+    """Whether there is a weir table at `uri`. One listing, one read."""
+    store = open_store(os.fspath(uri), storage_options, env=env)
+    return TableRecords(store).find() is not None
+
+
+def drop(
+    uri: str | os.PathLike[str], *, storage_options: Options = None, env: Env = SYSTEM
+) -> None:
+    """Delete the table at `uri`: rows, logs, SSTables, checkpoints. There is no way back.
+
+    Its writers are fenced first, in any process, and no shard can be claimed again, so that nobody
+    is told that a row in it is safe. Only what the table writes to is deleted, other files at its
+    place stay. Raises `NotAWeirTable`; `InvalidInput` while a clone shares its files. Run again
+    after a failure, it goes on. A claim for each shard, a listing, a request for a thousand
+    objects.
+    """
+    drop_core(opening.open(os.fspath(uri), storage_options=storage_options, env=env))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from typing import Literal
 from uuid import UUID
 
@@ -12,19 +12,13 @@ from weir.config import WriterConfig
 from weir.durations import Duration
 from weir.format.expiry import Expire
 from weir.format.sharding import Sharding, Value
-from weir.read.changes import Bookmark, Changes
-from weir.read.scan import Scan, get_rows
-from weir.read.search import search
-from weir.read.snapshot import Freshness, Pinned, Snapshot, take_snapshot
 from weir.read.stats import TableStats, collect_stats
+from weir.reading import TableReads
 from weir.records.checkpoints import Checkpoint, Ref, Scope
 from weir.routing.core import Core
 from weir.routing.opening import Options
 from weir.routing.shards import Shard, all_shards, find_shard
 from weir.routing.writer import TableWriter
-from weir.search.lance import PROBES, REFINE
-from weir.search.plan import SearchOptions
-from weir.types import Filter, Keys, Vector
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.adopt_shard import AdoptReport, Order, adopt_shard
 from weir.upkeep.clone import clone
@@ -42,7 +36,7 @@ from weir.upkeep.restore import RestoreReport, restore
 from weir.upkeep.tasks import Progress, Runner
 
 
-class Table:
+class Table(TableReads):
     """A table on object storage. Made by `weir.create`, `weir.open` or `weir.enable`.
 
     Safe to share between threads. Holds no lock and claims nothing; only writers do.
@@ -127,117 +121,17 @@ class Table:
         """A writer that routes rows to shards and opens (claims) each shard at its first row."""
         return TableWriter(before_writing(self.core), config)
 
-    # -- reading ---------------------------------------------------------------------------------
-
-    def scan(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Filter | None = None,
-        limit: int | None = None,
-        freshness: Freshness = "durable",
-        checkpoint: Pinned | str | None = None,
-        *,
-        batch_size: int | None = None,
-    ) -> Scan:
-        """A read of the newest row of each key; nothing is read until the scan is asked for rows.
-
-        `filter` is SQL text as in Lance, or a pyarrow expression; it sees newest rows only (L-3).
-        `freshness`: "base", "flushed" (+ SSTables) or "durable" (+ every acknowledged row).
-        `checkpoint`: the table as a checkpoint pinned it. See `take_snapshot` for the requests.
-        """
-        return Scan(
-            self.core,
-            columns=columns,
-            filter=filter,
-            limit=limit,
-            freshness=freshness,
-            pinned=checkpoints.pinned(self.core, checkpoint),
-            batch_size=batch_size,
-        )
-
-    def get(
-        self,
-        keys: Keys,
-        columns: Sequence[str] | None = None,
-        freshness: Freshness = "durable",
-        checkpoint: Pinned | str | None = None,
-    ) -> pa.Table:
-        """The newest rows of `keys`, in the order of `keys`, each once; a missing one is left out.
-
-        `keys`: values, tuples, dicts, or Arrow. Only what can hold one of them is read.
-        """
-        return get_rows(
-            self.core,
-            keys,
-            columns=columns,
-            freshness=freshness,
-            pinned=checkpoints.pinned(self.core, checkpoint),
-        )
-
-    def changes(
-        self,
-        since: Bookmark | str | None = None,
-        follow: bool = False,  # noqa: FBT001, FBT002  the contract's spelling
-        *,
-        poll: float = 0.1,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> Changes:
-        """The log of all shards as an iterator of `Change`, from `since` (a `Bookmark`) on.
-
-        None starts at the oldest entry that still exists. With `follow` it waits for more until
-        `stop()` is true. Raises `SnapshotExpired` when entries after the bookmark were collected.
-        """
-        return Changes(self.core, since, follow=follow, poll=poll, stop=stop)
-
-    def snapshot(self, freshness: Freshness = "durable") -> Snapshot:
-        """A consistent cut, as planners of other engines need it."""
-        return take_snapshot(self.core, freshness)
-
-    def search(
-        self,
-        column: str,
-        query: str | Vector,
-        k: int = 10,
-        filter: Filter | None = None,
-        columns: Sequence[str] | None = None,
-        freshness: Freshness = "durable",
-        checkpoint: Pinned | str | None = None,
-        *,
-        metric: str | None = None,
-        nprobes: int = PROBES,
-        refine_factor: int = REFINE,
-        exact: bool = False,
-    ) -> pa.Table:
-        """The `k` rows nearest to a vector, or best for words of text, nearest first.
-
-        The columns asked for (all when None), and `_distance` (l2 squared, 1 - cosine, or 1 - dot)
-        or `_score` (BM25 by the statistics of all levels). A row with any of the words is found.
-        `nprobes`, `refine_factor` and `exact`: how thoroughly an approximate index is searched;
-        what is fresher is exact. Requests: a scan's snapshot, then index pages and rows needed.
-        """
-        return search(
-            self.core,
-            column,
-            query,
-            k=k,
-            filter=filter,
-            columns=columns,
-            freshness=freshness,
-            pinned=checkpoints.pinned(self.core, checkpoint),
-            options=SearchOptions(metric, nprobes, refine_factor, exact),
-        )
-
     # -- upkeep ----------------------------------------------------------------------------------
 
     def checkpoint(
-        self, scope: Scope = "all", name: str | None = None, ttl: Duration | None = None
+        self, scope: Scope = "durable", name: str | None = None, ttl: Duration | None = None
     ) -> Checkpoint:
         """Pin the table as it is now.
 
-        Scope "all": everything accepted before the call, flushed; no log is needed to read it. A
-        shard with unflushed rows that another process writes is claimed, which fences that writer.
         Scope "durable": every acknowledged row, nothing flushed, nobody disturbed; the log up to
-        there is pinned too. `ttl` None: until deleted. `name` is a label, several may share one.
+        there is pinned too. Scope "all": everything accepted before the call, flushed; no log is
+        needed to read it. A shard with unflushed rows that another process writes is claimed, which
+        fences that writer. `ttl` None: until deleted. `name` is a label, several may share one.
         The cut is per shard, as are about five requests and a flush; a dozen more for the rest.
         """
         return checkpoints.create(self.core, scope=scope, name=name, ttl=ttl)

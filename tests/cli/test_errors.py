@@ -16,7 +16,8 @@ def test_a_failed_operation_is_one_line_on_standard_error_and_status_1(run, tmp_
     assert ran.out == ""
     assert ran.err.count("\n") == 1
     assert ran.err.startswith("weir: ")
-    assert "weir.create" in ran.err  # says what to do
+    assert "weir create" in ran.err  # says what to do, as a command
+    assert "weir.create" not in ran.err
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,13 @@ def test_a_failed_operation_is_one_line_on_standard_error_and_status_1(run, tmp_
         ["reshard", "events"],
         ["compact", "events", "--engine", "hadoop"],
         ["demo", "--store", "tape"],
+        ["scan", "events", "--freshness", "very"],
+        ["scan", "events", "--output", "rows.unknown"],
+        ["get", "events", "1", "--freshness", "very"],
+        ["gc", "events", "--min-age", "soon"],
+        ["compact", "events", "--watch", "often"],
+        ["checkpoint", "create", "events", "--ttl", "long"],
+        ["create", "events", "--bucket", "id:0", "-C", "id:int64"],
         ["stats", "events", "-o", "no-equals-sign"],
     ],
 )
@@ -134,3 +142,45 @@ def test_the_module_runs_as_a_program(tmp_path: Path):
     )
     assert done.returncode == 1
     assert done.stderr.startswith("weir: ")
+
+
+def test_text_that_is_no_rows_is_refused_and_not_counted_as_none(table):
+    command = [sys.executable, "-m", "weir", "put", table.uri]
+    for given in ("hello\n", "hello"):
+        ran = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+        assert ran.returncode == 1, ran
+        assert "no column 'hello'" in ran.stderr
+
+
+@pytest.mark.parametrize("command", [["restore"], ["checkpoint", "delete"]])
+def test_a_checkpoint_that_is_not_there_is_found_out_before_anything_is_asked(run, table, command):
+    ran = run(*command, table.uri, "nope")
+    assert ran.status == 1
+    assert "no checkpoint 'nope'" in ran.err
+    assert "weir checkpoint list" in ran.err
+
+
+def test_without_a_terminal_a_question_names_the_option_that_answers_it(table):
+    table.checkpoint(name="nightly")
+    command = [sys.executable, "-m", "weir", "restore", table.uri, "nightly"]
+    ran = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2
+    assert "--yes" in ran.stderr
+
+
+def test_doctor_says_what_is_wrong_with_an_impossible_place(run, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    ran = run("doctor", tmp_path / "file" / "table")
+    assert ran.status == 1
+    assert "report it" not in ran.err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows.jsonl", "rows.arrow"])
+def test_a_file_gets_the_format_that_its_name_says(run, table, tmp_path, name):
+    before = table.count()
+    assert run("scan", table.uri, "--output", tmp_path / name).status == 0
+    assert run("put", table.uri, tmp_path / name).status == 0
+    assert table.count() == before

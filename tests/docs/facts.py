@@ -21,6 +21,7 @@ from weir.env import SYSTEM
 from weir.lake.schemas import KEY_POSITION
 from weir.log.site import ShardSite
 from weir.log.stamp import stamp_store_id
+from weir.reading import TableReads
 from weir.records.apps import take_app
 from weir.records.checkpoints import Checkpoints
 from weir.records.consumers import Consumer
@@ -46,8 +47,9 @@ def trees(*folders: str) -> Iterator[tuple[str, ast.Module]]:
 # -- options ---------------------------------------------------------------------------------------
 
 VERBS = {
-    "weir": (weir.create, weir.open, weir.enable),
-    "table": tuple(vars(weir.Table).values()),
+    "weir": (weir.connect, weir.create, weir.drop, weir.enable, weir.exists, weir.open),
+    "database": tuple(vars(weir.Database).values()),
+    "table": (*vars(weir.Table).values(), *vars(TableReads).values()),
     "shard": tuple(vars(weir.Shard).values()),
     "writer": tuple(
         value

@@ -28,7 +28,9 @@ def functions() -> Iterator[tuple[str, Callable]]:
             yield name, found
         if not inspect.isclass(found):
             continue
-        for attribute, value in vars(found).items():
+        own = [cls for cls in found.__mro__ if cls.__module__.startswith("weir")]
+        members = {name: value for cls in reversed(own) for name, value in vars(cls).items()}
+        for attribute, value in members.items():
             if attribute.startswith("_") and attribute not in ("__init__", "__iter__"):
                 continue
             bare = value.fget if isinstance(value, property) else value

@@ -191,7 +191,7 @@ def test_k3_an_empty_flush_pins_a_closed_gap_too(tmp_path):
     table = make(tmp_path / "t", 1)
     for _ in range(3):
         with table.shards()[0].writer() as writer:
-            made = table.checkpoint()
+            made = table.checkpoint("all")
             pin = made.shards[0]
             assert pin.replay_after == pin.wal_through == writer.wal_stats().fence_position
             manifest = table.core.tails.manifests(writer.site).load(pin.manifest_version)
@@ -214,7 +214,7 @@ def test_k3_a_later_flush_that_is_faster_does_not_widen_the_cut(tmp_path, monkey
             original(self)
 
         monkeypatch.setattr(Flusher, "close_gap", later_rows_first)
-        made = table.checkpoint()
+        made = table.checkpoint("all")
         assert rows(table) == expect((A, "later"))
         assert rows(table, checkpoint=made) == expect((A, "a"))
 
@@ -238,7 +238,7 @@ def test_k3_rows_put_while_it_flushes_are_not_in_it(tmp_path):
             for _ in range(5):
                 before = len(acked)
                 pins = closed_pins(table.core)
-                made = table.checkpoint()
+                made = table.checkpoint("all")
                 after = len(acked)
                 assert all(pin.closed for pin in (*pins, *made.shards))
                 seen = rows(table, checkpoint=made)
@@ -254,7 +254,7 @@ def test_k3_a_wal_only_writer_is_told_what_to_do(tmp_path):
     with table.writer(weir.WriterConfig(enable_memtable=False)) as writer:
         put(writer, A, "a")
         with pytest.raises(WalOnlyMode, match="scope='durable'"):
-            table.checkpoint()
+            table.checkpoint("all")
         assert rows(table, checkpoint=table.checkpoint(scope="durable")) == expect((A, "a"))
 
 
@@ -308,11 +308,11 @@ def test_k4_scope_all_without_a_writer_flushes_the_gap_and_fences_only_if_rows_a
     table = make(tmp_path / "t", 1)
     with table.shards()[0].writer() as writer:
         other = again(table)
-        empty = other.checkpoint()
+        empty = other.checkpoint("all")
         assert empty.shards[0].closed
         assert empty.shards[0].epoch == writer.epoch
         put(writer, A, "a")  # a gap of fences was closed without a claim (W-3)
-        full = other.checkpoint()
+        full = other.checkpoint("all")
         assert full.shards[0].closed
         assert full.shards[0].epoch == writer.epoch + 1
         assert rows(other, checkpoint=full) == expect((A, "a"))
@@ -329,7 +329,7 @@ def test_k5_refresh_only_moves_the_end_upward_and_delete_of_the_missing_is_fine(
     table = make(tmp_path / "t", 1)
     now = [table.core.store.now()]
     clocked = at_time(table, now)
-    made = clocked.checkpoint(name="n", ttl="1h")
+    made = clocked.checkpoint("all", name="n", ttl="1h")
     assert made.expires == pytest.approx(now[0] + 3600)
     assert clocked.refresh_checkpoint(made, "10m").expires == made.expires
     later = clocked.refresh_checkpoint("n", "2h")
@@ -352,7 +352,7 @@ def test_k5_an_expired_checkpoint_holds_until_collection_removed_it(tmp_path):
     with table.writer() as writer:
         put(writer, A, "a")
     now = [table.core.store.now()]
-    made = at_time(table, now).checkpoint(ttl="1h")
+    made = at_time(table, now).checkpoint("all", ttl="1h")
     now[0] += 7200
     assert rows(table, checkpoint=made) == expect((A, "a"))
     late = at_time(table, now)
@@ -365,7 +365,7 @@ def test_k5_an_expired_checkpoint_holds_until_collection_removed_it(tmp_path):
 @pytest.mark.parametrize("first", ["refresh", "expire"])
 def test_g2_of_refresh_and_expiry_exactly_one_wins(tmp_path, first):
     table = make(tmp_path / "t", 1)
-    made = table.checkpoint(ttl="1h")
+    made = table.checkpoint("all", ttl="1h")
     records = Checkpoints(table.core.store)
     if first == "refresh":
         table.refresh_checkpoint(made, "2h")
@@ -380,7 +380,7 @@ def test_g2_of_refresh_and_expiry_exactly_one_wins(tmp_path, first):
 def test_g2_a_refresh_of_a_chain_that_was_swept_away_notices(tmp_path):
     """The number after the one it read is free again; record 1, which went first, tells."""
     table = make(tmp_path / "t", 1)
-    made = table.checkpoint(ttl="1h")
+    made = table.checkpoint("all", ttl="1h")
     records = Checkpoints(table.core.store)
     assert records.mark_deleted(made)
     records.erase(made.id)

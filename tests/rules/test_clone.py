@@ -454,7 +454,7 @@ def test_c14_detach_lets_go_when_nothing_is_shared_and_not_before(tmp_path):
     made = fill(table)
     copy = table.clone(str(tmp_path / "copy"), made)
     assert clones.detach(copy.core) == []  # the base is still the parent's
-    held = copy.checkpoint()
+    held = copy.checkpoint("all")
     lance.dataset(copy.uri).delete("true")
     with copy.writer() as writer:
         put(writer, [1], "own")
@@ -622,7 +622,7 @@ def test_cloning_a_big_table_copies_less_than_a_hundredth(tmp_path):
     table = weir.enable(str(tmp_path / "t"), primary_key="id", sharding=weir.Bucket("id", 4))
     with table.writer() as writer:
         put(writer, range(2000), "fresh")
-    copy = table.clone(str(tmp_path / "copy"), table.checkpoint())
+    copy = table.clone(str(tmp_path / "copy"), table.checkpoint("all"))
     size = {n: sum(m.size for m in open_store(str(tmp_path / n)).list("")) for n in ("t", "copy")}
     assert size["copy"] < size["t"] / 100
     assert copy.scan().count() == count

@@ -182,7 +182,7 @@ def test_s7_a_lost_store_with_nothing_missing_blocks_nobody(tmp_path, lose):
         put(writer, A, "a")
         writer.flush()
         put(writer, B, "b")
-    held = again(table).checkpoint()
+    held = again(table).checkpoint("all")
     lose(tmp_path / "w")
     other = again(table)
     assert rows(other) == expect((A, "a"), (B, "b"))
@@ -222,7 +222,7 @@ def test_s5_the_empty_log_of_a_sealed_shard_is_not_needed(tmp_path, config):
     with other.writer() as writer:
         put(writer, C, "c")
     assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
-    made = other.checkpoint()
+    made = other.checkpoint("all")
     with other.writer() as writer:
         put(writer, A, "later")
     other.restore(made)
@@ -405,7 +405,7 @@ def test_s7_a_restore_works_without_a_lost_log_that_held_nothing(tmp_path):
     table = make(tmp_path / "t", 2, wal_uri=str(tmp_path / "w"))
     with table.writer() as writer:
         put(writer, A, "a")
-        made = table.checkpoint()
+        made = table.checkpoint("all")
         put(writer, B, "b")
     shutil.rmtree(tmp_path / "w")
     other = again(table)

@@ -360,7 +360,7 @@ def test_restore_survives_the_marks_of_a_compactor_that_slept(tmp_path):
     with table.writer() as writer:
         put(writer, A, "a")
         writer.flush()
-        made = table.checkpoint()
+        made = table.checkpoint("all")
         put(writer, B, "b")
         writer.flush()
     sleeper = again(table)
@@ -378,7 +378,7 @@ def test_restore_survives_the_marks_of_a_compactor_that_slept(tmp_path):
 
 def test_restore_of_a_moment_before_a_reshard_is_refused(tmp_path):
     table = make(tmp_path / "t", 1)
-    made = table.checkpoint()
+    made = table.checkpoint("all")
     table.reshard(weir.Bucket("id", 2))
     with pytest.raises(InvalidInput, match="clone"):
         table.restore(made)
@@ -389,7 +389,7 @@ def test_restore_empties_shards_the_checkpoint_does_not_know(tmp_path):
     table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=weir.Identity("id"))
     with table.writer() as writer:
         put(writer, [1], "a")
-        made = table.checkpoint()
+        made = table.checkpoint("all")
         put(writer, [2], "b")
     table.restore(made)
     assert rows(again(table)) == {1: "a"}

@@ -69,10 +69,10 @@ def test_w2_whatever_ends_a_piece_of_work_leaves_r_equal_to_l(tmp_path, how):
     if how == "flush":
         writer.flush()
     elif how == "checkpoint":
-        assert table.checkpoint().shards[0].closed
+        assert table.checkpoint("all").shards[0].closed
     elif how == "detached":
         del writer  # another process, long gone
-        assert again(table).checkpoint().shards[0].closed
+        assert again(table).checkpoint("all").shards[0].closed
     if how in ("close", "flush", "checkpoint"):
         writer.close()
     assert is_closed(table)
@@ -87,7 +87,7 @@ def test_w2_the_observed_story_an_empty_flush_after_reopen_then_a_lost_disk_then
         writer.flush()
     reopened = again(table)
     with reopened.shards()[0].writer():
-        made = reopened.checkpoint()
+        made = reopened.checkpoint("all")
         assert made.shards[0].closed
     wipe(tmp_path / "wal")
     copy = again(table).clone(str(tmp_path / "copy"), made)

@@ -286,7 +286,7 @@ def test_s4_a_clone_does_not_inherit_the_wal_store(tmp_path, target):
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     with table.writer() as writer:
         put(writer, A, "a")
-        made = table.checkpoint()
+        made = table.checkpoint("all")
     copy = table.clone(str(tmp_path / "copy"), made)
     assert copy.wal_uri is None
     assert wal_of(copy) is None

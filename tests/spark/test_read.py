@@ -99,7 +99,7 @@ def test_a_missing_path_says_what_to_do(spark: SparkSession) -> None:
 def test_a_checkpoint_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     table = make_table(tmp_path)
     put(table, {1: "then"})
-    table.checkpoint(name="then")
+    table.checkpoint("all", name="then")
     put(table, {1: "now", 2: "now"})
     table.compact()
     then = spark.read.format("weir").option("checkpoint", "then").load(table.uri)

@@ -40,6 +40,20 @@ def make(root: str) -> weir.Table:
     return table
 
 
+def by_name(root: str) -> None:
+    """Tables below a prefix."""
+    db = weir.connect(root)
+    assert_type(db, weir.Database)
+    table = db.create_table("events", SCHEMA, primary_key="id", exist_ok=True)
+    assert_type(table, weir.Table)
+    assert_type(db.open_table("events").count("id > 3"), int)
+    assert_type(db.tables(), list[str])
+    assert_type(db.exists("events"), bool)
+    assert_type(weir.exists(db.table_uri("events")), bool)
+    db.drop_table("events", missing_ok=True)
+    weir.drop(db.create_table("events", SCHEMA).uri)
+
+
 def adopt(dataset: str) -> weir.Table:
     """A dataset of Lance as a table; checked, not run."""
     return weir.enable(dataset, primary_key="id", sharding=weir.Unsharded())
@@ -193,6 +207,7 @@ def after_a_failure(error: weir.WeirError) -> list[pa.RecordBatch]:
 
 def main(root: str) -> None:
     """A day."""
+    by_name(root)
     table = make(root)
     write(table)
     write_one_shard(table)

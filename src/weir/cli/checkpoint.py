@@ -9,11 +9,15 @@ from rich.markup import escape
 
 from weir.cli import options as o
 from weir.cli import screen
+from weir.errors import CheckpointNotFound
 from weir.records.checkpoints import Scope
 
 Ref = Annotated[str, typer.Argument(help="Name or id of the checkpoint.", metavar="CHECKPOINT")]
 Ttl = Annotated[
-    str | None, typer.Option("--ttl", metavar="TIME", help="Lifetime, as 7d; for ever without.")
+    str | None,
+    typer.Option(
+        "--ttl", metavar="TIME", help="Lifetime, as 7d; for ever without.", callback=o.duration
+    ),
 ]
 _PANEL = "Upkeep"
 
@@ -120,8 +124,13 @@ def delete(
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
-    """Let go of a checkpoint; one that is gone already is fine."""
-    o.open_table(uri, option, config).delete_checkpoint(checkpoint)
+    """Let go of a checkpoint, or of all that have the name."""
+    table = o.open_table(uri, option, config)
+    if not any(checkpoint in (one.name, str(one.id)) for one in table.checkpoints()):
+        raise CheckpointNotFound(
+            f"{table.uri} has no checkpoint {checkpoint!r}; weir checkpoint list shows all"
+        )
+    table.delete_checkpoint(checkpoint)
     if json:
         screen.emit({"deleted": checkpoint})
     else:
@@ -143,7 +152,7 @@ def release(
     """
     table = o.open_table(uri, option, config)
     if not yes and not json:
-        typer.confirm(f"Is the clone at {clone} gone for good?", abort=True, err=True)
+        screen.confirm(f"Is the clone at {clone} gone for good?")
     released = table.release_clone(clone)
     if json:
         screen.emit({"released": released})

@@ -11,6 +11,7 @@ import weir
 from weir.cli import options as o
 from weir.cli import screen, settings
 from weir.errors import InvalidInput
+from weir.upkeep.checkpoint import find
 
 
 def register(app: typer.Typer) -> None:
@@ -88,8 +89,9 @@ def restore(
     Rows written since then are no longer part of the table; its writers are fenced.
     """
     table = o.open_table(uri, option, config)
+    find(table.core, checkpoint)  # before anything is asked
     if not yes and not json:
-        typer.confirm(f"Roll {table.uri} back to {checkpoint!r}?", abort=True, err=True)
+        screen.confirm(f"Roll {table.uri} back to {checkpoint!r}?")
     with screen.working("restoring", quiet=json):
         table.restore(checkpoint)
     if json:

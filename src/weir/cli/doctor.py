@@ -104,7 +104,7 @@ def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
     try:
         store = open_store(uri, options)
         report = probe(store)
-    except WeirError as error:
+    except (WeirError, OSError) as error:
         yield Finding("store", "bad", str(error))
         return
     for check in report.checks:

@@ -30,6 +30,15 @@ from weir.cli.looks import HELP_OPTIONS, tidy_help
 from weir.errors import WeirError
 
 DEBUG_ENV = "WEIR_DEBUG"
+COMMANDS = {
+    "table.checkpoints()": "weir checkpoint list",
+    "table.release_clone(uri)": "weir checkpoint release",
+    "weir.create": "weir create",
+    "weir.enable": "weir enable",
+    "weir.open opens it": "choose another place",
+    "; table.writer(),": "; weir put,",
+}
+"""What the library advises, in the words of the shell."""
 SUCCESS, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 # typer carries click inside since 0.16 or so; this is its class of wrong usage in either case.
@@ -130,7 +139,10 @@ def _trace(argv: Sequence[str]) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    for call, command in COMMANDS.items():
+        text = text.replace(call, command)
+    return text
 
 
 def _wrong_usage(error: BaseException) -> int:

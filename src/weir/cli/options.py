@@ -10,8 +10,10 @@ import typer
 import weir
 from weir.cli import settings
 from weir.config import WriterConfig
+from weir.durations import seconds
 from weir.errors import InvalidInput
 from weir.format.sharding import Sharding
+from weir.read.snapshot import check_freshness
 
 Uri = Annotated[
     str, typer.Argument(help="The table: a path, s3://, gs:// or az://.", metavar="URI")
@@ -25,8 +27,30 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", help="Configuration file.", metavar="FILE", dir_okay=False),
 ]
+
+
+def _freshness(value: str) -> str:
+    try:
+        return check_freshness(value)
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def duration(value: str | None) -> str | None:
+    """A callback for options that take a time, as 15m or 7d."""
+    try:
+        if value is not None:
+            seconds(value)
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error)) from error
+    return value
+
+
 Freshness = Annotated[
-    str, typer.Option("--freshness", metavar="LEVEL", help="base, flushed or durable.")
+    str,
+    typer.Option(
+        "--freshness", metavar="LEVEL", help="base, flushed or durable.", callback=_freshness
+    ),
 ]
 Checkpoint = Annotated[
     str | None,
@@ -81,7 +105,10 @@ def sharding(bucket: str | None, identity: str | None) -> Sharding | None:
     column, separator, number = bucket.rpartition(":")
     if not separator or not number.isdigit():
         raise typer.BadParameter("write COLUMN:N, as id:8", param_hint="--bucket")
-    return weir.Bucket(column, int(number))
+    try:
+        return weir.Bucket(column, int(number))
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error), param_hint="--bucket") from error
 
 
 def writer_config(pairs: list[str] | None) -> WriterConfig | None:

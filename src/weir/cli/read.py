@@ -14,7 +14,7 @@ from weir.cli import rows, screen
 from weir.errors import InvalidInput
 
 Format = Annotated[
-    str, typer.Option("--format", "-f", metavar="F", help="table, jsonl, csv or arrow.")
+    str, typer.Option("--format", "-f", metavar="F", help="table, jsonl, csv, arrow or parquet.")
 ]
 Output = Annotated[
     Path | None, typer.Option("--output", metavar="FILE", help="Into a file instead.")
@@ -59,7 +59,7 @@ def scan(
     """
     kind = rows.check_format(format, as_json=json)
     if output is not None and kind == "table":
-        raise typer.BadParameter("a file holds jsonl, csv or arrow: say --format")
+        kind = rows.format_of(output)
     table = o.open_table(uri, option, config)
     read = table.scan(
         columns=o.names(columns),

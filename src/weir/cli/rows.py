@@ -1,4 +1,4 @@
-"""Rows on standard output or in a file: a table for people, JSON lines, CSV or Arrow for others."""
+"""Rows on standard output or in a file: a table for people, other formats for programs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.ipc as paipc
+import pyarrow.parquet as pq
 import typer
 from rich.markup import escape
 
-from weir.cli import screen
+from weir.cli import screen, sources
 
-FORMATS = ("table", "jsonl", "csv", "arrow")
+FORMATS = ("table", "jsonl", "csv", "arrow", "parquet")
 SHOWN = 50
 _WIDE = 48
 
@@ -30,11 +31,25 @@ def check_format(format: str, *, as_json: bool) -> str:
     return "jsonl" if as_json else format
 
 
+def format_of(output: Path) -> str:
+    """What a file is to hold, by the end of its name."""
+    kind = sources.SUFFIXES.get(output.suffix.lower(), "")
+    if kind not in FORMATS:
+        raise typer.BadParameter(
+            f"{output}: say what it shall hold with --format ({', '.join(FORMATS[1:])})",
+            param_hint="--output",
+        )
+    return kind
+
+
 def write(reader: pa.RecordBatchReader, format: str, output: Path | None = None) -> int:
     """Write all rows and return their number; a table shows the first ones only."""
     if format == "table":
         return _table(reader)
     with _target(output) as target:
+        if format == "parquet":
+            with pq.ParquetWriter(target, reader.schema) as sink:
+                return _each(reader, sink.write_batch)
         if format == "arrow":
             with paipc.new_stream(target, reader.schema) as sink:
                 return _each(reader, sink.write_batch)
@@ -94,7 +109,7 @@ def _table(reader: pa.RecordBatchReader) -> int:
             break
     console = screen.out()
     console.print(table)
-    note = f"the first {rows} rows; --format jsonl, csv or arrow has all"
+    note = f"the first {rows} rows; --format jsonl, csv, arrow or parquet has all"
     note = note if more else screen.many(rows, "row")
     console.print(f"[dim]{note}[/dim]")
     return rows

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.progress import (
@@ -160,6 +161,13 @@ class _Count(ProgressColumn):
         """Called by rich."""
         done = f"{task.completed:,.0f}" if task.completed else ""
         return Text(done if task.total is None else f"{done or 0}/{task.total:,.0f}", "mark")
+
+
+def confirm(question: str) -> None:
+    """Ask, and stop unless the answer is yes. Without a terminal the question cannot be asked."""
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"{question} Say --yes: there is no terminal to ask at")
+    typer.confirm(question, abort=True, err=True)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from weir.lake.base.adopt import find_dataset
 from weir.store.open import lance_options
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow", "lance")
-_SUFFIXES = {
+SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
     ".csv": "csv",
@@ -92,7 +92,7 @@ def _format(source: str, named: str | None) -> str | None:
         return "lance"
     if not Path(source).exists():
         raise InvalidInput(f"there is no file {source}")
-    kind = _SUFFIXES.get(Path(source).suffix.lower())
+    kind = SUFFIXES.get(Path(source).suffix.lower())
     if kind is None:
         raise InvalidInput(f"{source}: say what it holds with --format ({', '.join(FORMATS)})")
     return kind

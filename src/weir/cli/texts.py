@@ -32,8 +32,20 @@ def csv(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
     for block in _blocks(stream):
         read = pacsv.ReadOptions(column_names=names, block_size=max(len(block), 1))
         found = pacsv.read_csv(pa.BufferReader(block), read_options=read, convert_options=convert)
+        if names is None and schema is not None:
+            _check_header(found.column_names, schema)
         names = found.column_names
         yield from _decoded(found, schema).to_batches()
+
+
+def _check_header(names: list[str], schema: pa.Schema) -> None:
+    """The first line must name columns of the table: a file without rows would say nothing."""
+    unknown = [name for name in names if name not in schema.names]
+    if unknown:
+        raise InvalidInput(
+            f"the table has no column {unknown[0]!r}; the first line of CSV names columns, of"
+            f" {', '.join(schema.names)}"
+        )
 
 
 def json_lines(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:

@@ -51,7 +51,12 @@ def compact(
     uri: o.Uri,
     watch: Annotated[
         str | None,
-        typer.Option("--watch", metavar="TIME", help="Again and again, this long between."),
+        typer.Option(
+            "--watch",
+            metavar="TIME",
+            help="Again and again, this long between.",
+            callback=o.duration,
+        ),
     ] = None,
     engine: Annotated[
         str, typer.Option("--engine", metavar="E", help="local, or spark for a Spark session.")
@@ -84,11 +89,19 @@ def compact(
 def gc(
     uri: o.Uri,
     min_age: Annotated[
-        str, typer.Option("--min-age", metavar="TIME", help="Keep what is younger.")
+        str,
+        typer.Option(
+            "--min-age", metavar="TIME", help="Keep what is younger.", callback=o.duration
+        ),
     ] = "15m",
     fence_retention: Annotated[
         str,
-        typer.Option("--fence-retention", metavar="TIME", help="Keep first entries so long."),
+        typer.Option(
+            "--fence-retention",
+            metavar="TIME",
+            help="Keep first entries so long.",
+            callback=o.duration,
+        ),
     ] = "7d",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     kind: Annotated[

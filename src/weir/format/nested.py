@@ -105,7 +105,7 @@ def is_strict(dtype: pa.DataType) -> bool:
 def find_null(column: pa.Array, path: str) -> str | None:
     """The path of a nested field that is declared not null and holds a null, unless its parent is
     null itself; None when there is none."""
-    for child, values in _children(column):
+    for child, values in inner_values(column):
         where = f"{path}.{child.name}"
         if not child.nullable and values.null_count:
             return where
@@ -115,11 +115,11 @@ def find_null(column: pa.Array, path: str) -> str | None:
     return None
 
 
-def _children(column: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
+def inner_values(column: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
     """The fields directly inside, with their values where the parent is there."""
     dtype = column.type
     if isinstance(dtype, pa.BaseExtensionType):
-        yield from _children(column.storage)
+        yield from inner_values(column.storage)
     elif pa.types.is_struct(dtype):
         there = column.is_valid() if column.null_count else None
         for i in range(dtype.num_fields):
@@ -128,6 +128,6 @@ def _children(column: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
     elif pa.types.is_map(dtype):
         pairs = pa.struct([dtype.key_field, dtype.item_field])
         as_list = pa.array(_Typed(column, pa.list_(pa.field("entries", pairs, nullable=False))))
-        yield from _children(as_list.flatten())
+        yield from inner_values(as_list.flatten())
     elif dtype.num_fields:  # lists of all kinds; flattening leaves out what null lists cover
         yield dtype.field(0), column.flatten()

@@ -9,7 +9,7 @@ parsed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,9 +17,12 @@ import pyarrow.compute as pc
 
 from weir.env import Limits
 from weir.errors import InvalidInput, SchemaMismatch
-from weir.format.nested import as_type, find_null, is_strict
+from weir.format.exact import cast_exactly, is_castable
+from weir.format.nested import find_null, is_strict
+from weir.format.python_values import from_python
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.format.wal_entry import Fill, require_fit
+from weir.log.inputs import arrow_batches, arrow_column, as_dict, is_row, row_runs
 
 Column = Callable[[pa.RecordBatch], pa.Array]
 Columns = Callable[[pa.RecordBatch], list[pa.Array]]
@@ -57,9 +60,9 @@ class Intake:
     def rows(self, data: Any) -> list[pa.RecordBatch]:
         """The rows of `data` as batches of the WAL schema, empty ones left out.
 
-        `data` is a RecordBatch, Table, RecordBatchReader, pandas or polars DataFrame, list of
-        dicts, or anything with `__arrow_c_stream__`. A boolean column `_tombstone` may mark rows
-        that are deletes. Raises `SchemaMismatch` or `InvalidInput`; nothing is written.
+        `data` is a RecordBatch, Table, RecordBatchReader, DataFrame, anything Arrow-shaped, or an
+        iterable of such, of dicts, or of objects with named fields. A boolean column `_tombstone`
+        marks rows that are deletes. Raises `SchemaMismatch` or `InvalidInput`, nothing written.
         """
         return [self._shape(batch) for batch in self._batches(data) if batch.num_rows]
 
@@ -96,41 +99,37 @@ class Intake:
         return nbytes
 
     def _batches(self, data: Any) -> Sequence[pa.RecordBatch]:
-        if isinstance(data, pa.RecordBatch):
-            return (data,)
-        if isinstance(data, pa.Table):
-            return data.to_batches()  # type: ignore[no-any-return]
-        if isinstance(data, Mapping):
-            data = [data]
-        if isinstance(data, list | tuple):
+        if isinstance(data, list) and set(map(type, data)) == {dict}:
             return self._from_dicts(data)
-        if hasattr(data, "__arrow_c_stream__"):
-            return pa.table(data).to_batches()  # type: ignore[no-any-return]
-        if hasattr(data, "__arrow_c_array__"):
-            return (pa.record_batch(data),)
-        if type(data).__module__.partition(".")[0] == "pandas":
-            return pa.Table.from_pandas(data, preserve_index=False).to_batches()  # type: ignore[no-any-return]
-        raise InvalidInput(
-            f"cannot read rows from {type(data).__name__}; pass a RecordBatch, Table, "
-            "RecordBatchReader, "
-            "DataFrame, or a list of dicts"
-        )
+        found = arrow_batches(data)
+        if found is not None:
+            return found
+        if is_row(data):
+            data = [data]
+        if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+            raise InvalidInput(
+                f"cannot read rows from {type(data).__name__}; pass a RecordBatch, Table,"
+                " RecordBatchReader, DataFrame, dicts, or objects with named fields"
+            )
+        return [batch for part in row_runs(data) for batch in self._from_run(part)]
+
+    def _from_run(self, part: list[Any]) -> Sequence[pa.RecordBatch]:
+        found = arrow_batches(part[0])
+        return self._from_dicts([as_dict(row) for row in part]) if found is None else found
 
     def _from_dicts(self, rows: Sequence[Any]) -> Sequence[pa.RecordBatch]:
         names = {*self._schema.arrow.names, TOMBSTONE}
         for row in rows:
-            if not isinstance(row, Mapping):
-                raise InvalidInput(f"expected a dict for each row, got {type(row).__name__}")
             if not row.keys() <= names:
                 extra = sorted(str(name) for name in row.keys() - names)
                 raise SchemaMismatch(f"the table has no column {extra[0]!r}")
         present = [f for f in self._schema.plain if any(f.name in row for row in rows)]
+        # Rows that name no column are rows all the same: of nulls, or refused for their key.
+        present = present or list(self._schema.plain)
         columns = []
         for field in present:
-            try:
-                columns.append(pa.array([row.get(field.name) for row in rows], field.type))
-            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
-                raise SchemaMismatch(f"column {field.name!r} ({field.type}): {error}") from error
+            values = [row.get(field.name) for row in rows]
+            columns.append(from_python(values, field.type, field.name))
         fields = [f.with_nullable(True) for f in present]
         if any(TOMBSTONE in row for row in rows):
             columns.append(pa.array([bool(row.get(TOMBSTONE)) for row in rows]))
@@ -217,9 +216,9 @@ class Intake:
             return lambda batch: pc.fill_null(batch.column(index), False)
         if have.equals(target.type):
             return lambda batch: batch.column(index)
-        if not _castable(have, target.type):
+        if not is_castable(have, target.type):
             raise SchemaMismatch(f"column {target.name!r}: {have} cannot become {target.type}")
-        return lambda batch: _cast(batch.column(index), target)
+        return lambda batch: cast_exactly(batch.column(index), target.type, target.name)
 
     def _absent(self, target: pa.Field) -> Column:
         if target.name == TOMBSTONE:
@@ -266,29 +265,22 @@ def key_table(keys: Any, schema: TableSchema) -> pa.Table:
     """Keys in any accepted form as a table of the key columns, in key order; `InvalidInput`
     otherwise."""
     names = schema.primary_key
-    if isinstance(keys, str | bytes | int | float | bool):
-        keys = [keys]
-    if isinstance(keys, pa.Array | pa.ChunkedArray):
-        keys = pa.table({names[0]: keys})
-    elif isinstance(keys, list | tuple | set | range):
+    found = arrow_column(keys)
+    if found is not None:
+        keys = pa.table({names[0]: found})
+    elif (batches := arrow_batches(keys)) is not None:
+        keys = pa.Table.from_batches(batches) if batches else schema.key_schema.empty_table()
+    else:
+        if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
+            keys = [keys]
         keys = _keys_from_values(list(keys), schema)
-    elif isinstance(keys, pa.RecordBatch):
-        keys = pa.Table.from_batches([keys])
-    elif not isinstance(keys, pa.Table):
-        if not hasattr(keys, "__arrow_c_stream__"):
-            raise InvalidInput(f"cannot read keys from {type(keys).__name__}")
-        keys = pa.table(keys)
     columns = []
     for field in schema.key_schema:
         if field.name not in keys.column_names:
             raise InvalidInput(f"key column {field.name!r} is missing; the key is {list(names)}")
         column = keys.column(field.name)
         if not column.type.equals(field.type):
-            if not _castable(column.type, field.type):
-                raise SchemaMismatch(
-                    f"key {field.name!r}: {column.type} cannot become {field.type}"
-                )
-            column = _cast(column, field)
+            column = cast_exactly(column, field.type, field.name)
         if column.null_count:
             raise InvalidInput(f"key column {field.name!r} holds a null")
         columns.append(column)
@@ -312,74 +304,5 @@ def _keys_from_values(keys: list[Any], schema: TableSchema) -> pa.Table:
         rows.append(row)
     columns = []
     for i, field in enumerate(fields):
-        try:
-            columns.append(pa.array([row[i] for row in rows], field.type))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
-            raise SchemaMismatch(f"key {field.name!r} ({field.type}): {error}") from error
+        columns.append(from_python([row[i] for row in rows], field.type, field.name))
     return pa.Table.from_arrays(columns, names=[f.name for f in fields])
-
-
-def _family(dtype: pa.DataType) -> str:
-    """Types between which a checked cast can be exact."""
-    checks = (
-        ("number", pa.types.is_integer),
-        ("number", pa.types.is_floating),
-        ("number", pa.types.is_decimal),
-        ("text", lambda t: pa.types.is_string(t) or pa.types.is_large_string(t)),
-        ("text", pa.types.is_string_view),
-        ("bytes", lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t)),
-        ("bytes", lambda t: pa.types.is_binary_view(t) or pa.types.is_fixed_size_binary(t)),
-        ("instant", pa.types.is_timestamp),
-        ("date", pa.types.is_date),
-        ("time", pa.types.is_time),
-        ("span", pa.types.is_duration),
-        ("truth", pa.types.is_boolean),
-        ("list", lambda t: pa.types.is_list(t) or pa.types.is_large_list(t)),
-        ("list", pa.types.is_fixed_size_list),
-        ("struct", pa.types.is_struct),
-        ("map", pa.types.is_map),
-    )
-    return next((name for name, is_type in checks if is_type(dtype)), str(dtype))
-
-
-def _castable(have: pa.DataType, want: pa.DataType) -> bool:
-    if pa.types.is_null(have):
-        return True
-    if pa.types.is_dictionary(have):
-        have = have.value_type
-    if pa.types.is_dictionary(want):
-        want = want.value_type
-    if _family(have) != _family(want):
-        return False
-    if pa.types.is_timestamp(have):
-        return (have.tz is None) == (want.tz is None)
-    if _family(have) == "list":
-        return _castable(have.value_type, want.value_type)
-    if pa.types.is_struct(have):
-        names = {want.field(i).name for i in range(want.num_fields)}
-        return all(
-            have.field(i).name in names
-            and _castable(have.field(i).type, want.field(have.field(i).name).type)
-            for i in range(have.num_fields)
-        )
-    return True
-
-
-def _cast(column: pa.Array, target: pa.Field) -> pa.Array:
-    try:
-        result = as_type(column, target.type)
-        # Arrow checks overflow and truncation, but rounds between floating point widths.
-        if pa.types.is_floating(column.type) and not _is_same(column, result.cast(column.type)):
-            raise SchemaMismatch(
-                f"column {target.name!r}: a {column.type} value is not exact as {target.type}"
-            )
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatch(f"column {target.name!r}: {error}") from error
-    return result
-
-
-def _is_same(left: pa.Array, right: pa.Array) -> bool:
-    if left.equals(right):
-        return True
-    same = pc.or_(pc.equal(left, right), pc.and_(pc.is_nan(left), pc.is_nan(right)))
-    return bool(pc.all(pc.fill_null(same, True)).as_py() is not False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from weir.errors import InvalidInput
 from weir.lake.filters import is_for_lance
@@ -88,6 +89,11 @@ class Scan:
             raise InvalidInput(f"limit must be a whole number, zero or more, got {limit!r}")
         if batch_size is not None and batch_size < 1:
             raise InvalidInput(f"batch_size must be above 0, got {batch_size!r}")
+        if filter is not None and not isinstance(filter, str | pc.Expression):
+            raise InvalidInput(
+                f"filter must be SQL text or a pyarrow expression, got {type(filter).__module__}."
+                f"{type(filter).__name__}"
+            )
         self._core = core
         self._columns = None if columns is None else list(columns)
         self._filter = filter

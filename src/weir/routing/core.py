@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from weir.env import Env
+from weir.env import SYSTEM, Env
 from weir.errors import (
     CommitConflict,
     FencedError,
@@ -115,6 +115,15 @@ class Core:
     _routes: tuple[TableRecord | None, dict[tuple[type, Value], UUID]] = field(
         default=(None, {}), repr=False
     )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled as a place and opened there again: fresh, without caches, writers or locks.
+
+        Credentials travel only if they were given as `storage_options`.
+        """
+        if self.env is not SYSTEM:
+            raise TypeError(f"{self.uri}: a table of a simulated environment stays in its process")
+        return _opened_again, (self.uri, dict(self.storage_options), self.wal_uri)
 
     @property
     def workers(self) -> int:
@@ -348,3 +357,9 @@ def routes_of(
     if not isinstance(sharding, Unsharded) and not values:
         return ()
     return tuple(Route(shard_id(sharding, v, routing_version), v, spec) for v in values)
+
+
+def _opened_again(uri: str, storage_options: Mapping[str, str], wal_uri: str | None) -> Core:
+    from weir.routing.opening import open as open_core  # which imports this module
+
+    return open_core(uri, storage_options=storage_options, wal_uri=wal_uri)

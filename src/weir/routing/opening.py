@@ -297,6 +297,8 @@ def _check_schema(schema: Any, key: Sequence[str]) -> None:
             raise InvalidInput(f"column {name!r} occurs twice")
     for field in schema:
         check_nesting(field)
+    adopt.check_types(schema)
+    for field in schema:
         if has_small_dictionary(field.type):
             raise InvalidInput(
                 f"column {field.name!r}: the dictionary index of {field.type} is too small for the"

@@ -6,7 +6,8 @@ few small objects; what it pins is shared with the living table and kept from co
 
 from __future__ import annotations
 
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from weir.durations import Duration, seconds
@@ -24,6 +25,7 @@ from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make, ver
 
 __all__ = [
     "Checkpoint",
+    "before",
     "checkpoints",
     "create",
     "delete",
@@ -83,6 +85,23 @@ def find(core: Core, ref: Ref) -> Checkpoint:
     `InvalidInput` for the pin of a finished clone, which holds nothing but files of the base.
     """
     return Checkpoints(core.store).find(_ref(ref))
+
+
+def before(core: Core, time: datetime) -> Checkpoint:
+    """The newest checkpoint made at or before that time; `CheckpointNotFound`, `InvalidInput`."""
+    if time.tzinfo is None:
+        raise InvalidInput(f"{time} has no time zone; give one, e.g. tzinfo=datetime.UTC")
+    made = [
+        found
+        for found in checkpoints(core)
+        if found.created <= time.timestamp() and not found.base_only and found.owner is None
+    ]
+    if not made:
+        raise CheckpointNotFound(
+            f"{core.uri}: no checkpoint was made before {time}; table.checkpoints() lists those"
+            " there are"
+        )
+    return max(made, key=lambda found: found.created)
 
 
 def refresh(core: Core, ref: Ref, ttl: Duration | None = None) -> Checkpoint:
@@ -154,13 +173,19 @@ def _require(records: Checkpoints, source: Checkpoint) -> None:
         )
 
 
-def pinned(core: Core, meant: Pinned | str | None) -> Pinned | None:
-    """What a read was asked to be pinned to: a checkpoint by its name or id, or as it was given."""
-    if isinstance(meant, str | UUID):
-        return find(core, meant)
-    if isinstance(meant, Checkpoint):
-        require_whole(meant)
-    return meant
+Moment: TypeAlias = Pinned | str | datetime
+"""A checkpoint, its id or name, or a time: the newest checkpoint at or before it."""
+
+
+def pinned(core: Core, moment: Moment | None) -> Pinned | None:
+    """What a read is pinned to: a checkpoint by its name, id or time, or as it was given."""
+    if isinstance(moment, datetime):
+        return before(core, moment)
+    if isinstance(moment, str | UUID):
+        return find(core, moment)
+    if isinstance(moment, Checkpoint):
+        require_whole(moment)
+    return moment
 
 
 def _ref(ref: Any) -> Ref:

@@ -181,7 +181,7 @@ def detach(core: Core) -> list[str]:
     used = {normalize(place) for place in borrowed_places(core.store)}
     free = [pin for pin in lineage.pins if normalize(pin.uri) not in used]
     for pin in free:
-        _release(pin, core.uri, core.storage_options, core.env)
+        release_parent(pin, core.uri, core.storage_options, core.env)
     if free:
         kept = tuple(pin for pin in lineage.pins if pin not in free)
         append_lineage(core.store, replace(lineage, pins=kept), core.env.new_id())
@@ -200,11 +200,11 @@ def discard(uri: str, storage_options: Options = None, *, env: Env = SYSTEM) -> 
     if lineage.state != "copying":
         raise InvalidInput(f"{store.uri} is a finished table, not the rest of a failed clone")
     for pin in lineage.pins:
-        _release(pin, store.uri, storage_options or {}, env)
+        release_parent(pin, store.uri, storage_options or {}, env)
     _remove(store)
 
 
-def _release(pin: ParentPin, owner: str, options: Mapping[str, str], env: Env) -> None:
+def release_parent(pin: ParentPin, owner: str, options: Mapping[str, str], env: Env) -> None:
     """Let go of what `owner` holds there, and of nothing that others do (G-13)."""
     consent = Consent.of(owner, options)
     if not consent.may_ask(pin.uri):

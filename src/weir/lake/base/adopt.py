@@ -7,6 +7,7 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+from lance.schema import LanceSchema
 
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.format.expiry import Expire
@@ -22,6 +23,32 @@ def find_dataset(uri: str, options: Mapping[str, str] | None) -> lance.LanceData
             return lance.dataset(uri, storage_options=dict(options or {}) or None)
     except NotAWeirTable:
         return None
+
+
+def check_types(schema: pa.Schema) -> None:
+    """`InvalidInput` for a column that Lance cannot hold, or that cannot pass through a log."""
+    for field in schema:
+        if _is_blob(field):
+            raise InvalidInput(
+                f"column {field.name!r} is a blob of Lance, which lives beside its table and cannot"
+                " pass through the log; use pa.large_binary(), or store a path"
+            )
+        try:
+            LanceSchema.from_pyarrow(pa.schema([field]))
+        except (ValueError, pa.ArrowException) as error:
+            raise InvalidInput(
+                f"column {field.name!r}: Lance has no type for {field.type}; choose another one"
+            ) from error
+
+
+def _is_blob(field: pa.Field) -> bool:
+    name = getattr(field.type, "extension_name", "")
+    marked = (field.metadata or {}).get(b"lance-encoding:blob", b"false").lower() == b"true"
+    return (
+        marked
+        or name.startswith("lance.blob")
+        or any(_is_blob(field.type.field(i)) for i in range(field.type.num_fields))
+    )
 
 
 def create_base(

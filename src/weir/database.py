@@ -1,0 +1,129 @@
+"""`connect`: the tables below one prefix, by name, as users of LanceDB know it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from weir import making
+from weir.config import WriterConfig
+from weir.env import SYSTEM, Env
+from weir.errors import InvalidInput, NotAWeirTable
+from weir.format.expiry import Expire
+from weir.format.sharding import Sharding
+from weir.store.open import normalize, open_store
+from weir.table import Table
+
+SUFFIX: Final = ".lance"
+_NAME: Final = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_\-.]*")
+_WORKERS: Final = 16
+
+
+class Database:
+    """The tables below one prefix; made by `weir.connect`. Holds no connection and no cache.
+
+    A table is the folder `{uri}/{name}.lance`, which LanceDB, too, finds by its name.
+    """
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None, env: Env) -> None:
+        """Use `weir.connect`."""
+        self.uri = normalize(uri)
+        self._options = dict(storage_options or {})
+        self._env = env
+
+    def __repr__(self) -> str:
+        return f"Database({self.uri!r})"
+
+    def table_uri(self, name: str) -> str:
+        """Where the table of that name is, or would be. Contacts nothing.
+
+        Raises `InvalidInput` for a name of anything but letters, digits, `_`, `-` and `.`.
+        """
+        if not _NAME.fullmatch(str(name)):
+            raise InvalidInput(
+                f"{name!r} is no name of a table: letters, digits, '_', '-' and '.' make one"
+            )
+        return f"{self.uri}/{name}{SUFFIX}"
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        primary_key: str | Sequence[str] | None = None,
+        sharding: Sharding | None = None,
+        wal_uri: str | None = None,
+        writer_defaults: WriterConfig | None = None,
+        expire: Expire | None = None,
+        exist_ok: bool = False,
+    ) -> Table:
+        """Make an empty table of that name and open it; see `weir.create`.
+
+        `InvalidInput` when there is one already, unless `exist_ok`: then that one is opened,
+        whatever its schema.
+        """
+        uri = self.table_uri(name)
+        if exist_ok and self.exists(name):
+            return self.open_table(name)
+        return making.create(
+            uri,
+            schema,
+            primary_key=primary_key,
+            sharding=sharding,
+            wal_uri=wal_uri,
+            writer_defaults=writer_defaults,
+            expire=expire,
+            storage_options=self._options,
+            env=self._env,
+        )
+
+    def open_table(self, name: str) -> Table:
+        """Open the table of that name; `NotAWeirTable` names those there are. Five requests."""
+        try:
+            return making.open(self.table_uri(name), storage_options=self._options, env=self._env)
+        except NotAWeirTable as error:
+            known = ", ".join(self.tables()) or "none"
+            raise NotAWeirTable(f"{self.uri} has no table {name!r}; there are: {known}") from error
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a table of that name. One listing, one read."""
+        return making.exists(self.table_uri(name), storage_options=self._options, env=self._env)
+
+    def tables(self) -> list[str]:
+        """The names of all tables, sorted. One listing, and two requests for each name in it.
+
+        Datasets of Lance that are no weir tables are left out; `weir.enable` makes them some.
+        """
+        folders, _ = open_store(self.uri, self._options, env=self._env).list_folder("")
+        names = [folder.rstrip("/").rpartition("/")[2] for folder in folders]
+        names = sorted(n.removesuffix(SUFFIX) for n in names if n.endswith(SUFFIX))
+        names = [name for name in names if _NAME.fullmatch(name)]
+        there = self._env.threads.map(self.exists, names, workers=_WORKERS)
+        return [name for name, is_table in zip(names, there, strict=True) if is_table]
+
+    def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
+        """Delete the table of that name with all its rows; see `weir.drop`.
+
+        Raises `NotAWeirTable` when there is none, unless `missing_ok`.
+        """
+        if missing_ok and not self.exists(name):
+            return
+        self.open_table(name)  # says which there are, when it is not there
+        making.drop(self.table_uri(name), storage_options=self._options, env=self._env)
+
+
+def connect(
+    uri: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    env: Env = SYSTEM,
+) -> Database:
+    """The tables below `uri`, by name. Contacts nothing: a wrong bucket shows at the first call.
+
+    `storage_options` are those of `weir.open`, for all of them.
+    """
+    return Database(os.fspath(uri), storage_options, env)

@@ -1,0 +1,131 @@
+"""`TableReads`: the verbs of `Table` that read. They claim nothing and write nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from weir.read.changes import Bookmark, Changes
+from weir.read.scan import Scan, get_rows
+from weir.read.search import search
+from weir.read.snapshot import Freshness, Snapshot, take_snapshot
+from weir.routing.core import Core
+from weir.search.lance import PROBES, REFINE
+from weir.search.plan import SearchOptions
+from weir.types import Filter, Keys, Vector
+from weir.upkeep import checkpoint as checkpoints
+from weir.upkeep.checkpoint import Moment
+
+
+class TableReads:
+    """Scans, lookups, searches and the change feed of one table."""
+
+    core: Core
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        freshness: Freshness = "durable",
+        checkpoint: Moment | None = None,
+        *,
+        batch_size: int | None = None,
+    ) -> Scan:
+        """A read of the newest row of each key; nothing is read until the scan is asked for rows.
+
+        `filter` is SQL text as in Lance, or a pyarrow expression; it sees newest rows only (L-3).
+        `freshness`: "base", "flushed" (+ SSTables) or "durable" (+ every acknowledged row).
+        `checkpoint`: the table as it was then; see `Moment`. Requests: those of `take_snapshot`.
+        """
+        return Scan(
+            self.core,
+            columns=columns,
+            filter=filter,
+            limit=limit,
+            freshness=freshness,
+            pinned=checkpoints.pinned(self.core, checkpoint),
+            batch_size=batch_size,
+        )
+
+    def count(
+        self,
+        filter: Filter | None = None,
+        freshness: Freshness = "durable",
+        checkpoint: Moment | None = None,
+    ) -> int:
+        """How many rows there are, of those that the filter lets through; see `Scan.count`."""
+        return self.scan(filter=filter, freshness=freshness, checkpoint=checkpoint).count()
+
+    def get(
+        self,
+        keys: Keys,
+        columns: Sequence[str] | None = None,
+        freshness: Freshness = "durable",
+        checkpoint: Moment | None = None,
+    ) -> pa.Table:
+        """The newest rows of `keys`, in the order of `keys`, each once; a missing one is left out.
+
+        `keys`: values, tuples, dicts, or Arrow. Only what can hold one of them is read.
+        """
+        return get_rows(
+            self.core,
+            keys,
+            columns=columns,
+            freshness=freshness,
+            pinned=checkpoints.pinned(self.core, checkpoint),
+        )
+
+    def changes(
+        self,
+        since: Bookmark | str | None = None,
+        follow: bool = False,  # noqa: FBT001, FBT002  the contract's spelling
+        *,
+        poll: float = 0.1,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Changes:
+        """The log of all shards as an iterator of `Change`, from `since` (a `Bookmark`) on.
+
+        None starts at the oldest entry that still exists. With `follow` it waits for more until
+        `stop()` is true. Raises `SnapshotExpired` when entries after the bookmark were collected.
+        """
+        return Changes(self.core, since, follow=follow, poll=poll, stop=stop)
+
+    def snapshot(self, freshness: Freshness = "durable") -> Snapshot:
+        """A consistent cut, as planners of other engines need it."""
+        return take_snapshot(self.core, freshness)
+
+    def search(
+        self,
+        column: str,
+        query: str | Vector,
+        k: int = 10,
+        filter: Filter | None = None,
+        columns: Sequence[str] | None = None,
+        freshness: Freshness = "durable",
+        checkpoint: Moment | None = None,
+        *,
+        metric: str | None = None,
+        nprobes: int = PROBES,
+        refine_factor: int = REFINE,
+        exact: bool = False,
+    ) -> pa.Table:
+        """The `k` rows nearest to a vector, or best for words of text, nearest first.
+
+        The columns asked for (all when None), and `_distance` (l2 squared, 1 - cosine, or 1 - dot)
+        or `_score` (BM25 by the statistics of all levels). A row with any of the words is found.
+        `nprobes`, `refine_factor` and `exact`: how thoroughly an approximate index is searched;
+        what is fresher is exact. Requests: a scan's snapshot, then index pages and rows needed.
+        """
+        return search(
+            self.core,
+            column,
+            query,
+            k=k,
+            filter=filter,
+            columns=columns,
+            freshness=freshness,
+            pinned=checkpoints.pinned(self.core, checkpoint),
+            options=SearchOptions(metric, nprobes, refine_factor, exact),
+        )

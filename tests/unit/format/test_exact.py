@@ -1,0 +1,316 @@
+"""Every pair of a Python value and an Arrow type: held exactly, or refused, column named."""
+
+import math
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from uuid import UUID
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from weir.errors import SchemaMismatch
+from weir.format.exact import cast_exactly, is_castable
+from weir.format.python_values import from_python
+
+NOW = datetime(2026, 11, 16, 2, 3, 4)  # noqa: DTZ001
+FINE = NOW.replace(microsecond=500)
+NANO = pd.Timestamp("2026-11-16T02:03:04.000000001")
+UUID_ = UUID(int=7)
+
+VALUES = {
+    "int": 73,
+    "large int": 2**53 + 1,
+    "negative": -1,
+    "whole float": 73.0,
+    "half": 73.5,
+    "tenth": 0.1,
+    "huge": 1e300,
+    "70000": 70000.0,
+    "nan": math.nan,
+    "inf": math.inf,
+    "bool": True,
+    "text": "73",
+    "surrogate": "\ud800",
+    "bytes": b"73",
+    "bytearray": bytearray(b"73"),
+    "decimal": Decimal("73.25"),
+    "whole decimal": Decimal(73),
+    "date": NOW.date(),
+    "datetime": NOW,
+    "fine datetime": FINE,
+    "aware": NOW.replace(tzinfo=UTC),
+    "elsewhere": NOW.replace(tzinfo=timezone(timedelta(hours=2))),
+    "time": time(1, 2, 3),
+    "fine time": time(1, 2, 3, 4),
+    "span": timedelta(seconds=1),
+    "fine span": timedelta(seconds=1.5),
+    "uuid": UUID_,
+    "np int": np.int8(73),
+    "np uint": np.uint64(2**63 + 1),
+    "np float32": np.float32(0.1),
+    "np bool": np.bool_(True),
+    "np str": np.str_("73"),
+    "np day": np.datetime64("2026-11-16"),
+    "np second": np.datetime64("2026-11-16T02:03:04"),
+    "np nano": np.datetime64("2026-11-16T02:03:04.000000001"),
+    "np span": np.timedelta64(1500, "ms"),
+    "pd nano": NANO,
+    "pd aware": NANO.tz_localize("UTC"),
+    "pd span": pd.Timedelta(1, "ns"),
+    "list": [1, 2],
+    "halves": [1.5, 2.5],
+    "array": np.array([1.5, 2.5]),
+    "dict": {"x": 1},
+    "more": {"x": 1, "zz": 2},
+    "object": object(),
+}
+TYPES = [
+    pa.int8(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint8(),
+    pa.uint64(),
+    pa.float16(),
+    pa.float32(),
+    pa.float64(),
+    pa.bool_(),
+    pa.bool8(),
+    pa.string(),
+    pa.large_string(),
+    pa.string_view(),
+    pa.binary(),
+    pa.large_binary(),
+    pa.binary(2),
+    pa.binary(16),
+    pa.uuid(),
+    pa.decimal128(20, 2),
+    pa.decimal256(20, 0),
+    pa.date32(),
+    pa.date64(),
+    pa.time32("s"),
+    pa.time64("us"),
+    pa.timestamp("s"),
+    pa.timestamp("us"),
+    pa.timestamp("ns"),
+    pa.timestamp("us", "UTC"),
+    pa.timestamp("ns", "Europe/Berlin"),
+    pa.duration("s"),
+    pa.duration("us"),
+    pa.duration("ns"),
+    pa.dictionary(pa.int32(), pa.string()),
+    pa.list_(pa.int32()),
+    pa.large_list(pa.float32()),
+    pa.list_(pa.float64(), 2),
+    pa.struct([("x", pa.int32())]),
+    pa.map_(pa.string(), pa.int64()),
+]
+
+
+def number(value):
+    """A number as what it is exactly; None for anything else."""
+    if isinstance(value, bool | np.bool_ | np.timedelta64):
+        return None
+    if isinstance(value, float | np.floating) and not math.isfinite(value):
+        return str(float(value))
+    if isinstance(value, int | float | Decimal | np.integer | np.floating):
+        return Fraction(value.item() if isinstance(value, np.generic) else value)
+    return None
+
+
+def nanoseconds(value):
+    """A moment or span as (kind, has a zone, nanoseconds); None for anything else."""
+    if isinstance(value, pd.Timestamp | np.datetime64):
+        stamp = pd.Timestamp(value)
+        return "moment", stamp.tzinfo is not None, stamp.as_unit("ns").value
+    if isinstance(value, datetime):
+        return nanoseconds(pd.Timestamp(value))
+    if isinstance(value, timedelta | np.timedelta64):
+        return "span", None, pd.Timedelta(value).as_unit("ns").value
+    return None
+
+
+def same(value, stored) -> bool:
+    """An oracle that knows Python's values only."""
+    if isinstance(value, np.datetime64) and value.dtype == np.dtype("datetime64[D]"):
+        return type(stored) is date and stored == value.item()
+    if number(value) is not None:
+        return number(value) == number(stored)
+    if nanoseconds(value) is not None:
+        return nanoseconds(value) == nanoseconds(stored)
+    if isinstance(value, bool | np.bool_):
+        return isinstance(stored, bool) and stored == bool(value)
+    if isinstance(value, UUID):
+        return stored in (value, value.bytes)
+    if isinstance(value, list | np.ndarray):
+        return len(value) == len(stored) and all(map(same, value, stored))
+    if isinstance(value, dict):
+        pairs = dict(stored) if isinstance(stored, list) else stored
+        return value.keys() == pairs.keys() and all(same(v, pairs[k]) for k, v in value.items())
+    return type(stored) in (type(value), str, bytes) and stored == value
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_is_held_exactly_or_refused(name: str, dtype: pa.DataType) -> None:
+    value = VALUES[name]
+    try:
+        column = from_python([None, value], dtype, "c")
+    except SchemaMismatch as error:
+        assert "'c" in str(error)  # noqa: PT017
+        return
+    assert column.type == dtype
+    column.validate(full=True)
+    assert column.to_pylist()[0] is None
+    assert same(value, column.to_pylist()[1]), column.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("int", pa.int8()),
+        ("int", pa.float16()),
+        ("int", pa.decimal128(20, 2)),
+        ("large int", pa.uint64()),
+        ("whole float", pa.int64()),
+        ("half", pa.float32()),
+        ("tenth", pa.float64()),
+        ("nan", pa.float32()),
+        ("inf", pa.float16()),
+        ("bool", pa.bool_()),
+        ("bool", pa.bool8()),
+        ("text", pa.string_view()),
+        ("text", pa.dictionary(pa.int32(), pa.string())),
+        ("bytes", pa.binary(2)),
+        ("decimal", pa.decimal128(20, 2)),
+        ("decimal", pa.float32()),
+        ("whole decimal", pa.int64()),
+        ("date", pa.date32()),
+        ("date", pa.date64()),
+        ("datetime", pa.timestamp("s")),
+        ("fine datetime", pa.timestamp("ns")),
+        ("aware", pa.timestamp("us", "UTC")),
+        ("elsewhere", pa.timestamp("ns", "Europe/Berlin")),
+        ("time", pa.time32("s")),
+        ("span", pa.duration("s")),
+        ("uuid", pa.uuid()),
+        ("uuid", pa.binary(16)),
+        ("np uint", pa.uint64()),
+        ("np float32", pa.float32()),
+        ("np day", pa.date32()),
+        ("np nano", pa.timestamp("ns")),
+        ("pd nano", pa.timestamp("ns")),
+        ("pd aware", pa.timestamp("ns", "Europe/Berlin")),
+        ("pd span", pa.duration("ns")),
+        ("list", pa.list_(pa.int32())),
+        ("halves", pa.large_list(pa.float32())),
+        ("array", pa.list_(pa.float64(), 2)),
+        ("dict", pa.struct([("x", pa.int32())])),
+        ("more", pa.map_(pa.string(), pa.int64())),
+    ],
+    ids=str,
+)
+def test_what_fits_is_taken(name: str, dtype: pa.DataType) -> None:
+    assert same(VALUES[name], from_python([VALUES[name]], dtype, "c").to_pylist()[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("half", pa.int64()),
+        ("large int", pa.float64()),
+        ("huge", pa.float32()),
+        ("70000", pa.float16()),
+        ("tenth", pa.float32()),
+        ("bool", pa.int64()),
+        ("int", pa.bool_()),
+        ("text", pa.int64()),
+        ("int", pa.string()),
+        ("bytes", pa.string()),
+        ("text", pa.binary()),
+        ("surrogate", pa.string()),
+        ("datetime", pa.date32()),
+        ("date", pa.timestamp("us")),
+        ("fine datetime", pa.timestamp("s")),
+        ("fine span", pa.duration("s")),
+        ("aware", pa.timestamp("us")),
+        ("datetime", pa.timestamp("us", "UTC")),
+        ("int", pa.timestamp("us")),
+        ("pd nano", pa.timestamp("us")),
+        ("halves", pa.list_(pa.int32())),
+        ("more", pa.struct([("x", pa.int32())])),
+        ("text", pa.list_(pa.string())),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused(name: str, dtype: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatch, match="'c"):
+        from_python([VALUES[name]], dtype, "c")
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize(
+    "name", [n for n in VALUES if n not in ("surrogate", "object", "dict", "more")]
+)
+def test_the_arrow_door_has_the_same_rule(name: str, dtype: pa.DataType) -> None:
+    """What pyarrow makes of a value by itself is taken, or refused, as the value is."""
+    value = VALUES[name]
+    if isinstance(value, np.generic):
+        natural = pa.array(np.array([value]))
+    elif isinstance(value, pd.Timestamp | pd.Timedelta | UUID):
+        natural = (
+            pa.array([value], type=pa.uuid())
+            if isinstance(value, UUID)
+            else pa.array(pd.Series([value]))
+        )
+    else:
+        natural = pa.array([value])
+
+    def outcome(make):
+        try:
+            return make().to_pylist()
+        except SchemaMismatch:
+            return "refused"
+
+    by_python = outcome(lambda: from_python([value], dtype, "c"))
+    by_arrow = outcome(lambda: cast_exactly(natural, dtype, "c"))
+    assert repr(by_python) == repr(by_arrow)
+
+
+def test_kinds_of_values_mix_in_one_column_and_keep_their_order() -> None:
+    values = [1, 2.0, None, np.int8(3), Decimal(4), 5]
+    assert from_python(values, pa.int64(), "c").to_pylist() == [1, 2, None, 3, 4, 5]
+
+
+def test_numbers_in_a_list_are_rounded_and_never_to_infinity() -> None:
+    vector = pa.list_(pa.float32(), 2)
+    assert from_python([[0.1, 0.2]], vector, "v").to_pylist() == [
+        [np.float32(0.1), np.float32(0.2)]
+    ]
+    wide = pa.array([[0.1, 0.2]], pa.list_(pa.float64()))
+    assert cast_exactly(wide, vector, "v").to_pylist() == [[np.float32(0.1), np.float32(0.2)]]
+    for values in ([1e300, 0.0], [0.0, -1e300]):
+        with pytest.raises(SchemaMismatch, match="v"):
+            from_python([values], vector, "v")
+        with pytest.raises(SchemaMismatch, match="v"):
+            cast_exactly(pa.array([values]), vector, "v")
+
+
+def test_a_struct_of_arrow_is_held_to_the_rule_inside() -> None:
+    have = pa.array([{"x": 0.1}])
+    with pytest.raises(SchemaMismatch, match=r"s\.x"):
+        cast_exactly(have, pa.struct([("x", pa.float32())]), "s")
+    items = pa.array([[("a", 0.1)]], pa.map_(pa.string(), pa.float64()))
+    with pytest.raises(SchemaMismatch):
+        cast_exactly(items, pa.map_(pa.string(), pa.float32()), "m")
+
+
+@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["a", "b"])])
+def test_categories_of_polars_become_text(dtype) -> None:
+    column = pa.table(pl.DataFrame({"c": pl.Series(["a", None, "b"], dtype=dtype)}))["c"]
+    assert is_castable(column.type, pa.string())
+    for target in (pa.string(), pa.large_string()):
+        assert cast_exactly(column, target, "c").to_pylist() == ["a", None, "b"]

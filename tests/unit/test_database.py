@@ -1,0 +1,59 @@
+"""Tables by name: made, found, opened, dropped."""
+
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import weir
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+
+
+def test_tables_are_made_found_opened_and_dropped_by_name(tmp_path: Path) -> None:
+    db = weir.connect(tmp_path)
+    assert db.tables() == []
+    made = db.create_table("orders", SCHEMA, primary_key="id", sharding=weir.Bucket("id", 2))
+    assert made.uri == str(tmp_path / "orders.lance") == db.table_uri("orders")
+    db.create_table("a.b-c_d", SCHEMA)
+    with made.writer() as writer:
+        writer.put([{"id": 1, "v": "a"}])
+    assert db.tables() == ["a.b-c_d", "orders"]
+    assert db.open_table("orders").count() == 1
+    db.drop_table("orders")
+    assert db.tables() == ["a.b-c_d"]
+    assert not db.exists("orders")
+    again = db.create_table("orders", SCHEMA, primary_key="id")
+    assert again.count() == 0
+
+
+def test_a_table_that_is_there_is_opened_when_asked_for(tmp_path: Path) -> None:
+    db = weir.connect(str(tmp_path))
+    with db.create_table("t", SCHEMA, primary_key="id").writer() as writer:
+        writer.put([{"id": 1}])
+    with pytest.raises(weir.InvalidInput, match="already"):
+        db.create_table("t", SCHEMA)
+    assert db.create_table("t", SCHEMA, exist_ok=True).count() == 1
+
+
+def test_an_unknown_name_says_which_there_are(tmp_path: Path) -> None:
+    db = weir.connect(tmp_path)
+    db.create_table("orders", SCHEMA)
+    with pytest.raises(weir.NotAWeirTable, match="no table 'order'; there are: orders"):
+        db.open_table("order")
+    with pytest.raises(weir.NotAWeirTable, match="there are: orders"):
+        db.drop_table("order")
+    db.drop_table("order", missing_ok=True)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b", "ns$t", "é"])
+def test_a_name_that_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(weir.InvalidInput, match="name of a table"):
+        weir.connect(tmp_path).table_uri(name)
+
+
+def test_datasets_of_lance_are_no_weir_tables(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "plain.lance"))
+    assert weir.connect(tmp_path).tables() == []
+    assert not weir.exists(tmp_path / "plain.lance")
