@@ -52,7 +52,7 @@ def test_create_like_a_file(run, tmp_path):
 def test_create_where_something_is_says_what_to_do(run, table):
     ran = run("create", table.uri, "-C", "id:int64")
     assert ran.status == 1
-    assert "weir.open" in ran.err
+    assert "choose another place" in ran.err
 
 
 def test_enable_adopts_a_dataset(run, tmp_path):

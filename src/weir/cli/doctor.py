@@ -21,6 +21,7 @@ from weir.cli import options as o
 from weir.cli import screen, settings
 from weir.env import SYSTEM
 from weir.errors import NotAWeirTable, WeirError
+from weir.store.api import ObjectMissing
 from weir.store.open import open_store
 from weir.store.probe import probe
 from weir.upkeep.health import look_at
@@ -106,6 +107,9 @@ def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
         report = probe(store)
     except (WeirError, OSError) as error:
         yield Finding("store", "bad", str(error))
+        return
+    except ObjectMissing as error:
+        yield Finding("store", "bad", f"nothing can be written there: {error}")
         return
     for check in report.checks:
         state = "ok" if check.passed else "bad"

@@ -12,7 +12,7 @@ from weir.cli import settings
 from weir.config import WriterConfig
 from weir.durations import seconds
 from weir.errors import InvalidInput
-from weir.format.sharding import Sharding
+from weir.format.sharding import BUCKETS_MAX, Sharding
 from weir.read.snapshot import check_freshness
 
 Uri = Annotated[
@@ -103,12 +103,10 @@ def sharding(bucket: str | None, identity: str | None) -> Sharding | None:
     if bucket is None:
         return None
     column, separator, number = bucket.rpartition(":")
-    if not separator or not number.isdigit():
-        raise typer.BadParameter("write COLUMN:N, as id:8", param_hint="--bucket")
-    try:
-        return weir.Bucket(column, int(number))
-    except InvalidInput as error:
-        raise typer.BadParameter(str(error), param_hint="--bucket") from error
+    if not separator or not number.isdigit() or not 1 <= int(number) <= BUCKETS_MAX:
+        text = f"write COLUMN:N, as id:8, with N from 1 to {BUCKETS_MAX}"
+        raise typer.BadParameter(text, param_hint="--bucket")
+    return weir.Bucket(column, int(number))
 
 
 def writer_config(pairs: list[str] | None) -> WriterConfig | None:
