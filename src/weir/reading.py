@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from weir.read.changes import Bookmark, Changes
-from weir.read.scan import Scan, get_rows
+from weir.read.scan import OrderBy, Scan, get_rows
 from weir.read.search import search
 from weir.read.snapshot import Freshness, Snapshot, take_snapshot
 from weir.routing.core import Core
@@ -32,12 +32,15 @@ class TableReads:
         checkpoint: Moment | None = None,
         *,
         batch_size: int | None = None,
+        offset: int = 0,
+        order_by: OrderBy | None = None,
     ) -> Scan:
         """A read of the newest row of each key; nothing is read until the scan is asked for rows.
 
         `filter` is SQL text as in Lance, or a pyarrow expression; it sees newest rows only (L-3).
         `freshness`: "base", "flushed" (+ SSTables) or "durable" (+ every acknowledged row).
-        `checkpoint`: the table as it was then; see `Moment`. Requests: those of `take_snapshot`.
+        `checkpoint`: the table as it was then; see `Moment`. Rows come in no promised order, unless
+        `order_by` sorts them, in memory. Requests: those of `take_snapshot`.
         """
         return Scan(
             self.core,
@@ -47,6 +50,8 @@ class TableReads:
             freshness=freshness,
             pinned=checkpoints.pinned(self.core, checkpoint),
             batch_size=batch_size,
+            offset=offset,
+            order_by=order_by,
         )
 
     def count(

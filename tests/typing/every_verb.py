@@ -127,6 +127,9 @@ def read(table: weir.Table) -> list[dict[str, object]]:
     assert_type(scan.to_reader(), pa.RecordBatchReader)
     assert_type(scan.count(), int)
     assert_type(scan.explain(), str)
+    assert_type(scan.schema, pa.Schema)
+    for batch in table.scan(order_by=[("id", "descending")], offset=1):
+        assert_type(batch, pa.RecordBatch)
     assert_type(scan.snapshot(), weir.Snapshot)
     assert_type(table.get([1, 3], columns=["v"], freshness="durable"), pa.Table)
     assert_type(table.search("v", "c", k=1), pa.Table)

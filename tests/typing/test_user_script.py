@@ -28,6 +28,9 @@ NOT_FOR_USERS = {
     "log": "a handle of weir's own",
     "read_range": "of readers inside weir",
     "to_pandas": "pandas has no types, and the script would import it",
+    "to_polars": "as pandas",
+    "to_dataset": "pyarrow's Dataset has no types",
+    "narrowed": "for datasets",
     "close": "`with` does it",
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -42,8 +42,13 @@ from weir.types import Filter
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
+
+    from weir.read.dataset import ScanDataset
 
 T = TypeVar("T")
+OrderBy: TypeAlias = str | Sequence[str | tuple[str, str]]
+"""A column, or several; each may be a pair with "ascending" or "descending"."""
 
 
 def with_snapshot(
@@ -81,12 +86,16 @@ class Scan:
         freshness: Freshness = "durable",
         pinned: Pinned | None = None,
         batch_size: int | None = None,
+        offset: int = 0,
+        order_by: OrderBy | None = None,
     ) -> None:
         """Use `Table.scan`."""
         if columns is not None and (isinstance(columns, str) or not list(columns)):
             raise InvalidInput(f"columns must be a list of at least one column, got {columns!r}")
         if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidInput(f"limit must be a whole number, zero or more, got {limit!r}")
+        if type(offset) is not int or offset < 0:
+            raise InvalidInput(f"offset must be a whole number, zero or more, got {offset!r}")
         if batch_size is not None and batch_size < 1:
             raise InvalidInput(f"batch_size must be above 0, got {batch_size!r}")
         if filter is not None and not isinstance(filter, str | pc.Expression):
@@ -101,12 +110,23 @@ class Scan:
         self._freshness = check_freshness(freshness)
         self._pinned = pinned
         self._batch_size = batch_size
+        self._offset = offset
+        self._order = [] if order_by is None else _order(order_by)
 
     def __repr__(self) -> str:
         return (
             f"Scan({self._core.uri}, columns={self._columns}, filter={self._filter!r},"
             f" limit={self._limit}, freshness={self._freshness!r})"
         )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that come out. One listing."""
+        return output_schema(self._core.schema(), self._columns)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The rows, batch by batch."""
+        return self.to_batches()
 
     def snapshot(self) -> Snapshot:
         """The cut a read at this moment sees; small, serializable, for planners."""
@@ -144,6 +164,42 @@ class Scan:
         """All rows as a pandas DataFrame."""
         return self.to_table().to_pandas()
 
+    def to_polars(self) -> pl.DataFrame:
+        """All rows as a polars DataFrame."""
+        import polars as pl
+
+        return pl.DataFrame(self.to_table())
+
+    def to_dataset(self) -> ScanDataset:
+        """The rows as a pyarrow Dataset, into which DuckDB and polars push columns and filters.
+
+        Each read of it is a scan of its own, and fresh. Not with `limit`, `offset` or `order_by`.
+        """
+        from weir.read.dataset import ScanDataset  # loads pandas, as pyarrow.dataset does
+
+        if self._limit is not None or self._offset or self._order:
+            raise InvalidInput("a dataset has no limit, offset or order; say those to the engine")
+        return ScanDataset(self)
+
+    def narrowed(
+        self, columns: Sequence[str] | None, filter: Filter | None, batch_size: int | None
+    ) -> Scan:
+        """This scan, of some of its columns, and of those rows that another filter lets through."""
+        if filter is not None and self._filter is not None:
+            if isinstance(self._filter, str) or isinstance(filter, str):
+                raise InvalidInput("a scan with a filter in SQL takes no second one")
+            filter = self._filter & filter
+        # An engine that counts asks for no column at all.
+        names = list(columns) if columns else self._columns
+        return Scan(
+            self._core,
+            columns=names if columns is None or columns else self.schema.names[:1],
+            filter=self._filter if filter is None else filter,
+            freshness=self._freshness,
+            pinned=self._pinned,
+            batch_size=batch_size or self._batch_size,
+        )
+
     def count(self) -> int:
         """The number of rows; reads keys and what the filter needs, no other column."""
 
@@ -157,7 +213,7 @@ class Scan:
                 env=self._core.env,
             )
 
-        rows = self._read(count)
+        rows = max(0, self._read(count) - self._offset)
         return rows if self._limit is None else min(rows, self._limit)
 
     def explain(self) -> str:
@@ -172,13 +228,31 @@ class Scan:
         return with_snapshot(self._core, self._freshness, self._pinned, run)
 
     def _merge(self, reader: SnapshotReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        if self._order:
+            return self._sorted(reader)
+        limit = None if self._limit is None else self._limit + self._offset
+        schema, batches = self._merged(reader, self._columns, limit)
+        return schema, batches if not self._offset else _without_first(batches, self._offset)
+
+    def _sorted(self, reader: SnapshotReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """In memory: the order is known when the last row is."""
+        shown = output_schema(reader.schema, self._columns)
+        extra = [name for name, _ in self._order if name not in shown.names]
+        schema, batches = self._merged(reader, [*shown.names, *extra], None)
+        found = pa.Table.from_batches(batches, schema).sort_by(self._order)
+        found = found.slice(self._offset, self._limit).select(shown.names)
+        return found.schema, iter(found.to_batches(max_chunksize=self._batch_size))
+
+    def _merged(
+        self, reader: SnapshotReader, columns: Sequence[str] | None, limit: int | None
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         return merge_scan(
             reader.levels(),
             reader.base,
             reader.schema,
-            columns=self._columns,
+            columns=columns,
             filter=self._filter,
-            limit=self._limit,
+            limit=limit,
             batch_size=self._batch_size,
             alive=reader.alive,
             env=self._core.env,
@@ -224,6 +298,27 @@ class Scan:
                 lines.append(f"    generation {table.generation} {table.path}{note}")
         lines.append(f"  base version {reader.base.version}, {reader.base.count()} rows")
         return "\n".join(lines)
+
+
+def _order(order_by: OrderBy) -> list[tuple[str, str]]:
+    given = [order_by] if isinstance(order_by, str) else list(order_by)
+    order = [(one, "ascending") if isinstance(one, str) else tuple(one) for one in given]
+    for one in order:
+        if len(one) != 2 or one[1] not in ("ascending", "descending"):
+            raise InvalidInput(
+                f"order_by is a column, or pairs of a column and 'ascending' or 'descending', got"
+                f" {order_by!r}"
+            )
+    return [(str(name), how) for name, how in order]
+
+
+def _without_first(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if rows >= batch.num_rows:
+            rows -= batch.num_rows
+            continue
+        yield batch.slice(rows)
+        rows = 0
 
 
 def get_rows(

@@ -1,0 +1,96 @@
+"""A table as a pyarrow Dataset, for engines that push columns and filters down into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from weir.errors import InvalidInput
+from weir.read.scan import Scan
+
+
+class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
+    """The rows of a scan. Every read of it is a scan of its own, with the columns and the filter
+    that the engine asks for; what the scan itself was limited to stays so.
+
+    Fragments and partitions are not told: one reader streams all rows.
+    """
+
+    def __init__(self, scan: Scan) -> None:
+        """Use `Scan.to_dataset`."""
+        self._scan = scan
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ScanDataset, (self._scan,)
+
+    def __repr__(self) -> str:
+        return f"ScanDataset({self._scan!r})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns. One listing."""
+        return self._scan.schema
+
+    def scanner(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,
+        batch_size: int | None = None,
+        **_: Any,
+    ) -> _Scanner:
+        """A read of those columns, of the rows that the filter lets through."""
+        if isinstance(columns, dict):
+            raise InvalidInput("columns of a weir table are named, not computed; give a list")
+        return _Scanner(self._scan.narrowed(columns, filter, batch_size))
+
+    def to_table(self, *args: Any, **kwargs: Any) -> pa.Table:
+        """All rows in memory; arguments as `scanner` takes them."""
+        return self.scanner(*args, **kwargs).to_table()
+
+    def to_batches(self, *args: Any, **kwargs: Any) -> Iterator[pa.RecordBatch]:
+        """The rows as a stream; arguments as `scanner` takes them."""
+        return self.scanner(*args, **kwargs).to_batches()
+
+    def count_rows(self, filter: pc.Expression | None = None, **_: Any) -> int:
+        """How many rows there are."""
+        return self._scan.narrowed(None, filter, None).count()
+
+    def head(self, num_rows: int, **kwargs: Any) -> pa.Table:
+        """The first rows that come."""
+        found = self.scanner(**kwargs).to_table()
+        return found.slice(0, num_rows)
+
+
+class _Scanner(pads.Scanner):  # type: ignore[misc]
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """The columns that come out."""
+        return self._scan.schema
+
+    @property
+    def dataset_schema(self) -> pa.Schema:
+        """The same: the scan was narrowed already."""
+        return self._scan.schema
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """A stream of the rows."""
+        return self._scan.to_reader()
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, batch by batch."""
+        return self._scan.to_batches()
+
+    def to_table(self) -> pa.Table:
+        """All rows in memory."""
+        return self._scan.to_table()
+
+    def count_rows(self) -> int:
+        """How many rows there are."""
+        return self._scan.count()

@@ -1,0 +1,146 @@
+"""A scan is a citizen of the Arrow world: schema, iteration, order, offset, other engines."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import weir
+from weir.read.scan import Scan
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("v", pa.float64()),
+        pa.field("kind", pa.string()),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> weir.Table:
+    """Rows in the base, in SSTables and in the log; some of them replaced."""
+    place = tmp_path_factory.mktemp("scan") / "t"
+    made = weir.create(place, SCHEMA, primary_key="id", sharding=weir.Bucket("id", 2))
+    for part in range(3):
+        with made.writer() as writer:
+            writer.put(
+                {"id": n, "v": (n * 7) % 30 / 10, "kind": "even" if n % 2 == 0 else "odd"}
+                for n in range(part * 8, part * 8 + 14)
+            )
+        if part == 0:
+            made.compact()
+    return made
+
+
+def test_the_schema_is_known_before_a_row_is_read(table: weir.Table) -> None:
+    assert table.scan().schema == table.schema
+    assert table.scan(["kind", "id"]).schema.names == ["kind", "id"]
+
+
+def test_a_scan_is_iterated_batch_by_batch(table: weir.Table) -> None:
+    rows = [row for batch in table.scan(["id"]) for row in batch.to_pylist()]
+    assert sorted(row["id"] for row in rows) == list(range(30))
+    assert sum(batch.num_rows for batch in table.scan(batch_size=7)) == 30
+
+
+def test_rows_are_sorted_and_the_first_left_out(table: weir.Table) -> None:
+    scan = table.scan(["id"], order_by=[("v", "descending"), "id"], offset=2, limit=4)
+    expected = sorted(range(30), key=lambda n: (-((n * 7) % 30), n))[2:6]
+    assert scan.to_table().to_pydict() == {"id": expected}
+    assert [row["id"] for batch in scan for row in batch.to_pylist()] == expected
+    assert scan.count() == 4
+    assert table.scan(order_by="id").to_table()["id"].to_pylist() == list(range(30))
+
+
+@pytest.mark.parametrize(("offset", "limit"), [(0, 5), (5, 5), (28, 5), (30, None), (99, 1)])
+def test_an_offset_leaves_out_so_many_rows(table: weir.Table, offset: int, limit: int) -> None:
+    scan = table.scan(offset=offset, limit=limit)
+    left = max(0, 30 - offset)
+    expected = left if limit is None else min(left, limit)
+    assert scan.count() == scan.to_table().num_rows == expected
+
+
+@pytest.mark.parametrize("wrong", [{"offset": -1}, {"offset": 1.5}, {"order_by": [("v", "up")]}])
+def test_a_wrong_offset_or_order_is_refused(table: weir.Table, wrong: dict) -> None:
+    with pytest.raises(weir.InvalidInput, match=next(iter(wrong))):
+        table.scan(**wrong)
+
+
+def test_frames_of_pandas_and_polars_hold_the_rows(table: weir.Table) -> None:
+    assert sorted(table.scan().to_pandas()["id"]) == list(range(30))
+    frame = table.scan().to_polars()
+    assert isinstance(frame, pl.DataFrame)
+    assert sorted(frame["id"]) == list(range(30))
+
+
+class Asked:
+    """What an engine asked a scan for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.columns: list[object] = []
+        self.filters: list[str] = []
+        real = Scan.narrowed
+
+        def narrowed(scan: Scan, columns, filter, batch_size) -> Scan:
+            self.columns.append(columns)
+            self.filters.append(str(filter))
+            return real(scan, columns, filter, batch_size)
+
+        monkeypatch.setattr(Scan, "narrowed", narrowed)
+
+
+def test_duckdb_pushes_columns_and_filters_into_a_dataset(table, monkeypatch) -> None:
+    asked = Asked(monkeypatch)
+    orders = table.scan().to_dataset()
+    found = duckdb.sql(
+        "SELECT kind, count(*) n FROM orders WHERE id >= 20 GROUP BY kind ORDER BY 1"
+    )
+    assert found.fetchall() == [("even", 5), ("odd", 5)]
+    assert set(asked.columns[-1]) <= {"kind", "id"}
+    assert "id >= 20" in asked.filters[-1]
+    assert duckdb.sql("SELECT count(*) FROM orders").fetchall() == [(30,)]
+
+
+def test_polars_pushes_columns_and_filters_into_a_dataset(table, monkeypatch) -> None:
+    asked = Asked(monkeypatch)
+    lazy = pl.scan_pyarrow_dataset(table.scan().to_dataset())
+    frame = lazy.filter(pl.col("id") > 26).select("kind").collect()
+    assert sorted(frame["kind"]) == ["even", "odd", "odd"]
+    assert "id > 26" in asked.filters[-1]
+    assert "v" not in asked.columns[-1]
+
+
+def test_a_dataset_is_fresh_and_keeps_what_the_scan_was_narrowed_to(tmp_path: Path) -> None:
+    made = weir.create(tmp_path / "t", SCHEMA, primary_key="id")
+    dataset = made.scan(["id", "v"], filter=pc.field("id") > 1).to_dataset()
+    assert dataset.count_rows() == 0
+    with made.writer() as writer:
+        writer.put([{"id": n} for n in range(4)])
+    assert dataset.to_table(filter=pc.field("id") < 3).to_pydict() == {"id": [2], "v": [None]}
+    assert dataset.count_rows() == 2
+    with pytest.raises(weir.InvalidInput, match="limit"):
+        made.scan(limit=1).to_dataset()
+
+
+def test_a_time_reads_the_newest_checkpoint_before_it(tmp_path: Path) -> None:
+    made = weir.create(tmp_path / "t", SCHEMA, primary_key="id")
+    with pytest.raises(weir.CheckpointNotFound, match="no checkpoint was made before"):
+        made.count(checkpoint=datetime.now(UTC))
+    with made.writer() as writer:
+        writer.put([{"id": 1}])
+        first = made.checkpoint()
+        writer.put([{"id": 2}])
+        second = made.checkpoint()
+        writer.put([{"id": 3}])
+    at = datetime.fromtimestamp(second.created, UTC)
+    assert made.count(checkpoint=at + timedelta(seconds=9)) == 2
+    if first.created < second.created:
+        before = datetime.fromtimestamp((first.created + second.created) / 2, UTC)
+        assert made.count(checkpoint=before) == 1
+    with pytest.raises(weir.InvalidInput, match="time zone"):
+        made.count(checkpoint=datetime(2030, 1, 1))  # noqa: DTZ001
