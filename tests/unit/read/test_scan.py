@@ -96,7 +96,7 @@ class Asked:
 
 def test_duckdb_pushes_columns_and_filters_into_a_dataset(table, monkeypatch) -> None:
     asked = Asked(monkeypatch)
-    orders = table.scan().to_dataset()
+    orders = table.scan().to_dataset()  # noqa: F841  found by its name
     found = duckdb.sql(
         "SELECT kind, count(*) n FROM orders WHERE id >= 20 GROUP BY kind ORDER BY 1"
     )
