@@ -184,3 +184,11 @@ def test_a_file_gets_the_format_that_its_name_says(run, table, tmp_path, name):
     assert run("scan", table.uri, "--output", tmp_path / name).status == 0
     assert run("put", table.uri, tmp_path / name).status == 0
     assert table.count() == before
+
+
+def test_doctor_says_whether_rows_survive_a_loss_of_power(run, tmp_path):
+    findings = run("doctor", tmp_path / "t", "--json").json()["findings"]
+    assert "not a loss of power" in {f["name"]: f["detail"] for f in findings}["power loss"]
+    ran = run("doctor", tmp_path / "t", "-o", "weir_fsync=true", "--json")
+    found = {f["name"]: f for f in ran.json()["findings"]}["power loss"]
+    assert found["state"] == "ok"

@@ -21,8 +21,8 @@ from weir.cli import options as o
 from weir.cli import screen, settings
 from weir.env import SYSTEM
 from weir.errors import NotAWeirTable, WeirError
-from weir.store.api import ObjectMissing
-from weir.store.open import open_store
+from weir.store.api import ObjectMissing, is_local
+from weir.store.open import FSYNC, open_store
 from weir.store.probe import probe
 from weir.upkeep.health import look_at
 
@@ -116,6 +116,15 @@ def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
         yield Finding(check.name, state, check.detail or screen.span(check.took))
     medians = ", ".join(f"{verb} {screen.span(s)}" for verb, s in report.latencies.items())
     yield Finding("one request", "ok", medians)
+    if is_local(store):
+        synced = options.get(FSYNC, "false").lower() in ("true", "1")
+        yield Finding(
+            "power loss",
+            "ok" if synced else "note",
+            "rows are on the disk when a put returns (weir_fsync)"
+            if synced
+            else f"a put survives a crash, not a loss of power; -o {FSYNC}=true syncs each entry",
+        )
     skew = store.now() - SYSTEM.clock.wall()
     yield Finding(
         "clock",
