@@ -153,8 +153,8 @@ class Changes:
     def _pass_lost(self, shard: UUID, lost: WalStoreMismatch) -> bool:
         """S-7: go on behind a log that was lost with nothing missing, if that is allowed.
 
-        False when there is nothing behind it yet. It is like a collected one: who has not read it
-        is told, and who asks for what is still there gets that.
+        False when there is nothing behind it yet. It is treated like a collected log: a feed that
+        has not read it raises, and one that starts behind it goes on.
         """
         shard_log = self._core.log(shard)
         at = self._positions[shard]

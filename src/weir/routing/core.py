@@ -167,8 +167,8 @@ class Core:
     def log_of(self, manifest: ShardManifest, floors: FloorValues) -> tuple[ShardSite, Position]:
         """Where the log of that shard is, and the last position used in it.
 
-        A log that is not there is never empty: who looks at it is told (S-7), unless what is beside
-        the data proves that no row can be missing (S-2). Then it ends at R, and need not be there.
+        A log that is not there is an error (S-7), unless the manifest and floors beside the data
+        prove that no row is missing (S-2). Then it ends at R.
         """
         try:
             site = self.site(manifest.shard_id, floors)

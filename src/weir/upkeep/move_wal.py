@@ -7,8 +7,8 @@
 
 Keeps
   S-3  a shard moves whole: fenced, replayed and flushed where it was, then switched by one record
-  S-8  a move is the table's: one record says where all logs are; who dies in the middle runs it
-       again, and what moved already is left alone
+  S-8  one record says where all logs of the table are; a move that was interrupted is run again,
+       and leaves alone what has moved already
 A sealed shard stays where it is: it takes no more entries, and every row of it is in an SSTable.
 """
 

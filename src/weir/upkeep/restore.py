@@ -83,15 +83,15 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
     core.env.failpoint("restore.begun")
     with without_compaction(core) as hold:
         core.env.failpoint("restore.held")
-        # Lance lets nobody stand between a rollback and the latest version. So it is announced in
-        # the chain that also says "ready": of two restores at once one is refused, and a rollback
-        # that comes late leaves a table that says it must be restored again.
+        # Lance cannot fence a restore. So it is announced in the chain that also says "ready": of
+        # two concurrent restores one is refused, and a rollback that comes late leaves a table that
+        # says it must be restored again.
         lineage = append_lineage(core.store, lineage, core.env.new_id())
         core.env.failpoint("restore.announced")
         version = versions(core).restore(target.base_version)
-        # Nothing stands between a sleeper and its rollback. One that came late undid what others
-        # did; its shards must follow, or the table would be half of each. Who is replaced after its
-        # rollback must leave the shards alone: they are another's.
+        # A rollback that came late has undone what others did to the base: the shards must follow,
+        # or the table would be half of each. A process that lost its claim after the rollback must
+        # leave the shards alone: they belong to the new holder.
         require = partial(hold.require_since, version)
         core.env.failpoint("restore.base")
         pins = {pin.shard: pin for pin in target.shards}

@@ -1,9 +1,9 @@
 """What follows the base commit of a compaction: marks, replay points, the end.
 
 Keeps
-  L-4  who dies after the commit is completed by the next who holds the compactors' claim, before it
-       does anything else: also by a reshard or a restore. A job that is forgotten leaves its rows
-       in the base and its generations unmarked, and an append-only table has them twice.
+  L-4  a run that crashed after its commit is completed by the next holder of the compaction claim,
+       before anything else, also by a reshard or a restore. A job that nobody completes leaves its
+       rows in the base and its generations unmarked: an append-only table has them twice.
 SSTables stay in the manifests: whoever read the base before the commit still needs them, and knows
 by the marks to leave them out afterwards. Collection takes them out after `min_age` (X-4).
 """

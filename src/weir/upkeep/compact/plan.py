@@ -126,8 +126,8 @@ def log_of(core: Core, manifest: ShardManifest) -> tuple[ShardSite, int]:
 def left_in_logs(core: Core) -> list[str]:
     """A sentence for each shard that has rows in its log after a compaction, and why.
 
-    Some requests a shard. A log that cannot be asked is passed over: what is in it is the business
-    of who reads it, not of compaction (S-5).
+    Some requests a shard. A log that cannot be reached is skipped: its readers get the error, not
+    compaction (S-5).
     """
 
     def look(shard: UUID) -> str | None:
