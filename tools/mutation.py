@@ -826,7 +826,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "src/weir/keys/numbers.py",
         "    used[first : first + len(row.used) - 2] = row.used[1:-1]\n",
         "    used[first - 1 : first + len(row.used) - 3] = row.used[1:-1]\n",
-        tests("tests/unit/lake/test_parts.py"),
+        tests("tests/unit/keys/test_numbers.py"),
         "M-1",
     ),
     Mutant(

@@ -1,0 +1,34 @@
+"""Sets of numbers against Python's own."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.keys.numbers import NumberSet
+
+FAR = st.integers(-(2**63), 2**63 - 1)
+
+
+NEAR = st.builds(lambda at, by: max(-(2**63), min(2**63 - 1, at + by)), FAR, st.integers(-9, 9))
+
+
+@given(
+    st.lists(st.lists(st.integers(-300, 300), max_size=20) | st.lists(FAR | NEAR, max_size=3)),
+    st.lists(st.integers(-400, 400) | FAR),
+)
+def test_a_set_of_numbers_equals_a_set(parts: list[list[int]], asked: list[int]) -> None:
+    """Close together, far apart, and what becomes far apart when more numbers come."""
+    numbers, model = NumberSet(), set[int]()
+    asked += [n + by for part in parts for n in part for by in (-1, 0, 1) if abs(n + by) < 2**63]
+    asked += [-(2**63), 2**63 - 1]
+    for part in parts:
+        numbers.add(np.array(part, np.int64))
+        model.update(part)
+        found = numbers.find(np.array(asked, np.int64)).tolist()
+        assert found == [i for i, n in enumerate(asked) if n in model]
+
+
+def test_a_set_of_numbers_makes_no_room_for_what_it_is_told_to_expect() -> None:
+    numbers = NumberSet(1 << 40)  # a level that does not know its rows says so
+    numbers.add(np.array([5, 1 << 60], np.int64))
+    assert numbers.find(np.array([4, 5, 1 << 60], np.int64)).tolist() == [1, 2]
