@@ -18,7 +18,7 @@
     |-- WalOnlyMode          invalid      a MemTable call on a WAL-only writer
     |-- WalStoreMismatch     invalid      the WAL store is not the one recorded for the shard
     |-- NotAWeirTable        invalid      nothing there that weir made or adopted
-    |-- CheckpointNotFound   data         the checkpoint is gone or never was
+    |-- CheckpointNotFound   invalid      the checkpoint is gone or never was: list those there are
     |-- CorruptEntry         data         an object holds other bytes than it should
     `-- MissingEntry         data         an object that must exist does not
 
@@ -266,9 +266,9 @@ class NotAWeirTable(WeirError):
 
 
 class CheckpointNotFound(WeirError):
-    """The checkpoint does not exist (any more)."""
+    """The checkpoint does not exist (any more); `table.checkpoints()` lists those there are."""
 
-    kind: ClassVar[Kind] = "data"
+    kind: ClassVar[Kind] = "invalid"
 
 
 class CorruptEntry(WeirError):
