@@ -213,6 +213,10 @@ class Run:
         """Checkpoints to go back to, and what the table held then."""
         self.stream_offset = 0
         """The last batch of the stream whose success its driver has heard of."""
+        self.bookmarks: dict[str, str] = {}
+        """How far the consumers of the feed have read, by their name."""
+        self.queries: dict[str, Any] = {}
+        """The checkpoints of Spark's queries, by their name."""
         self._roles = roles
         self._setup = setup
         self._starts = 0

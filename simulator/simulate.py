@@ -9,6 +9,7 @@ from collections.abc import Callable
 from simulator.clocks import draw_clocks
 from simulator.copies import CLONERS, final_of_clones
 from simulator.cuts import CUTTERS, draw_story, final_of_cuts
+from simulator.feeds import FEEDS, draw_feeds, final_of_feeds
 from simulator.interrupts import INTERRUPTED, draw_interrupts
 from simulator.keepers import KEEPERS
 from simulator.limits import LIMITED, draw_limits, make_limited
@@ -75,6 +76,20 @@ EDGES: dict[str, tuple[str, ...]] = {
         "compactor",
         "collector",
         "table-reader",
+    ),
+    "feeds": (
+        "table-writer",
+        "table-writer",
+        "consumer",
+        "consumer",
+        "tailer",
+        "spark-consumer",
+        "spark-consumer",
+        "mover",
+        "resharder",
+        "compactor",
+        "collector",
+        "collector",
     ),
     "interrupts": ("interrupted", "interrupted", "interrupted-keeper", "reader", "collector"),
     "limits": (
@@ -161,11 +176,13 @@ EDGE_ROLES = {
     **MODES,
     **LANCE_USERS,
     **REPLACERS,
+    **FEEDS,
     **STRANGERS,
 }
 ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
     "clocks": draw_clocks,
     "cuts": draw_story,
+    "feeds": draw_feeds,
     "interrupts": draw_interrupts,
     "limits": draw_limits,
     "loads": draw_loads,
@@ -182,6 +199,7 @@ MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
 SETUPS = {
     "cuts": make_sharded,
     "limits": make_limited,
+    "feeds": make_sharded,
     "loads": make_table,
     "reshards": make_sharded,
     "tokens": make_sharded,
@@ -190,6 +208,7 @@ SETUPS = {
 FINALS = {
     "clones": final_of_clones,
     "cuts": final_of_cuts,
+    "feeds": final_of_feeds,
     "loads": final_of_base,
     "operators": final_of_operators,
     "reshards": final_of_reshards,

@@ -1566,6 +1566,23 @@ MUTANTS: tuple[Mutant, ...] = (
         "L-7",
     ),
     Mutant(
+        "a tailer does not ask whether a place was collected",
+        "src/weir/log/tailer.py",
+        "                self.log.require_uncollected(entries[0].position, self.log.floors())\n"
+        "                yield from self._accept(entries)\n",
+        "                yield from self._accept(entries)\n",
+        soak(3000, "feeds"),
+        "G-7c",
+    ),
+    Mutant(
+        "a query does not ask whether its place was collected",
+        "src/weir/spark/feed.py",
+        "                if not held:\n                    _require_above_floor(",
+        "                if False:\n                    _require_above_floor(",
+        soak(2000, "feeds"),
+        "P-3",
+    ),
+    Mutant(
         "a load that lost its claim after its commit is to be run again",
         "src/weir/upkeep/loads.py",
         "    except WeirError as error:\n        # L-7",
@@ -1914,6 +1931,8 @@ MUTANTS: tuple[Mutant, ...] = (
 )
 
 ACTORS = {
+    "a tailer does not hear of a move": soak(600, "feeds"),
+    "entries of before a move are looked for beside the data": soak(600, "feeds"),
     "a replacing load that is no job": soak(600, "loads"),
     "older rows stay above a load": soak(600, "loads"),
     "a boot clock that stands still vouches for a proof": soak(1000, "clocks"),

@@ -10,7 +10,6 @@ first batch. A replayed batch reads the same positions, whatever was added since
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -130,9 +129,10 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = heads(self._place.open().core)
 
     def _heads(self) -> dict[UUID, int]:
-        now = time.monotonic()
+        core = self._place.open().core
+        now = core.env.clock.boottime()
         if self._seen is None or now - self._seen[0] > POLL:
-            self._seen = (now, heads(self._place.open().core))
+            self._seen = (now, heads(core))
         return self._seen[1]
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:

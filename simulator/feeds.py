@@ -1,0 +1,304 @@
+"""Feeds of changes while the log moves, shards come and go, and collection follows (K-8, P-3, S-9).
+
+Consumers read with `changes`, once and following, with a bookmark they keep and without, with a
+`WalTailer`, and as Spark's feed does (`simulator.spark_feeds`). The judge holds what each of them
+is handed against the log as it was first written: every row of it once and in order, or an error
+that says why not; a row that is not in the log is nobody's, whoever wrote it into a place that was
+collected.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from simulator.reshards import final_of_reshards
+from simulator.scenarios import COLUMNS, SHARD, TABLE, WAL, Plan, Role, Run
+from simulator.scheduler import Actor
+from simulator.truth import Row, Violation
+from simulator.views import lows
+from weir.errors import SnapshotExpired, StoreError, WeirError
+from weir.format import paths
+from weir.format.wal_entry import WalEntry
+from weir.log.tailer import WalTailer
+from weir.making import open as open_table
+from weir.read.changes import Bookmark, Change
+from weir.table import Table
+
+Seen = tuple[Any, ...]
+"""A row as a consumer gets it; of a delete perhaps the key alone."""
+FINAL: Final = Role("final", ops=1)
+
+
+def draw_feeds(plan: Plan, rng: random.Random) -> None:
+    """Everybody opens the table as users do; it may have been made with a place for its log."""
+    import simulator.spark_feeds  # noqa: F401  here, and not in the middle of a history
+
+    plan.is_story = True
+    plan.wal_uri = rng.choice((None, WAL))
+
+
+def floor_of(run: Run, shard: UUID) -> int:
+    """Up to where that log was collected."""
+    folder = paths.floor_dir(shard, "wal")
+    numbers = [paths.parse_marker_name(name.rpartition("/")[2]) for name in run.shelf.names(folder)]
+    return max((number for number in numbers if number is not None), default=0)
+
+
+def as_seen(row: Row, *, keys_of_deletes: bool) -> Seen:
+    """What a consumer must get for it."""
+    return (row[0], True) if row[5] and keys_of_deletes else row
+
+
+class Tally:
+    """What one consumer was handed since it began, held against the logs."""
+
+    def __init__(
+        self, run: Run, since: Mapping[UUID, int] | None, *, keys_of_deletes: bool = True
+    ) -> None:
+        self._run = run
+        self._keys_of_deletes = keys_of_deletes
+        self.resumes = since is not None
+        self.at: dict[UUID, int] = dict(since or {})
+        """Through where it has everything, by shard."""
+        self._part: tuple[UUID, int, list[Seen]] | None = None
+        """The entry it is in the middle of."""
+        self._strict: set[UUID] = set()
+        """Shards that came to be after it had looked at all there were."""
+
+    def handed(self, shard: UUID, position: int, rows: list[Seen]) -> None:
+        """Some rows of an entry."""
+        if self._part is not None and self._part[:2] != (shard, position):
+            self.settle()
+        if self._part is None:
+            self._check_passed(shard, position - 1)
+            self._part = (shard, position, [])
+        self._part[2].extend(rows)
+        want, got = self._entry(shard, position), self._part[2]
+        if got != want[: len(got)]:
+            raise Violation("R", f"a feed hands out {got} at {position}, the log has {want}")
+
+    def settle(self) -> None:
+        """The next entry is asked for, or there is none."""
+        if self._part is None:
+            return
+        shard, position, got = self._part
+        want = self._entry(shard, position)
+        if got != want:
+            raise Violation("A", f"a feed hands out {got} of {want} at {position}")
+        self.at[shard] = position
+        self._part = None
+        self._run.judge.counts["entries fed"] += 1
+
+    def stands(self, positions: Mapping[UUID, int]) -> None:
+        """It was told that it has everything through these positions."""
+        for shard, position in positions.items():
+            self._check_passed(shard, position)
+            self.at[shard] = max(position, self.at.get(shard, 0))
+
+    def ended(self, low: Mapping[UUID, int]) -> None:
+        """It was told that there is no more, and `low` was acknowledged before it began."""
+        self.settle()
+        for shard, position in low.items():
+            self._check_passed(shard, position)
+
+    def expired(self, error: SnapshotExpired) -> None:
+        """It was told that what it has not read was collected."""
+        shards = self._run.judge.shards
+        if not any(floor_of(self._run, shard) > self.at.get(shard, 0) for shard in shards):
+            raise Violation("T", f"nothing that a feed has not read was collected: {error}")
+        self._run.judge.counts["feeds told of collection"] += 1
+
+    def late(self) -> None:
+        """It has looked at every shard there is: from now on it misses nothing in silence."""
+        self._strict = {*self._run.judge.shards, *self._strict}
+
+    def _entry(self, shard: UUID, position: int) -> list[Seen]:
+        entry = self._run.judge.truth(shard).log.get(position)
+        if entry is None:
+            raise Violation("R", f"a feed hands out {position}, which is not in the log")
+        return [as_seen(row, keys_of_deletes=self._keys_of_deletes) for row in entry.rows]
+
+    def _check_passed(self, shard: UUID, through: int) -> None:
+        """Raise if there are rows through that position that it was not handed."""
+        after = self.at.get(shard)
+        if after is None:
+            # It begins with what is still there.
+            may_skip = not self.resumes and (not self._strict or shard in self._strict)
+            after = floor_of(self._run, shard) if may_skip else 0
+        log = self._run.judge.truth(shard).log
+        passed = [p for p in range(after + 1, through + 1) if p in log and log[p].rows]
+        if passed:
+            raise Violation("D", f"a feed of {str(shard)[:4]} passes over {passed}")
+
+
+def rows_of(batch: pa.RecordBatch) -> list[Seen]:
+    """Whole rows; of what holds keys alone, those of deletes."""
+    if "w" not in batch.schema.names:
+        return [(key, True) for key in batch.column("k").to_pylist()]
+    columns = [batch.column(name).to_pylist() for name in COLUMNS]
+    marks = (
+        batch.column("_tombstone").to_pylist()
+        if "_tombstone" in batch.schema.names
+        else [False] * batch.num_rows
+    )
+    return list(zip(*columns, marks, strict=True))
+
+
+class Consumer:
+    """One program that reads the feed; its bookmark outlives it."""
+
+    def __init__(self, run: Run, actor: Actor) -> None:
+        self.run, self.actor = run, actor
+        self.name = actor.name.rstrip("'")
+        self.rng = random.Random(f"feed/{run.plan.seed}/{actor.name}")
+        self._table: Table | None = None
+
+    @property
+    def table(self) -> Table:
+        """One handle for all its life."""
+        self._table = self._table or open_table(TABLE, env=self.actor.env)
+        return self._table
+
+    def read(self, *, follow: bool, until: int = 0) -> None:
+        """One feed, from its bookmark on if it has one."""
+        run, text = self.run, self.run.bookmarks.get(self.name)
+        since = None if text is None else Bookmark.from_json(text).positions
+        tally, low = Tally(run, since), lows(run.judge)
+        run.note(self.actor, f"reads changes since {text}" + (", follows" if follow else ""))
+        feed = self.table.changes(
+            text,
+            follow,
+            poll=self.rng.choice((0.02, 1.0, 30.0)),
+            stop=lambda: follow and run.scheduler.step > until,
+        )
+        try:
+            for change in feed:
+                self._got(tally, change)
+                if set(lows(run.judge)) <= set(feed.bookmark.positions):
+                    tally.late()
+                if self.rng.random() < 0.3:
+                    tally.stands(_without(feed.bookmark, tally, change))
+                    run.bookmarks[self.name] = feed.bookmark.to_json()
+                if self.rng.random() < 0.03:
+                    return  # it has enough
+        except SnapshotExpired as error:
+            tally.expired(error)
+            run.note(self.actor, "its place was collected; begins anew")
+            run.bookmarks.pop(self.name, None)
+            return
+        tally.settle()
+        tally.stands(feed.bookmark.positions)
+        run.bookmarks[self.name] = feed.bookmark.to_json()
+        if not follow:
+            tally.ended(low)
+        run.judge.counts["feeds"] += 1
+
+    def _got(self, tally: Tally, change: Change) -> None:
+        rows = rows_of(change.batch)
+        if change.kind == "delete" and not all(row[-1] for row in rows):
+            raise Violation("R", f"a delete brings {rows}")
+        tally.handed(change.shard, change.position, rows)
+
+    def tail(self, *, until: int = 0) -> None:
+        """Some entries of one shard's log."""
+        run, rng = self.run, self.rng
+        shards = sorted(run.judge.shards, key=str)
+        if not shards:
+            return
+        shard = rng.choice(shards)
+        tip = run.judge.truth(shard).tip
+        start = rng.choice((None, rng.randint(1, tip + 1)))
+        tally = Tally(run, None if start is None else {shard: start - 1}, keys_of_deletes=False)
+        low, fences = run.judge.truth(shard).acked, rng.random() < 0.5
+        tailer = WalTailer(self.table.core.log(shard), start, fences=fences)
+        follow = rng.random() < 0.5
+        entries: Iterable[WalEntry] = tailer
+        if follow:
+            entries = tailer.follow(0.05, stop=lambda: run.scheduler.step > until)
+        run.note(self.actor, f"tails {str(shard)[:4]} from {start}")
+        try:
+            for entry in entries:
+                rows = [row for batch in entry.batches for row in rows_of(batch)]
+                tally.handed(shard, int(entry.position), rows)
+                tally.settle()
+            tally.stands({shard: int(tailer.position) - 1})
+            if not follow:
+                tally.ended({shard: low})
+        except SnapshotExpired as error:
+            tally.expired(error)
+        self._read_one(tailer, shard, rng.randint(1, tip + 2), tip)
+        run.judge.counts["tails"] += 1
+
+    def _read_one(self, tailer: WalTailer, shard: UUID, position: int, tip: int) -> None:
+        try:
+            entry = tailer.read(position)
+        except SnapshotExpired as error:
+            if position > floor_of(self.run, shard):
+                raise Violation("T", f"position {position} was not collected: {error}") from error
+            return
+        if entry is None:
+            if position <= tip:
+                raise Violation("D", f"position {position} is read as not there yet")
+            return
+        known = self.run.judge.truth(shard).log.get(position)
+        rows = [row for batch in entry.batches for row in rows_of(batch)]
+        if known is None or rows != known.rows:
+            raise Violation("R", f"position {position} is read as {rows}, and is {known}")
+
+
+def _without(bookmark: Bookmark, tally: Tally, change: Change) -> dict[UUID, int]:
+    """The bookmark, which does not pass the change in hand."""
+    if bookmark.positions.get(change.shard, 0) >= change.position:
+        raise Violation("A", f"the bookmark {bookmark} passes the change in hand, {change}")
+    held = {shard: tally.at.get(shard) for shard in bookmark.positions}
+    return {s: p for s, p in bookmark.positions.items() if held[s] is not None or p}
+
+
+def consumer(run: Run, actor: Actor, role: Role) -> None:
+    """Reads the feed again and again, as programs do that are ended and started."""
+    one = Consumer(run, actor)
+    for _ in range(role.ops):
+        until = run.scheduler.step + one.rng.choice((20, 100, 400, 1500))
+        try:
+            if role.kind == "tailer":
+                one.tail(until=until)
+            else:
+                one.read(follow=one.rng.random() < 0.5, until=until)
+        except StoreError as error:
+            run.note(actor, f"a feed failed: {type(error).__name__}")
+        except WeirError as error:
+            run.judge.failed(SHARD, error, None, 0)
+        actor.env.clock.sleep(one.rng.choice((0.02, 0.5, 5.0)))
+
+
+def spark_consumer(run: Run, actor: Actor, role: Role) -> None:
+    """A query of Spark over the feed."""
+    from simulator.spark_feeds import Query  # imported when the plan was drawn
+
+    query = Query(run, actor, role)
+    for _ in range(role.ops):
+        query.trigger()
+        actor.env.clock.sleep(query.rng.choice((0.02, 0.5, 5.0)))
+
+
+def final_of_feeds(run: Run, actor: Actor) -> None:
+    """On a healthy store every consumer gets to the end, or is told why not."""
+    final_of_reshards(run, actor)
+    for name in sorted(run.bookmarks):
+        one = Consumer(run, actor)
+        one.name = name
+        one.read(follow=False)
+    fresh = Consumer(run, actor)
+    fresh.name = "fresh"
+    fresh.read(follow=False)
+    from simulator.spark_feeds import finish  # imported when the plan was drawn
+
+    finish(run, actor)
+
+
+FEEDS = {"consumer": consumer, "tailer": consumer, "spark-consumer": spark_consumer}
