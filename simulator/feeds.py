@@ -40,6 +40,11 @@ def draw_feeds(plan: Plan, rng: random.Random) -> None:
 
     plan.is_story = True
     plan.wal_uri = rng.choice((None, WAL))
+    if rng.random() < 0.4:
+        # Writers that come late into places that were collected.
+        plan.fence_ttl = 0.0
+        plan.faults |= {"late": 0.15, "lose": 0.1}
+        plan.settings |= {"policy": "stall", "stall_chance": 0.08}
 
 
 def floor_of(run: Run, shard: UUID) -> int:
@@ -184,6 +189,8 @@ class Consumer:
                 if self.rng.random() < 0.3:
                     tally.stands(_without(feed.bookmark, tally, change))
                     run.bookmarks[self.name] = feed.bookmark.to_json()
+                if self.rng.random() < 0.1:
+                    self.actor.env.clock.sleep(self.rng.choice((0.5, 30.0)))
                 if self.rng.random() < 0.03:
                     return  # it has enough
         except SnapshotExpired as error:
@@ -213,6 +220,8 @@ class Consumer:
         shard = rng.choice(shards)
         tip = run.judge.truth(shard).tip
         start = rng.choice((None, rng.randint(1, tip + 1)))
+        if run.judge.truth(shard).again:
+            start = rng.choice(run.judge.truth(shard).again)  # it may have stood there all along
         tally = Tally(run, None if start is None else {shard: start - 1}, keys_of_deletes=False)
         low, fences = run.judge.truth(shard).acked, rng.random() < 0.5
         tailer = WalTailer(self.table.core.log(shard), start, fences=fences)

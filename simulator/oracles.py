@@ -196,6 +196,7 @@ class Judge:
         if position in truth.log:
             # Collected, then written again by a zombie: counts for nothing, and is no success.
             self.counts["position written again after collection"] += 1
+            truth.again.append(position)
             self.scheduler.note("judge", f"position {position} was written again by {actor.name}")
             return
         entry = read_entry(data, position, actor.name)

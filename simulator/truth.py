@@ -81,6 +81,8 @@ class ShardTruth:
     """Per position the rows a reader sees, deletes left out."""
     places: list[tuple[int, str]] = field(default_factory=list)
     """Where the log is: (after, store), the last one now; it moved there after that position."""
+    again: list[int] = field(default_factory=list)
+    """Positions that a zombie wrote after they were collected."""
     sealed: bool = False
     tag: int = 0
     """The highest tag of an entry with rows."""

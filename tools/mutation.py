@@ -1575,11 +1575,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "G-7c",
     ),
     Mutant(
-        "a query does not ask whether its place was collected",
-        "src/weir/spark/feed.py",
-        "                if not held:\n                    _require_above_floor(",
-        "                if False:\n                    _require_above_floor(",
-        soak(2000, "feeds"),
+        "a consumer holds what was collected before it was known",
+        "src/weir/spark/feed_offsets.py",
+        "    late = passed_by(core, standing)\n",
+        "    late: dict[UUID, int] = {}\n",
+        soak(1500, "feeds"),
         "P-3",
     ),
     Mutant(

@@ -35,7 +35,14 @@ from weir.log.tailer import WalTailer
 from weir.merge.levels import level_schema, shaped
 from weir.read.snapshot import Snapshot
 from weir.records.consumers import TTL, Consumer
-from weir.spark.feed_offsets import advance, heads, positions_of, starting_positions
+from weir.spark.feed_offsets import (
+    advance,
+    heads,
+    held_positions,
+    passed_by,
+    positions_of,
+    starting_positions,
+)
 from weir.spark.feed_schema import CHANGE, EPOCH, METADATA, POSITION, SHARD, wants_metadata
 from weir.spark.places import Place, number
 from weir.spark.source import parts_of, read_part
@@ -43,6 +50,8 @@ from weir.spark.types import arrow_schema, to_spark
 
 POLL: Final = 0.2
 """Seconds for which the heads of the logs are believed: Spark asks 85 times a second."""
+
+SNAPSHOT_ATTEMPTS: Final = 4
 
 Offset = dict[str, Any]
 
@@ -84,22 +93,15 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "startingOffsets latest is forgotten when the query dies in its first batch; name"
                 " a consumer (option consumer), or let weir.spark.changes resolve it"
             )
-        positions = starting_positions(core, self._start)
         if consumer is not None:
-            positions = consumer.register(positions)
-        return _offset(positions)
+            return _offset(held_positions(core, self._start, consumer))
+        return _offset(starting_positions(core, self._start))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """How far the next batch goes."""
         table = self._place.open()
         if start["positions"] is None:
-            # One snapshot, resolved here and kept in the checkpoint: a replay reads the same.
-            snapshot = table.snapshot("durable")
-            through = {str(cut.shard): cut.wal_through for cut in snapshot.cuts}
-            consumer = self._consumer()
-            if consumer is not None:
-                consumer.register({UUID(s): p for s, p in through.items()})
-            return {"v": 1, "positions": through, "snapshot": snapshot.to_json()}
+            return self._snapshot_offset(table)
         head = self._target if self._target is not None else self._heads()
         whole = isinstance(limit, ReadAllAvailable)
         return _offset(
@@ -111,6 +113,24 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 nbytes=None if whole else self._bytes,
             )
         )
+
+    def _snapshot_offset(self, table: weir.Table) -> Offset:
+        """One snapshot, resolved here and kept in the checkpoint: a replay reads the same."""
+        consumer = self._consumer()
+        for _ in range(SNAPSHOT_ATTEMPTS):
+            snapshot = table.snapshot("durable")
+            through = {cut.shard: cut.wal_through for cut in snapshot.cuts}
+            if consumer is not None:
+                consumer.register(through)
+                consumer.move(through)
+            if consumer is None or not passed_by(table.core, through):
+                break
+        else:
+            raise SnapshotExpired(
+                f"{table.uri}: entries behind the snapshot are collected again and again before"
+                f" consumer {self._name!r} holds them; start the query again"
+            )
+        return {**_offset(through), "snapshot": snapshot.to_json()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What the options say."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from weir.errors import InvalidInput
+from weir.errors import InvalidInput, SnapshotExpired
+from weir.records.consumers import Consumer
 from weir.routing.core import CONCURRENCY, Core
 
 
@@ -46,6 +47,34 @@ def starting_positions(core: Core, start: str) -> dict[UUID, int]:
             f"startingOffsets is {start!r}; say earliest, latest, snapshot, or a JSON object of"
             f" shard ids and positions ({error!r})"
         ) from error
+
+
+def held_positions(core: Core, start: str, consumer: Consumer) -> dict[UUID, int]:
+    """Where a named consumer begins, or stands: everything after it is kept for it (P-3)."""
+    wanted = starting_positions(core, start)
+    standing = consumer.register(wanted)
+    if standing != wanted:
+        return standing  # it was here before
+    late = passed_by(core, standing)
+    if not late:
+        return standing
+    if start not in ("earliest", "latest"):
+        consumer.forget()
+        raise SnapshotExpired(
+            f"{core.uri}: consumer {consumer.name!r} is to begin at {start}, and the logs were"
+            f" collected up to {late}; start with snapshot or earliest"
+        )
+    consumer.move(late)
+    return {**standing, **late}
+
+
+def passed_by(core: Core, positions: Mapping[UUID, int]) -> dict[UUID, int]:
+    """Where collection was faster than a consumer that began at `positions`; empty: nowhere.
+
+    Collection raises its floors, asks who holds what, and deletes then. Floors read after the
+    consumer's record was written tell of all that went without it.
+    """
+    return {shard: f for shard, f in floors(core).items() if f > positions.get(shard, 0)}
 
 
 def positions_of(offset: Mapping[str, Any]) -> dict[UUID, int]:
