@@ -72,8 +72,8 @@ class Tally:
         """Through where it has everything, by shard."""
         self._part: tuple[UUID, int, list[Seen]] | None = None
         """The entry it is in the middle of."""
-        self._strict: set[UUID] = set()
-        """Shards that came to be after it had looked at all there were."""
+        self._first: set[UUID] = set()
+        """The shards of its first round, once that is over."""
 
     def handed(self, shard: UUID, position: int, rows: list[Seen]) -> None:
         """Some rows of an entry."""
@@ -120,7 +120,7 @@ class Tally:
 
     def late(self) -> None:
         """It has looked at every shard there is: from now on it misses nothing in silence."""
-        self._strict = {*self._run.judge.shards, *self._strict}
+        self._first = self._first or set(self._run.judge.shards)
 
     def _entry(self, shard: UUID, position: int) -> list[Seen]:
         entry = self._run.judge.truth(shard).log.get(position)
@@ -133,7 +133,7 @@ class Tally:
         after = self.at.get(shard)
         if after is None:
             # It begins with what is still there.
-            may_skip = not self.resumes and (not self._strict or shard in self._strict)
+            may_skip = not self.resumes and (not self._first or shard in self._first)
             after = floor_of(self._run, shard) if may_skip else 0
         log = self._run.judge.truth(shard).log
         passed = [p for p in range(after + 1, through + 1) if p in log and log[p].rows]
@@ -175,17 +175,18 @@ class Consumer:
         since = None if text is None else Bookmark.from_json(text).positions
         tally, low = Tally(run, since), lows(run.judge)
         run.note(self.actor, f"reads changes since {text}" + (", follows" if follow else ""))
+
+        def is_over() -> bool:
+            if set(run.judge.shards) <= set(feed.bookmark.positions):
+                tally.late()
+            return follow and run.scheduler.step > until
+
         feed = self.table.changes(
-            text,
-            follow,
-            poll=self.rng.choice((0.02, 1.0, 30.0)),
-            stop=lambda: follow and run.scheduler.step > until,
+            text, follow, poll=self.rng.choice((0.02, 1.0, 30.0)), stop=is_over
         )
         try:
             for change in feed:
                 self._got(tally, change)
-                if set(lows(run.judge)) <= set(feed.bookmark.positions):
-                    tally.late()
                 if self.rng.random() < 0.3:
                     tally.stands(_without(feed.bookmark, tally, change))
                     run.bookmarks[self.name] = feed.bookmark.to_json()

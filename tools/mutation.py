@@ -1583,6 +1583,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "P-3",
     ),
     Mutant(
+        "a following feed begins a new shard with what is left of it",
+        "src/weir/read/changes.py",
+        " and floor and (self._resumes or self._is_late):\n",
+        " and floor and self._resumes:\n",
+        tests("tests/rules/test_edges_feeds.py", "-k", "g7c"),
+        "G-7c",
+    ),
+    Mutant(
         "a load that lost its claim after its commit is to be run again",
         "src/weir/upkeep/loads.py",
         "    except WeirError as error:\n        # L-7",

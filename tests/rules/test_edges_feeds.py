@@ -1,4 +1,5 @@
-"""P-3: what is kept for a named consumer is kept from the moment on at which it is told where."""
+"""G-7c, P-3: a feed that goes on misses nothing in silence; what is kept for a named consumer is
+kept from the moment on at which it is told where."""
 
 from pathlib import Path
 
@@ -83,3 +84,28 @@ def test_p3_a_consumer_that_collection_overtook_is_told_if_it_named_its_place(
     with pytest.raises(weir.SnapshotExpired, match="etl"):
         feed_of(overtaken, f'{{"{shard.id}": 0}}').initialOffset()
     assert Consumer(overtaken.core.store, "etl", 60.0).positions() is None
+
+
+def test_g7c_a_following_feed_is_told_of_a_shard_that_was_collected_before_it_looked(
+    tmp_path: Path,
+) -> None:
+    """It began at what was left, and the rows of a whole reshard were passed over."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+    write(table, 1)
+    looks = 0
+
+    def stop() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 3:  # it has seen everything, and waits
+            weir.open(table.uri).reshard(weir.Bucket("id", 2))
+            for key in range(2, 12):
+                write(weir.open(table.uri), key)
+            collect_log(table)
+        return looks > 30
+
+    feed = table.changes(follow=True, poll=0, stop=stop)
+    assert next(feed).batch.column("id").to_pylist() == [1]
+    with pytest.raises(weir.SnapshotExpired, match="read the table once"):
+        list(feed)

@@ -178,11 +178,10 @@ class Changes:
         shard_log = self._core.log(shard)
         floor = shard_log.floors().wal
         known = self._positions.get(shard)
-        if known is None and self._resumes and floor:
+        if known is None and floor and (self._resumes or self._is_late):
             raise SnapshotExpired(
-                f"{shard_log}: the bookmark knows nothing of this shard, and its log was collected"
-                f" up to position {floor}; read the table once (scan), then follow from a new"
-                " bookmark"
+                f"{shard_log}: nothing of this shard was read, and its log was collected up to"
+                f" position {floor}; read the table once (scan), then follow from a new bookmark"
             )
         if known is not None and known < floor:
             raise SnapshotExpired(
