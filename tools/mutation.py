@@ -146,7 +146,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "last_seen=last, status=Status.SEALED\n",
         "last_seen=last\n",
         tests("tests/unit/upkeep/test_drop.py"),
-        "C-11",
+        "C-16",
     ),
     Mutant(
         "a table is dropped under its clone",
@@ -162,7 +162,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "            wrong = _differs(column, result.cast(have, safe=False))\n",
         "            wrong = _differs(column, column)\n",
         tests("tests/unit/format/test_exact.py"),
-        "M-7",
+        "M-9",
     ),
     Mutant(
         "values of Python go into Arrow as pyarrow likes",
@@ -170,7 +170,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if kinds <= _taken_exactly(dtype):\n",
         "    if kinds:\n",
         tests("tests/unit/format/test_exact.py"),
-        "M-7",
+        "M-9",
     ),
     Mutant(
         "a fast snapshot does not look at the floors",

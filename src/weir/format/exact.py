@@ -1,7 +1,7 @@
 """One rule for every value that comes in: the column's type holds it exactly, or it is refused.
 
 Keeps
-  M-7  what does not fit is refused here, column named, before it is accepted
+  M-9  what does not fit is refused here, column named, before it is accepted
 Python values become Arrow of their own natural type first (`python_values.from_python`), and Arrow
 of one type becomes another only without loss (`cast_exactly`): dicts, keys and DataFrames are held
 to one rule, however deep a value is nested. Nothing is rounded, wrapped, parsed, cut or moved to

@@ -3,8 +3,7 @@
 Keeps
   M-7  a bad put fails alone, here, before it can reach the entry of its neighbours
   F-15 what is accepted can be read: values and nulls are held to the rules of those who read
-A value is accepted only if the table's type can hold it exactly; nothing is rounded, wrapped or
-parsed.
+  M-9  a value is accepted only if the table's type can hold it exactly (`weir.format.exact`)
 """
 
 from __future__ import annotations

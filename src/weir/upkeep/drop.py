@@ -1,11 +1,13 @@
 """Delete a table, so that no writer is told afterwards that a row in it is safe.
 
     1  refuse while a clone shares its files (C-15)
-    2  seal every shard: its writer is fenced, and nobody can claim it again (C-11)
+    2  seal every shard: its writer is fenced, and nobody can claim it again
     3  let go of the tables whose files this one shares (C-14)
     4  delete the logs in stores of their own, then the table's folders, and its record last
 
-A drop that was interrupted is finished by the next one: the record is there until the end.
+Keeps
+  C-16 nothing is deleted before every shard is sealed; an interrupted drop is finished by the next
+       one, because the record is there until the end
 """
 
 from __future__ import annotations

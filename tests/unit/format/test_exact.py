@@ -155,7 +155,7 @@ def same(value, stored) -> bool:
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("name", VALUES)
-def test_a_value_is_held_exactly_or_refused(name: str, dtype: pa.DataType) -> None:
+def test_m9_a_value_is_held_exactly_or_refused(name: str, dtype: pa.DataType) -> None:
     value = VALUES[name]
     try:
         column = from_python([None, value], dtype, "c")
@@ -255,7 +255,7 @@ def test_what_does_not_fit_is_refused(name: str, dtype: pa.DataType) -> None:
 @pytest.mark.parametrize(
     "name", [n for n in VALUES if n not in ("surrogate", "object", "dict", "more")]
 )
-def test_the_arrow_door_has_the_same_rule(name: str, dtype: pa.DataType) -> None:
+def test_m9_the_arrow_door_has_the_same_rule(name: str, dtype: pa.DataType) -> None:
     """What pyarrow makes of a value by itself is taken, or refused, as the value is."""
     value = VALUES[name]
     if isinstance(value, np.generic):

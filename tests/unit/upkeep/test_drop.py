@@ -37,7 +37,7 @@ def test_nothing_is_left_of_a_table_and_nothing_else_is_touched(tmp_path: Path) 
         weir.open(table.uri)
 
 
-def test_c11_a_writer_of_a_dropped_table_acknowledges_nothing(tmp_path: Path) -> None:
+def test_c16_a_writer_of_a_dropped_table_acknowledges_nothing(tmp_path: Path) -> None:
     table = filled(tmp_path / "t")
     with pytest.raises(weir.WeirError), table.writer() as writer:
         writer.put([{"id": 1}])
@@ -45,7 +45,7 @@ def test_c11_a_writer_of_a_dropped_table_acknowledges_nothing(tmp_path: Path) ->
         writer.put([{"id": 2}])
 
 
-def test_an_interrupted_drop_is_finished_by_the_next(
+def test_c16_an_interrupted_drop_is_finished_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = filled(tmp_path / "t")
@@ -57,7 +57,7 @@ def test_an_interrupted_drop_is_finished_by_the_next(
         patched.setattr(dropping, "_delete", die)
         with pytest.raises(RuntimeError, match="killed"):
             weir.drop(table.uri)
-    with pytest.raises(weir.SealedShard), table.writer() as writer:  # C-11: nobody claims it again
+    with pytest.raises(weir.SealedShard), table.writer() as writer:  # nobody claims it again
         writer.put([{"id": 1}], timeout=0.1)
     assert weir.exists(table.uri)
     weir.drop(table.uri)
