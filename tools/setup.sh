@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Makes `.venv` ready to use: Python packages, a Java runtime for Spark, and the servers that stand in
-# for clouds in the tests. Instant when nothing changed. PYTHON=/path/to/python chooses the interpreter
-# of a new environment.
+# Makes `.venv` ready to use: Python packages, a Java for Spark, the servers that stand in for clouds
+# in the tests, and, where that Java is a JDK, the jar of the catalog. Instant when nothing changed.
+# PYTHON=/path/to/python chooses the interpreter of a new environment.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly STAMP=.venv/.weir-setup
 readonly JAVA_HOME_FILE=.venv/.weir-java-home
+readonly JAR_STAMP=.venv/.weir-jar
 readonly JAVA_MIN=17
 readonly SERVERS=.venv/servers
 
@@ -89,9 +90,11 @@ setup_java() {
   home=$(cat "$JAVA_HOME_FILE" 2>/dev/null || true)
   [ -z "$home" ] || [ ! -x "$home/bin/java" ] || return 0
   if ! home=$(find_java); then
-    apt_install "openjdk-$JAVA_MIN-jre-headless" || apt_install default-jre-headless || true
+    # A JDK, not only a runtime: javac builds the jar of the catalog.
+    apt_install "openjdk-$JAVA_MIN-jdk-headless" || apt_install default-jdk-headless ||
+      apt_install "openjdk-$JAVA_MIN-jre-headless" || true
     home=$(find_java) ||
-      die "Java $JAVA_MIN or newer is needed for Spark: install openjdk-$JAVA_MIN-jre-headless, or set JAVA_HOME"
+      die "Java $JAVA_MIN or newer is needed for Spark: install openjdk-$JAVA_MIN-jdk-headless, or set JAVA_HOME"
   fi
   printf '%s\n' "$home" >"$JAVA_HOME_FILE"
 }
@@ -118,6 +121,22 @@ setup_servers() {
   printf '%s\n' "$key" >"$SERVERS/.weir-setup"
 }
 
+# The jar is made of the sources beside it and nothing else; without a JDK everything but names and
+# SQL on Spark works, and says so.
+setup_jar() {
+  local home sources jar=src/weir/spark/jars
+  sources=$(cat src/weir/spark/java/weir/spark/*.java src/weir/spark/jar.py | cksum)
+  [ "$(cat "$JAR_STAMP" 2>/dev/null)" != "$sources" ] || [ -z "$(ls "$jar"/*.jar 2>/dev/null)" ] || return 0
+  home=$(cat "$JAVA_HOME_FILE")
+  if [ ! -x "$home/bin/javac" ] && ! command -v javac >/dev/null; then
+    say "no javac beside $home: the jar of Spark's catalog is not built"
+    return 0
+  fi
+  JAVA_HOME=$home .venv/bin/python -m weir.spark.jar >/dev/null || die "the jar of the catalog was not built"
+  printf '%s\n' "$sources" >"$JAR_STAMP"
+}
+
 setup_python
 setup_java
+setup_jar
 setup_servers || say "Azurite or moto could not be installed: their tests will be skipped, by name"

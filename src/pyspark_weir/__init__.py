@@ -7,7 +7,8 @@ that uses it (after Spark's daemon has forked).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DefaultSource"]
 
+_T = TypeVar("_T")
+
 
 class DefaultSource(DataSource):
     """`format("weir")`: batch and stream, read and write."""
@@ -33,27 +36,32 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """The table's columns, as Spark's types."""
+        from weir.spark.catalog import ASK, answer
         from weir.spark.source import schema
 
-        return schema(self.options)
+        return _plainly(
+            lambda: answer(self.options) if ASK in self.options else schema(self.options)
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
+        from weir.spark.pushing import PushingReader
         from weir.spark.source import WeirReader
 
-        return WeirReader(self.options, schema)
+        kind = PushingReader if "weir.pushes" in self.options else WeirReader
+        return _plainly(lambda: kind(self.options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         """A batch write."""
         from weir.spark.sink import batch_writer
 
-        return batch_writer(self.options, schema, overwrite=overwrite)
+        return _plainly(lambda: batch_writer(self.options, schema, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The change feed."""
         from weir.spark.feed import WeirFeed
 
-        return WeirFeed(self.options, schema)
+        return _plainly(lambda: WeirFeed(self.options, schema))
 
     def streamWriter(  # noqa: N802
         self,
@@ -63,4 +71,18 @@ class DefaultSource(DataSource):
         """A stream written exactly once."""
         from weir.spark.sink import stream_writer
 
-        return stream_writer(self.options, schema, overwrite=overwrite)
+        return _plainly(lambda: stream_writer(self.options, schema, overwrite=overwrite))
+
+
+def _plainly(call: Callable[[], _T]) -> _T:
+    """Its result; what it raises leaves without the lines of code it came through.
+
+    Spark puts a traceback before every message of a planner: what happened stands at the end of
+    it, and is all that helps.
+    """
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001  whatever it is, it goes on
+        told = error.with_traceback(None)
+    told.__cause__ = told.__context__ = None
+    raise told

@@ -89,7 +89,8 @@ def spark_options() -> set[str]:
             at = {"options.get": 0, "number": 1, "flag": 1, "names": 1}.get(called)
             if at is not None and len(call.args) > at and isinstance(call.args[at], ast.Constant):
                 found.add(str(call.args[at].value).lower())
-    return {*found, "layout"} - {"path"}
+    # What begins with "weir." is between the catalog in the JVM and the source: nobody sets it.
+    return {name for name in {*found, "layout"} - {"path"} if not name.startswith("weir.")}
 
 
 def error_attributes() -> set[str]:

@@ -61,7 +61,7 @@ def test_no_option_is_told_of_that_no_call_has():
 
 
 def test_every_option_of_the_spark_source_is_in_the_guide():
-    text = page("guides/spark.md").lower()
+    text = (page("guides/spark.md") + page("guides/spark-sql.md")).lower()
     names = facts.spark_options()
     assert len(names) > 15
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []

@@ -204,6 +204,16 @@ def on_spark(spark: SparkSession, df: DataFrame, uri: str) -> None:
     moved = weir.spark.reshard(spark, uri, sharding)
     assert_type(moved, tuple[weir.ReshardReport, weir.CompactReport])
     assert_type(weir.spark.bulk_load(df, uri).rows, int)
+    assert_type(weir.spark.attach(spark, "lake"), list[str])
+    made = weir.spark.create(f"{uri}-2", "id bigint, v string", primary_key="id")
+    assert_type(made, weir.Table)
+    assert_type(weir.spark.merge(df, uri).rows, int)
+    assert_type(weir.spark.update_where(spark, uri, "id < 3", {"v": "'x'"}).attempts, int)
+    assert_type(weir.spark.delete_where(spark, uri, "id < 2").deleted, int)
+    assert_type(weir.spark.stats(spark, uri), "DataFrame")
+    assert_type(weir.spark.search(df, uri, "v", query="v"), "DataFrame")
+    assert_type(weir.spark.keep(spark, uri).due, str | None)
+    assert_type(weir.spark.debezium(df), "DataFrame")
 
 
 def after_a_failure(error: weir.WeirError) -> list[pa.RecordBatch]:

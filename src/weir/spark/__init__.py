@@ -7,45 +7,83 @@ on executors. Everything works on classic sessions and on Spark Connect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.errors import InvalidInput
 from weir.read.snapshot import Freshness
 from weir.records.consumers import Consumer
 from weir.spark.bulk import BulkReport, bulk_load
+from weir.spark.catalog import attach, use
+from weir.spark.changing import ChangeReport, delete_where, merge, update_where
 from weir.spark.console import Show, shown
+from weir.spark.debezium import debezium
+from weir.spark.failures import plainly
 from weir.spark.feed_offsets import starting_positions
+from weir.spark.frames import frame_of
 from weir.spark.jobs import compact, gc, reshard
 from weir.spark.layout import OPTION, lay_out, layout_of
+from weir.spark.making import Wish, opened_or_made
+from weir.spark.pipeline import KeepReport, create, keep, stats
 from weir.spark.places import STORAGE, Place
-from weir.spark.runner import run_each, watched
-from weir.spark.source import SPLIT_ROWS, Part, plan, read_part
-from weir.spark.types import arrow_schema, spark_schema, to_spark
+from weir.spark.runner import watched
+from weir.spark.searching import search
+from weir.spark.session import require_workers
+from weir.spark.source import SPLIT_ROWS, check_times, plan
+from weir.spark.types import columns_of, spark_schema
 
 __all__ = [
     "BulkReport",
+    "ChangeReport",
     "Consumer",
+    "KeepReport",
+    "attach",
     "bulk_load",
     "changes",
     "compact",
+    "create",
+    "debezium",
+    "delete_where",
     "gc",
+    "keep",
     "layout",
+    "merge",
     "register",
     "reshard",
     "scan",
+    "search",
+    "stats",
+    "update_where",
     "write",
 ]
 
 Options = Mapping[str, str] | None
 
 
-def register(spark: SparkSession) -> None:
-    """Make `format("weir")` known to the session; only needed where Spark does not find it."""
+def register(
+    spark: SparkSession,
+    *,
+    catalog: str | None = None,
+    root: str | None = None,
+    storage_options: Options = None,
+) -> None:
+    """Make `format("weir")` known to the session; only needed where Spark does not find it.
+
+    With `catalog` and `root` tables below `root` have names in SQL, too: `catalog.ns.name` is the
+    table at `root/ns/name.lance`. INSERT, DELETE, UPDATE, MERGE, CREATE TABLE and streams by name
+    work from here on, columns and filters reach Lance. That needs the jar of the wheel, loaded into
+    the session as it runs. Raises `InvalidInput` when there is none, or when the workers run a
+    Python without weir, and says what to do.
+    """
     from pyspark_weir import DefaultSource
 
+    if (catalog is None) != (root is None):
+        raise InvalidInput("catalog and root go together: give both, or neither")
     spark.dataSource.register(DefaultSource)
+    require_workers(spark)
+    if catalog is not None and root is not None:
+        use(spark, catalog, root, storage_options)
 
 
 def scan(
@@ -66,23 +104,9 @@ def scan(
     """
     place = Place(uri, dict(storage_options or {}))
     table = place.current()
-    schema = spark_schema(table.schema, columns)
+    check_times(filter, table.schema, spark.conf.get("spark.sql.session.timeZone", None))
     parts = plan(table, freshness=freshness, checkpoint=checkpoint, split_rows=split_rows)
-    target = arrow_schema(schema)
-    return run_each(spark, parts, _scan_function(place, parts, target, filter), schema)
-
-
-def _scan_function(
-    place: Place, parts: Sequence[Part], target: pa.Schema, filter: str | None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                table = place.open()
-                for rows in read_part(table, parts[number], columns=target.names, filter=filter):
-                    yield to_spark(rows, target)
-
-    return run
+    return frame_of(spark, place, table, parts, columns=columns, filter=filter)
 
 
 def layout(df: DataFrame, uri: str, *, storage_options: Options = None) -> tuple[DataFrame, str]:
@@ -120,6 +144,10 @@ def write(
     # this call, which runs nothing, makes it so.
     spark = df.sparkSession
     spark.createDataFrame([], "nothing int")
+    low = {name.lower(): value for name, value in dict(options or {}).items()}
+    place = Place(uri, dict(storage_options or {}))
+    table = opened_or_made(place, df.schema, Wish.of(low, df.columns), marker=delete_column)
+    columns_of(df.columns, table.schema, delete_column)
     rows, how = layout(df, uri, storage_options=storage_options)
     writer = rows.write.format("weir").mode("append").options(**dict(options or {}))
     given = {"deleteColumn": delete_column, "appId": app_id, "txnVersion": txn_version}
@@ -132,6 +160,7 @@ def write(
         writer = writer.option(OPTION, how)
     tasks = int(how.partition(":")[0]) if how else 1
     with (
+        plainly(),
         shown(progress, uri, spark) as tell,
         watched(spark, f"weir-write {uri}", "write", tasks, tell),
     ):

@@ -7,6 +7,7 @@ are, and what writers write while it runs is newer and stays on top (L-9).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,14 +20,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 import weir
-from weir.errors import InvalidInput, NotAWeirTable
+from weir.config import WriterConfig
+from weir.errors import InvalidInput, NotAWeirTable, WeirError
 from weir.format import paths
 from weir.format.sharding import Sharding
 from weir.lake.base import fold
 from weir.lake.base.view import LanceBase
 from weir.routing.core import Core
 from weir.spark.console import Show, shown
-from weir.spark.places import Place
+from weir.spark.failures import plainly
+from weir.spark.making import Wish
+from weir.spark.places import Place, resolved
 from weir.spark.runner import SparkRunner, slots_of, watched
 from weir.spark.types import arrow_schema, check_written, from_spark
 from weir.upkeep.compact.cut import fragment_shares
@@ -54,6 +58,8 @@ def bulk_load(
     sharding: Sharding | None = None,
     replace: bool = False,
     tasks: int | None = None,
+    wal_uri: str | None = None,
+    writer_defaults: WriterConfig | None = None,
     storage_options: Mapping[str, str] | None = None,
     progress: Show = None,
 ) -> BulkReport:
@@ -65,11 +71,33 @@ def bulk_load(
     are put below the load first. Raises `InvalidInput` when a key occurs twice in `df`,
     `CommitConflict` when a compaction is at work or took over in the middle (this process was not
     heard of for 15 minutes), or another program changed the base: run it again. `tasks`: into how
-    many files at least.
+    many files at least. `primary_key` to `writer_defaults` are those of `weir.create`; only key
+    columns become NOT NULL, and a load that fails leaves no table behind that it made.
     """
     place = Place(uri, dict(storage_options or {}))
-    table = _table(place, df, primary_key, sharding)
-    check_written(df.schema, table.schema, table.primary_key, None)
+    key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
+    wish = Wish(key, sharding, wal_uri, writer_defaults)
+    table, made = _table(place, df, primary_key, wish)
+    try:
+        check_written(df.schema, table.schema, table.primary_key, None)
+        with plainly():
+            return _load(df, table, place, replace=replace, tasks=tasks, progress=progress)
+    except Exception:
+        if made:
+            _discard(table, place)
+        raise
+
+
+def _load(
+    df: DataFrame,
+    table: weir.Table,
+    place: Place,
+    *,
+    replace: bool,
+    tasks: int | None,
+    progress: Show,
+) -> BulkReport:
+    uri = place.uri
     core = table.core
     job = uuid.uuid4().hex
     spark = df.sparkSession
@@ -100,51 +128,62 @@ def bulk_load(
 
 
 def _table(
-    place: Place,
-    df: DataFrame,
-    primary_key: str | Sequence[str] | None,
-    sharding: Sharding | None,
-) -> weir.Table:
+    place: Place, df: DataFrame, primary_key: str | Sequence[str] | None, wish: Wish
+) -> tuple[weir.Table, bool]:
+    """The table, and whether it was made here."""
     try:
         table = place.current()
     except NotAWeirTable:
-        key = [primary_key] if isinstance(primary_key, str) else list(primary_key or ())
-        fields = [
-            f.with_nullable(f.nullable and f.name not in key) for f in arrow_schema(df.schema)
-        ]
-        return weir.create(
-            place.uri,
-            pa.schema(fields),
-            primary_key=primary_key,
-            sharding=sharding,
-            storage_options=dict(place.storage),
-        )
-    wanted = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
-    if wanted and wanted != table.primary_key:
+        return wish.create(place, arrow_schema(df.schema)), True
+    wanted = tuple(resolved(name, table.schema.names) for name in wish.primary_key)
+    if primary_key is not None and wanted != table.primary_key:
         raise InvalidInput(f"{table.uri} has the primary key {table.primary_key}, not {wanted}")
-    if sharding is not None and sharding != table.sharding:
+    if wish.sharding is not None and wish.sharding != table.sharding:
         raise InvalidInput(f"{table.uri} is sharded by {table.sharding}; table.reshard changes it")
-    return table
+    return table, False
+
+
+def _discard(table: weir.Table, place: Place) -> None:
+    """Take back a table that was made for a load which failed: it would fix the key.
+
+    Only while nobody else used it: same table, no row anywhere.
+    """
+    with contextlib.suppress(WeirError):
+        again = weir.open(place.uri, storage_options=dict(place.storage))
+        same = again.core.record.table_id == table.core.record.table_id
+        if same and again.scan().count() == 0:
+            weir.drop(place.uri, storage_options=dict(place.storage))
+            place.forget()
 
 
 def _spread(df: DataFrame, key: Sequence[str], count: int) -> DataFrame:
     """All rows of a key in one task, sorted: duplicates are neighbours, files are clustered."""
     if not key:
         return df
+    key = [resolved(name, df.columns) for name in key]
     quoted = ", ".join("`" + name.replace("`", "``") + "`" for name in key)
     number = F.expr(f"cast((hash({quoted}) & 2147483647) % {count} as int)")
-    return df.repartitionById(count, number).sortWithinPartitions(*key)
+    return df.repartitionById(count, number).sortWithinPartitions(
+        *("`" + name.replace("`", "``") + "`" for name in key)
+    )
 
 
 def _write_function(
     place: Place, version: int, job: str, *, stage_keys: bool
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table = place.open()
+        # Not the handle of a load that failed, whose table was taken back.
+        table = place.current()
         base = table.core.lake.open_base(version)
         assert isinstance(base, LanceBase), "a bulk load works on Lance"
         load = _Load(table, job, stage_keys=stage_keys)
-        changes = fold.write_rows(base, load.rows(batches))
+        try:
+            changes = fold.write_rows(base, load.rows(batches))
+        except WeirError:
+            # Lance reads the rows, and would tell of a refusal as a failure of its own.
+            if load.refused is not None:
+                raise load.refused from None
+            raise
         result = {"changes": changes.to_json(), "rows": load.count, "keys": load.key_files()}
         yield pa.RecordBatch.from_pydict({"result": [json.dumps(result)]})
 
@@ -161,9 +200,17 @@ class _Load:
         self._keys: list[pa.RecordBatch] | None = [] if stage_keys else None
         self._last: pa.Table | None = None
         self.count = 0
+        self.refused: WeirError | None = None
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """In the base's columns; `InvalidInput` for a key that occurs twice."""
+        """In the base's columns; `InvalidInput` for a key that is null or occurs twice."""
+        try:
+            yield from self._rows(batches)
+        except WeirError as error:
+            self.refused = error
+            raise
+
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = self._table.schema
         for raw in batches:
             if not raw.num_rows:
@@ -175,6 +222,12 @@ class _Load:
             yield batch
 
     def _check(self, keys: pa.RecordBatch) -> None:
+        for name in self._key:
+            if keys.column(name).null_count:
+                raise InvalidInput(
+                    f"key column {name!r} holds a null; every row needs its key. Nothing was"
+                    " written"
+                )
         table = pa.Table.from_batches([keys])
         joined = table if self._last is None else pa.concat_tables([self._last, table])
         joined = joined.combine_chunks()

@@ -44,6 +44,7 @@ from weir.spark.feed_offsets import (
     starting_positions,
 )
 from weir.spark.feed_schema import CHANGE, EPOCH, METADATA, POSITION, SHARD, wants_metadata
+from weir.spark.options import FEED, check_options
 from weir.spark.places import Place, number
 from weir.spark.source import parts_of, read_part
 from weir.spark.types import arrow_schema, to_spark
@@ -60,6 +61,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One `spark.readStream.format("weir")`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        check_options(options, FEED, "the change feed")
         self._place = Place.of(options)
         self._schema = schema
         self._metadata = wants_metadata(options)

@@ -116,6 +116,7 @@ def gc(
     engine: Engine = "auto",
     min_age: Duration = "15m",
     fence_retention: Duration = "7d",
+    dry_run: bool = False,
     kinds: Collection[Kind] | None = None,
     veto: Veto | None = None,
     storage_options: Options = None,
@@ -123,10 +124,12 @@ def gc(
 ) -> GcReport:
     """Collect garbage: listed, aged and decided here, deleted on executors.
 
-    `min_age` to `veto` are those of `Table.gc`.
+    `min_age` to `veto` are those of `Table.gc`: with `dry_run` nothing is written or deleted.
     """
     place = Place(uri, dict(storage_options or {}))
     table = place.open()
+    if dry_run:
+        return table.gc(min_age, fence_retention, dry_run=True, kinds=kinds, veto=veto)
     report, batches = collect.plan(
         table.core, min_age=min_age, fence_retention=fence_retention, kinds=kinds, veto=veto
     )

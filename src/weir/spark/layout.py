@@ -21,6 +21,7 @@ import weir
 from weir.errors import InvalidInput
 from weir.format.bucket import bucket
 from weir.format.sharding import Bucket, Identity, Unsharded
+from weir.spark.places import resolved
 
 OPTION: Final = "layout"
 """'column:n': each row is in the task of its bucket of n. Set by `weir.spark.write`."""
@@ -99,7 +100,7 @@ def lay_out(
     if layout.column is None:
         spread = df.repartitionById(1, F.lit(0))
     else:
-        name = layout.column.replace("`", "``")
+        name = resolved(layout.column, df.columns).replace("`", "``")
         stored = schema[layout.column].dataType.simpleString()
         number = F.expr(
             f"(hash({SEED_ZERO}, cast(`{name}` as {stored})) & 2147483647) % {layout.tasks}"

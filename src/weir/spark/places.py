@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +22,9 @@ _SECRET: Final = re.compile(r"secret|key$|token|sas|password|credential", re.IGN
 
 _log = logging.getLogger("weir.spark")
 
+ENDING: Final = ".lance"
+"""Of the folder of a table that is known by its name."""
+
 _TRUE: Final = frozenset({"true", "1", "yes"})
 _FALSE: Final = frozenset({"false", "0", "no"})
 
@@ -31,19 +34,32 @@ class Place:
     """A table and how to reach it. Travels inside closures; its printed form names no secret."""
 
     uri: str
+    """As weir spells it; made with any spelling of Spark's."""
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     wal_uri: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uri", spelled(self.uri))
+        if self.wal_uri is not None:
+            object.__setattr__(self, "wal_uri", spelled(self.wal_uri))
 
     @staticmethod
     def of(options: Mapping[str, str]) -> Place:
         """From the options of a data source; `InvalidInput` without a path."""
-        uri = options.get("path")
+        uri = located(options) if options.get("weir.name") else options.get("path")
         if not uri:
             raise InvalidInput(
                 "weir needs the table's path: load(path), save(path), or OPTIONS (path '...') of"
                 " CREATE TEMPORARY VIEW ... USING weir. Spark passes no options from CREATE TABLE"
-                " to reads and writes; add WITH (path = '...') to the query, or use a view"
+                " in its own catalog to reads and writes: use names of a weir catalog"
+                " (weir.spark.register(spark, catalog='weir', root='...')), add WITH (path ="
+                " '...') to the query, or use a view"
             )
+        return Place.at(str(uri), options)
+
+    @staticmethod
+    def at(uri: str, options: Mapping[str, str]) -> Place:
+        """That place, reached as the options say."""
         storage = {
             key[len(STORAGE) :]: value for key, value in options.items() if key.startswith(STORAGE)
         }
@@ -57,7 +73,7 @@ class Place:
         name = options.get(FROM.lower())
         if name is not None:
             storage = _referenced(name) | storage
-        return Place(str(uri), storage, options.get("waluri"))
+        return Place(uri, storage, options.get("waluri"))
 
     def open(self) -> weir.Table:
         """The table; the same handle for every task of this process, which keeps its caches."""
@@ -80,12 +96,59 @@ class Place:
             table = self.open()
         return table
 
+    def forget(self) -> None:
+        """Open it anew next time: it was removed."""
+        _OPEN.pop(self._key(), None)
+
     def _key(self) -> Any:
         # The process is part of the key: Spark's workers are forks of one another.
         return (os.getpid(), self.uri, self.wal_uri, tuple(sorted(self.storage.items())))
 
 
 _OPEN: dict[Any, weir.Table] = {}
+
+_HADOOP: Final = {"s3a://": "s3://", "s3n://": "s3://"}
+
+
+def spelled(uri: str) -> str:
+    """A URI as weir spells it: Hadoop's `file:/path`, `s3a://` and `s3n://` are known, too."""
+    if uri.startswith("file:/") and not uri.startswith("file://"):
+        return "file://" + uri.removeprefix("file:")
+    for theirs, ours in _HADOOP.items():
+        if uri.lower().startswith(theirs):
+            return ours + uri[len(theirs) :]
+    return uri
+
+
+def located(options: Mapping[str, str]) -> str:
+    """The place that a name of the catalog means; without a name the folder of its namespace.
+
+    A name that holds a slash is a place already.
+    """
+    name = options.get("weir.name", "")
+    if "/" in name:
+        return name
+    root = options.get("weir.root", "")
+    if not root:
+        raise InvalidInput(
+            "the catalog has no root: set spark.sql.catalog.<name>.root, as"
+            " weir.spark.register(spark, catalog=..., root=...) does"
+        )
+    parts = [part for part in options.get("weir.namespace", "").split("/") if part]
+    if any(part in (".", "..") or part.endswith(ENDING) for part in (*parts, name)):
+        raise InvalidInput(f"{'.'.join([*parts, name])!r} is no name: it would lead elsewhere")
+    return "/".join([root.rstrip("/") or "/", *parts, *([name + ENDING] if name else [])])
+
+
+def resolved(name: str, known: Sequence[str]) -> str:
+    """The name of `known` that is meant: itself, or the one that differs in case only.
+
+    As Spark resolves columns. A name that is not there comes back as it is.
+    """
+    if name in known:
+        return name
+    like = [other for other in known if other.lower() == name.lower()]
+    return like[0] if len(like) == 1 else name
 
 
 def _referenced(name: str) -> dict[str, str]:

@@ -11,8 +11,10 @@ Up to `ENTRY_BYTES` of rows are one entry. More become SSTables that one manifes
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -45,16 +47,28 @@ class Token:
     version: int
 
 
+Guard = Callable[[UUID], None]
+"""Raises when rows of that shard, which is claimed, may not be written after all."""
+
+
 class ShardSink:
     """Takes the rows of one shard and writes them as few entries as can be."""
 
     def __init__(
-        self, core: Core, value: Value, token: Token, *, entry_bytes: int = ENTRY_BYTES
+        self,
+        core: Core,
+        value: Value,
+        token: Token,
+        *,
+        entry_bytes: int = ENTRY_BYTES,
+        guard: Guard | None = None,
     ) -> None:
+        """`guard` is asked after every claim of the shard whether the rows may still be written."""
         self._core = core
         self._value = value
         self._token = token
         self._limit = entry_bytes
+        self._guard = guard
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._writer: ShardWriter | None = None
@@ -71,6 +85,11 @@ class ShardSink:
         self._batches.append(batch)
         self._bytes += batch.nbytes
         self.rows += batch.num_rows
+
+    def claim(self) -> None:
+        """Own the shard from here on, before there are rows to write."""
+        if not self._is_in(self._token):
+            self._writer = self._open()
 
     def finish(self) -> None:
         """Write what is left, and make all of it visible with its token."""
@@ -119,7 +138,12 @@ class ShardSink:
             shard = Shard(self._core, self._core.ensure_shard(self._value), self._value)
             self._skips = self._is_in(token)
             if not self._skips:
+                if self._writer is not None:
+                    self._writer.close()
+                    self._writer = None
                 load = shard.load(self._config())
+                if self._guard is not None:
+                    self._guard(shard.id)
                 # Again: opening it recorded tokens that were in the log only.
                 self._skips = self._is_in(token)
                 self._load = None if self._skips else load
@@ -154,7 +178,14 @@ class ShardSink:
 
     def _open(self) -> ShardWriter:
         shard = self._core.ensure_shard(self._value)
-        return Shard(self._core, shard, self._value).writer(self._config())
+        writer = Shard(self._core, shard, self._value).writer(self._config())
+        try:
+            if self._guard is not None:
+                self._guard(shard)
+        except BaseException:
+            writer.close()
+            raise
+        return writer
 
     def _config(self) -> WriterConfig:
         """WAL-only, until the gap is worth a flush: then this writer replays and flushes it."""

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from weir.errors import InvalidInput
+from weir.spark.failures import WORKERS, told
 
 LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -38,3 +43,34 @@ def session(app: str = "weir", settings: Mapping[str, str] | None = None) -> Spa
     if "SPARK_REMOTE" not in os.environ:
         made.sparkContext.setLogLevel("OFF" if app == "weir-demo" else "ERROR")
     return made
+
+
+def require_workers(spark: SparkSession) -> None:
+    """`InvalidInput` when the Python of the workers does not have weir. One task.
+
+    A driver in a virtual environment that is not active has workers of another Python, and they
+    would say so in the middle of a job.
+    """
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import sys
+
+        for _ in batches:
+            try:
+                import pyspark_weir  # noqa: F401
+            except ModuleNotFoundError:
+                lacking = sys.executable
+            else:
+                lacking = ""
+            yield pa.RecordBatch.from_pydict({"python": [lacking]})
+
+    try:
+        rows = spark.range(0, 1, 1, 1).mapInArrow(look, "python string").collect()
+    except PySparkException as error:
+        found = told(str(error))
+        if found is not None:
+            raise found from None
+        raise
+    lacking = rows[0]["python"]
+    if lacking:
+        raise InvalidInput(f"{lacking}: {WORKERS}")

@@ -28,12 +28,16 @@ from pyspark.sql.types import StructType
 from weir.errors import InvalidInput
 from weir.format import paths
 from weir.format.sharding import Value
+from weir.read.snapshot import Snapshot
 from weir.routing.core import Core
 from weir.spark.layout import Layout
-from weir.spark.places import Place, flag, number
+from weir.spark.making import Wish, merge_columns, opened_or_made
+from weir.spark.options import WRITE, check_options
+from weir.spark.places import Place, flag, number, resolved
 from weir.spark.publish import ENTRY_BYTES, ShardSink, Token
 from weir.spark.queries import require_own_numbers
 from weir.spark.staging import Stage, Staged, read_staged, remove_staged
+from weir.spark.statement import Statement
 from weir.spark.types import check_written, from_spark
 
 WORKERS: Final = 8
@@ -66,17 +70,30 @@ class Sink:
     entry_bytes: int
     app: str | None
     version: int | None
+    statement: str | None = None
+    """The snapshot that an SQL statement read, for whom rows that changed since are refused."""
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @staticmethod
     def of(options: Mapping[str, str], schema: StructType) -> Sink:
         """Checked against the table here, so that a wrong DataFrame fails before any task runs."""
+        check_options(options, WRITE, "a write to weir")
         place = Place.of(options)
         marker = options.get("deletecolumn")
-        table = place.current()
+        if marker is not None:
+            marker = resolved(marker, schema.fieldNames())
+        wish = Wish.of(options, schema.fieldNames())
+        table = opened_or_made(place, schema, wish, marker=marker)
+        if wish is not None and wish.primary_key and wish.primary_key != table.primary_key:
+            raise InvalidInput(
+                f"{table.uri} has the primary key {table.primary_key}, not {wish.primary_key}"
+            )
+        merge_columns(table, schema, options, marker=marker)
         check_written(schema, table.schema, table.primary_key, marker)
         if marker is not None and not table.primary_key:
             raise InvalidInput(f"{table.uri} is append-only: deleteColumn needs a primary key")
+        if options.get("checkpoint") or options.get("weir.asof"):
+            raise InvalidInput(f"{table.uri}: a checkpoint is read, not written")
         layout = Layout.from_options(options)
         if layout is not None:
             layout.check_table(table)
@@ -87,6 +104,7 @@ class Sink:
             entry_bytes=number(options, "maxEntryBytes") or ENTRY_BYTES,
             app=options.get("appid"),
             version=number(options, "txnVersion", least=0),
+            statement=options.get("weir.statement"),
         )
 
     def write(self, batches: Iterator[pa.RecordBatch], token: Token | None) -> Message:
@@ -139,6 +157,12 @@ class Sink:
         if not staged:
             return
         core = self.place.current().core
+        if self.statement is not None:
+            routing = max(m.routing for m in messages if m and m.staged)
+            read = Statement(Snapshot.from_json(self.statement), token, self.entry_bytes)
+            read.publish(core, staged, routing)
+            remove_staged(core, [part for parts in staged.values() for part in parts])
+            return
         files = [part for parts in staged.values() for part in parts]
         if any(m.routing != core.record.routing_version for m in messages if m and m.staged):
             self._publish_rerouted(core, files, token)

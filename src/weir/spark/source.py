@@ -9,6 +9,7 @@ A DataFrame reads one snapshot for its whole life: it is resolved once, when par
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,11 +18,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import weir
-from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
+from weir.errors import CheckpointNotFound, InvalidInput, MissingEntry, SnapshotExpired
+from weir.lake.filters import filter_columns
 from weir.merge.merge import merge_scan
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Freshness, Snapshot, check_freshness, pinned_snapshot
+from weir.records.checkpoints import Checkpoint
 from weir.spark.feed_schema import feed_schema, wants_metadata
+from weir.spark.options import FEED, READ, check_options
 from weir.spark.places import Place, names, number
 from weir.spark.types import arrow_schema, spark_schema, to_spark
 from weir.upkeep import checkpoint as checkpoints
@@ -36,6 +40,8 @@ Part = dict[str, Any]
 def schema(options: Mapping[str, str]) -> StructType:
     """The columns a read gives: of the option `columns` when given; the feed's with metadata."""
     table = Place.of(options).current()
+    if "path" in options and "provider" not in options:
+        check_options(options, READ | FEED, "a read of weir")
     if wants_metadata(options):
         return feed_schema(table)
     return spark_schema(table.schema, names(options, "columns"))
@@ -45,7 +51,7 @@ def plan(
     table: weir.Table,
     *,
     freshness: Freshness = "durable",
-    checkpoint: str | None = None,
+    checkpoint: Checkpoint | str | None = None,
     split_rows: int = SPLIT_ROWS,
 ) -> list[Part]:
     """A snapshot of the table as partitions: shares of the base's fragments, and shards."""
@@ -132,27 +138,79 @@ def read_part(
         ) from gone
 
 
+def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Checkpoint | str | None:
+    """The checkpoint a read is to be at: by its name, or the newest not younger than a time."""
+    micros = options.get("weir.asof")
+    if micros is None:
+        return options.get("checkpoint")
+    moment = int(micros) / 1e6
+    there = [c for c in table.checkpoints() if c.owner is None]
+    older = [c for c in there if c.created <= moment]
+    if not older:
+        first = f"the oldest is of {there[0].created:.0f}" if there else "it has none"
+        raise CheckpointNotFound(
+            f"{table.uri} has no checkpoint from {moment:.0f} (seconds since 1970) or before;"
+            f" {first}. table.checkpoint makes one: only they keep the past"
+        )
+    return older[-1]
+
+
+def check_times(filter: str | None, schema: pa.Schema, zone: str | None) -> None:
+    """`InvalidInput` for a time in a filter that Spark would read in another zone than Lance.
+
+    Spark takes a time without an offset to be one of the session's zone, Lance one of UTC. `zone`
+    is the session's; a data source is not told, and None means that nobody knows.
+    """
+    if filter is None or zone in _UTC:
+        return
+    named = filter_columns(filter, schema.names)
+    if not any(getattr(schema.field(name).type, "tz", None) for name in named):
+        return
+    for literal in _TIMES.findall(filter):
+        if not _OFFSET.search(literal):
+            raise InvalidInput(
+                f"the filter holds the time {literal!r} without an offset: Spark reads it in the"
+                f" session's time zone ({zone or 'not told to a data source'}), Lance in UTC. Write"
+                f" '{literal}+00:00' or the offset you mean, set the option timeZone to UTC, or"
+                " filter the DataFrame by Spark"
+            )
+
+
+_UTC: Final = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00")
+_TIMES: Final = re.compile(r"'(\d{4}-\d{1,2}-\d{1,2}[^']*)'")
+_OFFSET: Final = re.compile(r":\d{2}(\.\d+)?\s*(Z|[+-]\d{2}(:?\d{2})?)$")
+
+
 class WeirReader(DataSourceReader):
     """One read of `spark.read.format("weir")`. Deliberately without `pushFilters`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         if wants_metadata(options):
             raise InvalidInput("metadataColumns belong to the change feed: use readStream")
+        check_options(options, READ, "a read of weir")
         self._place = Place.of(options)
         self._schema = schema
         self._filter = options.get("filter")
+        self._zone = options.get("timezone")
         self._freshness = check_freshness(options.get("freshness", "durable"))
-        self._checkpoint = options.get("checkpoint")
+        self._options = dict(options)
         self._split = number(options, "splitRows") or SPLIT_ROWS
 
     def partitions(self) -> Sequence[InputPartition]:
         """The snapshot, resolved here, once."""
-        parts = plan(
-            self._place.current(),
-            freshness=self._freshness,
-            checkpoint=self._checkpoint,
-            split_rows=self._split,
-        )
+        table = self._place.current()
+        check_times(self._filter, table.schema, self._zone)
+        told = self._options.get("weir.snapshot")
+        if told is not None:
+            # Of a statement that will write: it carries this very snapshot (P-7).
+            parts = parts_of(table, Snapshot.from_json(told), split_rows=self._split)
+        else:
+            parts = plan(
+                table,
+                freshness=self._freshness,
+                checkpoint=checkpoint_of(table, self._options),
+                split_rows=self._split,
+            )
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -15,8 +15,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from weir.errors import InvalidInput, SchemaMismatch
+from weir.format.exact import cast_exactly, is_castable
 from weir.format.nested import as_type
 from weir.format.schema import TOMBSTONE
+from weir.spark.places import resolved
 
 _ZONE = "UTC"
 
@@ -63,7 +65,7 @@ def portable(dtype: pa.DataType, name: str) -> pa.DataType:
 
 def spark_schema(schema: pa.Schema, columns: Sequence[str] | None = None) -> StructType:
     """The table's columns as Spark's types."""
-    wanted = schema.names if columns is None else list(columns)
+    wanted = schema.names if columns is None else [resolved(c, schema.names) for c in columns]
     for name in wanted:
         if name not in schema.names:
             raise InvalidInput(f"the table has no column {name!r}; it has {schema.names}")
@@ -100,38 +102,54 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
 def check_written(
     given: StructType, schema: pa.Schema, key: Sequence[str], marker: str | None
 ) -> None:
-    """Refuse a DataFrame that cannot be rows of the table, before any task runs."""
-    there = set(given.fieldNames())
-    extra = sorted(there - set(schema.names) - {marker, TOMBSTONE})
+    """Refuse a DataFrame that cannot be rows of the table, before any task runs.
+
+    Names are Spark's: what differs from a column of the table in case only is that column.
+    """
+    there = columns_of(given.fieldNames(), schema, marker)
+    extra = sorted(set(there) - set(schema.names) - {marker, TOMBSTONE})
     if extra:
         raise SchemaMismatch(
-            f"the table has no column {extra[0]!r}; it has {schema.names}. Drop it, or name it in"
-            " the option deleteColumn if it marks deletes"
+            f"the table has no column {extra[0]!r}; it has {schema.names}. Drop it, name it in the"
+            " option deleteColumn if it marks deletes, or add it with the option mergeSchema"
         )
-    if marker is not None and marker not in there:
+    if marker is not None and marker not in given.fieldNames():
         raise SchemaMismatch(f"deleteColumn {marker!r} is not a column of the DataFrame")
     for field in schema:
         if field.name not in there and (not field.nullable or field.name in key):
             raise SchemaMismatch(f"column {field.name!r} is missing and may not be null")
-    empty = arrow_schema(given).empty_table()
-    for name in schema.names:
-        if name in there:
-            try:
-                empty.column(name).cast(schema.field(name).type)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise SchemaMismatch(
-                    f"column {name!r} is {empty.schema.field(name).type} and the table declares"
-                    f" {schema.field(name).type}: {error}"
-                ) from error
+    arrow = arrow_schema(given)
+    for name, field in zip(there, arrow, strict=True):
+        if name in schema.names:
+            require_castable(name, field.type, schema.field(name).type)
+
+
+def require_castable(name: str, have: pa.DataType, want: pa.DataType) -> None:
+    """`SchemaMismatch` unless every value keeps its meaning: nothing is parsed (M-7)."""
+    if not (have.equals(portable(want, name)) or is_castable(have, portable(want, name))):
+        raise SchemaMismatch(
+            f"column {name!r} is {have} and the table declares {want}; cast it in Spark, weir"
+            " parses and rounds nothing"
+        )
+
+
+def columns_of(given: Sequence[str], schema: pa.Schema, marker: str | None) -> list[str]:
+    """The table's name of each column of a DataFrame; `SchemaMismatch` when two are one."""
+    names = [n if n in (marker, TOMBSTONE) else resolved(n, schema.names) for n in given]
+    for name in names:
+        if names.count(name) > 1:
+            raise SchemaMismatch(f"column {name!r} occurs twice in the DataFrame, by Spark's case")
+    return names
 
 
 def from_spark(batch: pa.RecordBatch, schema: pa.Schema, marker: str | None) -> pa.RecordBatch:
     """Rows of a DataFrame in the table's types; `_tombstone` where a marker column is given."""
     fields: list[pa.Field] = []
     columns: list[Any] = []
+    names = columns_of(batch.schema.names, schema, marker)
     for field in schema:
-        index = batch.schema.get_field_index(field.name)
-        if index >= 0:
+        if field.name in names:
+            index = names.index(field.name)
             columns.append(_back(batch.column(index), field))
             fields.append(pa.field(field.name, field.type))
     marked = marker or (TOMBSTONE if TOMBSTONE in batch.schema.names else None)
@@ -145,9 +163,6 @@ def from_spark(batch: pa.RecordBatch, schema: pa.Schema, marker: str | None) -> 
 
 
 def _back(column: pa.Array, field: pa.Field) -> pa.Array:
-    if column.type.equals(field.type):
-        return column
-    try:
-        return as_type(column, field.type)
-    except pa.ArrowInvalid as error:
-        raise SchemaMismatch(f"column {field.name!r} ({field.type}): {error}") from error
+    return (
+        column if column.type.equals(field.type) else cast_exactly(column, field.type, field.name)
+    )

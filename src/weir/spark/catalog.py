@@ -1,0 +1,218 @@
+"""Names of tables for Spark's SQL: what the catalog in the JVM asks, and the answers.
+
+A name is a place, `root/namespace/name.lance`, as `weir.connect` has it: nothing to migrate. A name
+with a slash in it is a URI of its own. The catalog
+(`java/weir/spark/WeirCatalog.java`) knows none of this: it asks by options of the data source that
+begin with "weir.", and the answer is a schema, since that is what a data source can answer with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+
+import weir
+from weir.errors import InvalidInput, NotAWeirTable
+from weir.spark import procedures
+from weir.spark.making import Wish, merge_columns, sharding_of
+from weir.spark.places import ENDING, STORAGE, Place, located, names, resolved
+from weir.spark.source import checkpoint_of
+from weir.spark.types import arrow_schema, spark_schema
+from weir.store.open import open_store
+
+ASK: Final = "weir.ask"
+KEY: Final = "weir.key"
+"""In the metadata of a key column: its place in the key."""
+_PUSHES: Final = "spark.sql.python.filterPushdown.enabled"
+_CLASS: Final = "weir.spark.WeirCatalog"
+
+Options = Mapping[str, str]
+
+
+def use(
+    spark: SparkSession, catalog: str, root: str, storage_options: Mapping[str, str] | None
+) -> None:
+    """Make tables below `root` known to the session as `catalog.namespace.name`."""
+    if not catalog.isidentifier():
+        raise InvalidInput(f"{catalog!r} is no name of a catalog: letters, digits, underscores")
+    from weir.spark import jar
+
+    file = jar.require()
+    if _is_connect(spark):
+        spark.addArtifacts(str(file))
+    else:
+        spark.sql(f"ADD JAR '{file}'")
+    prefix = f"spark.sql.catalog.{catalog}"
+    known = spark.conf.get(f"{prefix}.root", None)
+    if known not in (None, root):
+        # Spark loads a catalog once in the life of a session.
+        raise InvalidInput(
+            f"this session knows the catalog {catalog!r} with the root {known}; choose another name"
+        )
+    for name, value in dict(storage_options or {}).items():
+        spark.conf.set(f"{prefix}.{STORAGE}{name}", value)
+    spark.conf.set(f"{prefix}.root", root)
+    spark.conf.set(_PUSHES, "true")
+    spark.conf.set(prefix, _CLASS)
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return not hasattr(spark, "_jsparkSession")
+
+
+def answer(options: Options) -> StructType:
+    """What the catalog asked for."""
+    asked = options[ASK]
+    found = _ANSWERS.get(asked)
+    if found is None:
+        raise InvalidInput(f"the catalog asks for {asked!r}: its jar is of another release of weir")
+    return found(options)
+
+
+def marked_schema(table: weir.Table) -> StructType:
+    """The table's columns, those of the key marked."""
+    fields = []
+    for field in spark_schema(table.schema):
+        place = table.primary_key.index(field.name) if field.name in table.primary_key else None
+        told = None if place is None else {KEY: place}
+        fields.append(StructField(field.name, field.dataType, field.nullable, told))
+    return StructType(fields)
+
+
+def _load(options: Options) -> StructType:
+    try:
+        table = Place.of(options).current()
+    except NotAWeirTable:
+        return StructType([])
+    if options.get("checkpoint") or options.get("weir.asof"):
+        checkpoint_of(table, options)
+    return marked_schema(table)
+
+
+def _tables(options: Options) -> StructType:
+    place = _folder(options)
+    return _names(weir.connect(place.uri, storage_options=dict(place.storage)).tables())
+
+
+def _namespaces(options: Options) -> StructType:
+    return _names(
+        name for name in _folders(options) if not name.endswith(ENDING) and name[0] not in "._"
+    )
+
+
+def _folders(options: Options) -> list[str]:
+    place = _folder(options)
+    found, _ = open_store(place.uri, dict(place.storage)).list_folder("")
+    return [folder.rstrip("/").rpartition("/")[2] for folder in found]
+
+
+def _folder(options: Options) -> Place:
+    return Place.at(located({**options, "weir.name": ""}), options)
+
+
+def _names(found: Iterable[str]) -> StructType:
+    return StructType([StructField(name, StringType()) for name in sorted(found)])
+
+
+def _create(options: Options) -> StructType:
+    place = Place.of(options)
+    if "location" in options or "path" in options:
+        raise InvalidInput(
+            f"the name of a weir table is its place ({place.uri}): leave LOCATION out, or use the"
+            " path itself as the name, in backquotes"
+        )
+    if "weir.constraint" in options:
+        raise InvalidInput(
+            f"weir enforces a PRIMARY KEY, and no {options['weir.constraint']}; leave it out"
+        )
+    try:
+        place.current()
+    except NotAWeirTable:
+        pass
+    else:
+        return StructType([])
+    schema = StructType.fromJson(json.loads(options["weir.schema"]))
+    given = {key.removeprefix("option."): value for key, value in options.items()}
+    columns = schema.fieldNames()
+    key = names(options, "weir.key") or names(given, "primaryKey") or []
+    key = [resolved(name, columns) for name in key]
+    by = options.get("weir.partitions")
+    if by is not None:
+        if ";" in by:
+            raise InvalidInput(f"rows find their shard by one column, not by {by}")
+        given["shardby"] = by.removeprefix("identity(").rstrip(")") if "bucket" not in by else by
+    sharding = sharding_of(given, key, columns)
+    wish = Wish(tuple(key), sharding, given.get("waluri"))
+    return marked_schema(wish.create(place, arrow_schema(schema)))
+
+
+def _add(options: Options) -> StructType:
+    table = Place.of(options).current()
+    schema = StructType.fromJson(json.loads(options["weir.schema"]))
+    merge_columns(table, schema, {"mergeschema": "true"}, marker=None)
+    return marked_schema(table)
+
+
+def _drop(options: Options) -> StructType:
+    place = Place.of(options)
+    try:
+        table = place.current()
+    except NotAWeirTable:
+        return StructType([])
+    weir.drop(table.uri, storage_options=dict(place.storage))
+    place.forget()
+    return _names(["dropped"])
+
+
+def _snapshot(options: Options) -> StructType:
+    table = Place.of(options).current()
+    command = options.get("weir.command", "the statement")
+    if not table.primary_key:
+        raise InvalidInput(
+            f"{table.uri} is append-only: {command} needs a primary key, by which rows are known"
+        )
+    if options.get("checkpoint") or options.get("weir.asof"):
+        raise InvalidInput(f"{table.uri}: {command} at a checkpoint would change the past")
+    field = StructField("snapshot", StringType(), True, {"text": table.snapshot().to_json()})
+    return StructType([field])
+
+
+_ANSWERS: Final[dict[str, Callable[[Options], StructType]]] = {
+    "load": _load,
+    "tables": _tables,
+    "namespaces": _namespaces,
+    "create": _create,
+    "add": _add,
+    "drop": _drop,
+    "snapshot": _snapshot,
+    "arguments": procedures.arguments,
+    "procedures": lambda _options: procedures.listed(),
+    "call": procedures.call,
+}
+
+
+def attach(
+    spark: SparkSession, root: str, *, storage_options: Mapping[str, str] | None = None
+) -> list[str]:
+    """Make, or make anew, a temporary view of each table directly below `root`; their names.
+
+    For sessions that load no jar. `SELECT` and `INSERT INTO` work; a view reads the table as it was
+    at its first use, and sees what came since when `attach` is called again. For names that are
+    always fresh, and for DELETE, UPDATE and MERGE: `register(spark, catalog=..., root=...)`.
+    """
+    storage = {f"{STORAGE}{name}": text for name, text in dict(storage_options or {}).items()}
+    found = [str(name) for name in _tables({"weir.root": root, **storage}).fieldNames()]
+    for name in found:
+        options = {"path": located({"weir.root": root, "weir.name": name}), **storage}
+        told = ", ".join(f"`{key}` {_quoted(value)}" for key, value in options.items())
+        view = "`" + name.replace("`", "``") + "`"
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} USING weir OPTIONS ({told})")
+    return found
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,206 @@
+"""Changes in place without SQL: merge, update and delete on executors, exactly once.
+
+Each reads one snapshot, computes rows by Spark and writes them back with that snapshot (P-7): a row
+that somebody changed meanwhile makes the call begin anew, a few times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from weir.errors import CommitConflict, InvalidInput
+from weir.read.snapshot import Snapshot
+from weir.spark.failures import plainly
+from weir.spark.frames import frame_of
+from weir.spark.places import STORAGE, Place, resolved
+from weir.spark.source import parts_of
+
+ATTEMPTS: Final = 4
+"""Times a change is computed when others change the same rows meanwhile."""
+_DELETE: Final = "_delete"
+
+Options = Mapping[str, str] | None
+Matched = Literal["update", "ignore", "delete"]
+NotMatched = Literal["insert", "ignore"]
+
+
+@dataclass(frozen=True)
+class ChangeReport:
+    """What a change in place did."""
+
+    rows: int
+    """Rows put."""
+    deleted: int
+    attempts: int
+    """1: nobody changed the same rows meanwhile."""
+
+
+def delete_where(
+    spark: SparkSession, uri: str, condition: str, *, storage_options: Options = None
+) -> ChangeReport:
+    """Delete the rows for which `condition`, in Spark's SQL, is true.
+
+    Raises `InvalidInput` for a table without a key, `CommitConflict` when others changed the same
+    rows during every one of four attempts.
+    """
+
+    def rows(current: DataFrame, key: Sequence[str]) -> DataFrame:
+        return current.where(condition).select(*map(_column, key), F.lit(True).alias(_DELETE))
+
+    return _change(spark, Place(uri, dict(storage_options or {})), rows)
+
+
+def update_where(
+    spark: SparkSession,
+    uri: str,
+    condition: str,
+    values: Mapping[str, str],
+    *,
+    storage_options: Options = None,
+) -> ChangeReport:
+    """Set columns to expressions, both in Spark's SQL, where `condition` is true.
+
+    Key columns cannot be set. Raises as `delete_where` does.
+    """
+
+    def rows(current: DataFrame, key: Sequence[str]) -> DataFrame:
+        chosen = current.where(condition)
+        new = _expressions(values, current.columns, key)
+        columns = [
+            (F.expr(new[name]) if name in new else _column(name)).alias(name)
+            for name in current.columns
+        ]
+        return chosen.select(*columns, F.lit(False).alias(_DELETE))
+
+    return _change(spark, Place(uri, dict(storage_options or {})), rows)
+
+
+def merge(
+    df: DataFrame,
+    uri: str,
+    *,
+    matched: Matched | Mapping[str, str] = "update",
+    not_matched: NotMatched = "insert",
+    when: str | None = None,
+    storage_options: Options = None,
+) -> ChangeReport:
+    """Bring the rows of `df` into the table by its key.
+
+    `matched`: what happens to rows whose key is there: "update" takes the columns that `df` has,
+    "delete", "ignore", or expressions by column, over `current.x` and `incoming.x`. `when` is a
+    condition over both that matched rows must meet. `not_matched`: "insert" or "ignore". A key that
+    is twice in `df` is refused. Raises as `delete_where` does.
+    """
+    if not isinstance(matched, Mapping) and matched not in ("update", "ignore", "delete"):
+        raise InvalidInput(f"matched is {matched!r}; say update, ignore, delete, or expressions")
+    if not_matched not in ("insert", "ignore"):
+        raise InvalidInput(f"not_matched is {not_matched!r}; say insert or ignore")
+
+    def rows(current: DataFrame, key: Sequence[str]) -> DataFrame:
+        names = current.columns
+        incoming = df.select(*(_column(c).alias(resolved(c, names)) for c in df.columns))
+        extra = [c for c in incoming.columns if c not in names]
+        if extra or any(name not in incoming.columns for name in key):
+            raise InvalidInput(f"the rows to merge have {df.columns}, the table has {names}")
+        left, right = incoming.alias("incoming"), current.alias("current")
+        on = [F.col(f"incoming.{_quoted(k)}") == F.col(f"current.{_quoted(k)}") for k in key]
+        there = F.col(f"current.{_quoted(key[0])}").isNotNull()
+        joined = left.join(right, on, "left")
+        keeps = there if when is None else there & F.expr(when)
+        wanted = F.lit(False) if matched == "ignore" else keeps
+        if not_matched == "insert":
+            wanted |= ~there
+        chosen = joined.where(wanted)
+        return chosen.select(
+            *_merged(names, key, incoming.columns, there, matched),
+            (there & F.lit(matched == "delete")).alias(_DELETE),
+        )
+
+    return _change(df.sparkSession, Place(uri, dict(storage_options or {})), rows)
+
+
+def _merged(
+    names: Sequence[str],
+    key: Sequence[str],
+    given: Sequence[str],
+    there: Column,
+    matched: Matched | Mapping[str, str],
+) -> list[Column]:
+    new = _expressions(matched, names, key) if isinstance(matched, Mapping) else None
+    columns = []
+    for name in names:
+        theirs = F.col(f"current.{_quoted(name)}")
+        ours = F.col(f"incoming.{_quoted(name)}") if name in given else F.lit(None)
+        if new is not None:
+            kept = F.expr(new[name]) if name in new else theirs
+        else:
+            kept = ours if name in given else theirs
+        if name in key:
+            columns.append(ours.alias(name))
+        else:
+            columns.append(F.when(there, kept).otherwise(ours).alias(name))
+    return columns
+
+
+def _expressions(
+    values: Mapping[str, str], names: Sequence[str], key: Sequence[str]
+) -> dict[str, str]:
+    new = {resolved(name, names): text for name, text in values.items()}
+    for name in new:
+        if name not in names:
+            raise InvalidInput(f"the table has no column {name!r}; it has {list(names)}")
+        if name in key:
+            raise InvalidInput(f"{name!r} is of the key; delete the row and write another")
+    return new
+
+
+def _change(
+    spark: SparkSession, place: Place, rows: Callable[[DataFrame, Sequence[str]], DataFrame]
+) -> ChangeReport:
+    """Compute and write until nobody came in between."""
+    for attempt in range(1, ATTEMPTS + 1):
+        table = place.current()
+        if not table.primary_key:
+            raise InvalidInput(
+                f"{table.uri} is append-only: rows are changed by their primary key, which it lacks"
+            )
+        snapshot = table.snapshot()
+        current = frame_of(spark, place, table, parts_of(table, snapshot))
+        try:
+            done = _write(spark, place, rows(current, table.primary_key), snapshot)
+        except CommitConflict:
+            if attempt == ATTEMPTS:
+                raise
+        else:
+            return ChangeReport(*done, attempt)
+    raise AssertionError("the loop above returns or raises")
+
+
+def _write(
+    spark: SparkSession, place: Place, changed: DataFrame, snapshot: Snapshot
+) -> tuple[int, int]:
+    spark.createDataFrame([], "nothing int")  # makes the session this thread's own
+    seen = Observation()
+    deletes = F.sum(F.col(_DELETE).cast("long"))
+    counted = changed.observe(seen, F.count(F.lit(1)).alias("all"), deletes.alias("deleted"))
+    writer = counted.write.format("weir").mode("append").option("deleteColumn", _DELETE)
+    for name, text in place.storage.items():
+        writer = writer.option(f"{STORAGE}{name}", text)
+    with plainly():
+        writer.option("weir.statement", snapshot.to_json()).save(place.uri)
+    told = seen.get
+    gone = int(told["deleted"] or 0)
+    return int(told["all"]) - gone, gone
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _column(name: str) -> Column:
+    return F.col(_quoted(name))

@@ -1,0 +1,135 @@
+"""Tables made from a DataFrame: on the first write, by a load, by SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+import weir
+from weir.config import WriterConfig
+from weir.errors import InvalidInput, NotAWeirTable, SchemaMismatch
+from weir.format.schema import TOMBSTONE
+from weir.format.sharding import Bucket, Identity, Sharding
+from weir.lake.pylance_lake import PylanceLake
+from weir.spark.places import Place, flag, names, number, resolved
+from weir.spark.types import arrow_schema, columns_of
+
+_BUCKET = re.compile(
+    r"\s*bucket\(\s*(?:(\d+)\s*,\s*(\w+)|(\w+)\s*,\s*(\d+))\s*\)\s*", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How a table is to be made that is not there yet."""
+
+    primary_key: tuple[str, ...] = ()
+    sharding: Sharding | None = None
+    wal_uri: str | None = None
+    writer_defaults: WriterConfig | None = None
+
+    @staticmethod
+    def of(options: Mapping[str, str], columns: Sequence[str]) -> Wish | None:
+        """From the options of a write; None where `primaryKey` was not given, not even as ''."""
+        key = names(options, "primaryKey")
+        if key is None:
+            return None
+        key = [resolved(name, columns) for name in key]
+        return Wish(tuple(key), sharding_of(options, key, columns), options.get("waluri"))
+
+    def create(self, place: Place, fields: pa.Schema) -> weir.Table:
+        """The table, empty. Only key columns are NOT NULL: what Spark inferred is no promise."""
+        key = tuple(resolved(name, fields.names) for name in self.primary_key)
+        return weir.create(
+            place.uri,
+            pa.schema([_loose(field, required=field.name in key) for field in fields]),
+            primary_key=key or None,
+            sharding=self.sharding,
+            wal_uri=self.wal_uri,
+            writer_defaults=self.writer_defaults,
+            storage_options=dict(place.storage),
+        )
+
+
+def sharding_of(
+    options: Mapping[str, str], key: Sequence[str], columns: Sequence[str]
+) -> Sharding | None:
+    """What `buckets` and `shardBy` mean: n buckets of the first key column, or as written."""
+    count, by = number(options, "buckets"), options.get("shardby")
+    if count is not None and by is not None:
+        raise InvalidInput("options buckets and shardBy say the same thing: give one of them")
+    if count is not None:
+        if not key:
+            raise InvalidInput(
+                "option buckets counts buckets of the primary key, and there is none; say shardBy"
+                f" 'bucket(column, {count})'"
+            )
+        return Bucket(key[0], count)
+    if by is None:
+        return None
+    found = _BUCKET.fullmatch(by)
+    if found is not None:
+        column = found.group(2) or found.group(3)
+        return Bucket(resolved(column, columns), int(found.group(1) or found.group(4)))
+    return Identity(resolved(by.strip(), columns))
+
+
+def opened_or_made(
+    place: Place, schema: StructType, wish: Wish | None, *, marker: str | None = None
+) -> weir.Table:
+    """The table, made as wished when there is none."""
+    try:
+        return place.current()
+    except NotAWeirTable as absent:
+        if wish is None:
+            raise NotAWeirTable(
+                f"{absent}. To make it with this write give the option primaryKey ('id', 'a,b', or"
+                " '' for an append-only table), and buckets or shardBy for its shards"
+            ) from None
+        fields = [f for f in arrow_schema(schema) if f.name not in (marker, TOMBSTONE)]
+        return wish.create(place, pa.schema(fields))
+
+
+def merge_columns(
+    table: weir.Table, schema: StructType, options: Mapping[str, str], *, marker: str | None
+) -> None:
+    """With `mergeSchema` columns that the table does not have are added to it, as nullable.
+
+    By one commit of the base; rows that are there have nulls in them. A column of another type is
+    not changed: `check_written` refuses it.
+    """
+    if not flag(options, "mergeSchema"):
+        return
+    given = columns_of(schema.fieldNames(), table.schema, marker)
+    fields = [
+        _loose(field, required=False)
+        for name, field in zip(given, arrow_schema(schema), strict=True)
+        if name not in (*table.schema.names, marker, TOMBSTONE)
+    ]
+    if not fields:
+        return
+    for field in fields:
+        if field.name.startswith("_row") or not field.name or "." in field.name:
+            raise SchemaMismatch(f"column name {field.name!r} cannot be added; rename it")
+    lake = cast("PylanceLake", table.core.lake)
+    lake.open_base().dataset.add_columns(pa.schema(fields))
+
+
+def _loose(field: pa.Field, *, required: bool) -> pa.Field:
+    return pa.field(field.name, _nullable(field.type), nullable=not required)
+
+
+def _nullable(dtype: pa.DataType) -> pa.DataType:
+    """The type with every nested field nullable."""
+    if pa.types.is_struct(dtype):
+        return pa.struct([_loose(dtype.field(i), required=False) for i in range(dtype.num_fields)])
+    if pa.types.is_list(dtype):
+        return pa.list_(pa.field("element", _nullable(dtype.value_type)))
+    if pa.types.is_map(dtype):
+        return pa.map_(dtype.key_type, _nullable(dtype.item_type))
+    return dtype

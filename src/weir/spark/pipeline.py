@@ -1,0 +1,106 @@
+"""A table's beginning, its figures and its upkeep, as a Spark program has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+import weir
+from weir.config import WriterConfig
+from weir.durations import Duration
+from weir.format.sharding import Sharding
+from weir.spark.jobs import compact, gc
+from weir.spark.making import Wish
+from weir.spark.places import Place
+from weir.spark.types import arrow_schema
+from weir.upkeep.compact.run import CompactionPolicy, CompactReport
+from weir.upkeep.gc.report import GcReport
+
+Options = Mapping[str, str] | None
+
+
+def create(
+    uri: str,
+    schema: StructType | str | pa.Schema,
+    *,
+    primary_key: str | Sequence[str] | None = None,
+    sharding: Sharding | None = None,
+    wal_uri: str | None = None,
+    writer_defaults: WriterConfig | None = None,
+    storage_options: Options = None,
+) -> weir.Table:
+    """Make an empty table with columns as Spark writes them: `"id bigint, v string"`.
+
+    Of Spark's columns only those of the key are NOT NULL; a pyarrow schema is taken as it is. The
+    rest is as in `weir.create`.
+    """
+    key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
+    place = Place(uri, dict(storage_options or {}))
+    if isinstance(schema, pa.Schema):
+        return weir.create(
+            place.uri,
+            schema,
+            primary_key=primary_key,
+            sharding=sharding,
+            wal_uri=wal_uri,
+            writer_defaults=writer_defaults,
+            storage_options=dict(place.storage),
+        )
+    fields = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    return Wish(key, sharding, wal_uri, writer_defaults).create(place, arrow_schema(fields))
+
+
+def stats(spark: SparkSession, uri: str, *, storage_options: Options = None) -> DataFrame:
+    """One row for each shard: what `Table.stats` tells, for those who look with SQL."""
+    table = Place(uri, dict(storage_options or {})).current()
+    rows = [_plain(asdict(shard)) for shard in table.stats().shards]
+    return spark.createDataFrame(pa.Table.from_pylist(rows))
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that Arrow and Spark have types for."""
+    simple = (str, int, float, bool, type(None))
+    return {
+        name: value if isinstance(value, simple) else str(value) for name, value in values.items()
+    }
+
+
+@dataclass(frozen=True)
+class KeepReport:
+    """What one round of upkeep did."""
+
+    due: str | None
+    """Why the table was compacted; None: it was not due."""
+    compacted: CompactReport | None
+    collected: GcReport | None
+
+
+def keep(
+    spark: SparkSession,
+    uri: str,
+    *,
+    policy: CompactionPolicy | None = None,
+    min_age: Duration = "15m",
+    fence_retention: Duration = "7d",
+    storage_options: Options = None,
+) -> KeepReport:
+    """Do what is due: compact when `policy` says so, then collect what is old enough.
+
+    For a job that runs every few minutes. Safe beside everything, also beside itself.
+    """
+    place = Place(uri, dict(storage_options or {}))
+    due = (policy or CompactionPolicy()).due(place.current())
+    compacted = compact(spark, uri, storage_options=storage_options) if due else None
+    collected = gc(
+        spark,
+        uri,
+        min_age=min_age,
+        fence_retention=fence_retention,
+        storage_options=storage_options,
+    )
+    return KeepReport(due, compacted, collected)

@@ -1,0 +1,144 @@
+"""`CALL weir.system.compact('db.t')`: upkeep in SQL, on the driver.
+
+Arguments and answers are text. For large tables there are `weir.spark.compact` and its like, whose
+tasks run on executors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.types import StringType, StructField, StructType
+
+import weir
+from weir.errors import InvalidInput
+from weir.spark.making import sharding_of
+from weir.spark.places import Place, flag
+
+Given = Mapping[str, str]
+Told = dict[str, object]
+
+NAMESPACE: Final = "system"
+_ARGUMENT: Final = "weir.argument."
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """One of them: the names of its arguments, the table's first, and what it does."""
+
+    arguments: tuple[str, ...]
+    run: Callable[[weir.Table, Given], Told]
+
+
+def _compact(table: weir.Table, given: Given) -> Told:
+    fold = flag(given, "fold_wal") if "fold_wal" in given else None
+    report = table.compact(fold_wal=fold, cluster=flag(given, "cluster"))
+    return {
+        "rows_written": report.rows_written,
+        "rows_deleted": report.rows_deleted,
+        "base_version": report.base_version,
+        "skipped": report.skipped,
+        "notes": "; ".join(report.notes) or None,
+    }
+
+
+def _gc(table: weir.Table, given: Given) -> Told:
+    dry = flag(given, "dry_run")
+    report = table.gc(given.get("min_age", "15m"), given.get("fence_retention", "7d"), dry)
+    return {
+        "deleted": report.deleted,
+        "dry_run": report.dry_run,
+        "errors": "; ".join(map(str, report.errors)) or None,
+    }
+
+
+def _checkpoint(table: weir.Table, given: Given) -> Told:
+    scope = given.get("scope", "all")
+    if scope not in ("all", "durable"):
+        raise InvalidInput(f"scope is {scope!r}; say all or durable")
+    made = table.checkpoint(
+        "all" if scope == "all" else "durable", given.get("name"), given.get("ttl")
+    )
+    return {"id": made.id, "name": made.name, "created": f"{made.created:.3f}"}
+
+
+def _delete_checkpoint(table: weir.Table, given: Given) -> Told:
+    table.delete_checkpoint(_needed(given, "name"))
+    return {"deleted": given["name"]}
+
+
+def _restore(table: weir.Table, given: Given) -> Told:
+    table.restore(_needed(given, "name"))
+    return {"restored": given["name"]}
+
+
+def _reshard(table: weir.Table, given: Given) -> Told:
+    sharding = sharding_of({"shardby": _needed(given, "shard_by")}, (), table.schema.names)
+    assert sharding is not None, "shard_by was given"
+    table.reshard(sharding)
+    return {"sharding": weir.open(table.uri).sharding}
+
+
+def _needed(given: Given, name: str) -> str:
+    if name not in given:
+        raise InvalidInput(
+            f"the argument {name} is missing: CALL ...(table => 't', {name} => '...')"
+        )
+    return given[name]
+
+
+PROCEDURES: Final = {
+    "compact": Procedure(("table", "fold_wal", "cluster"), _compact),
+    "gc": Procedure(("table", "min_age", "fence_retention", "dry_run"), _gc),
+    "checkpoint": Procedure(("table", "name", "ttl", "scope"), _checkpoint),
+    "delete_checkpoint": Procedure(("table", "name"), _delete_checkpoint),
+    "restore": Procedure(("table", "name"), _restore),
+    "reshard": Procedure(("table", "shard_by"), _reshard),
+}
+
+
+def arguments(options: Given) -> StructType:
+    """The arguments of a procedure; `InvalidInput` naming what there is for an unknown one."""
+    return StructType([StructField(name, StringType()) for name in _asked(options).arguments])
+
+
+def listed() -> StructType:
+    """The names of all."""
+    return StructType([StructField(name, StringType()) for name in sorted(PROCEDURES)])
+
+
+def call(options: Given) -> StructType:
+    """Run it; the answer is one row, in the metadata of its columns."""
+    procedure = _asked(options)
+    given = {
+        key.removeprefix(_ARGUMENT): value
+        for key, value in options.items()
+        if key.startswith(_ARGUMENT)
+    }
+    parts = _needed(given, "table").replace("`", "").split(".")
+    if "/" in given["table"]:
+        parts = [given["table"]]
+    elif parts[0] == options.get("weir.catalog"):
+        parts = parts[1:]
+    where = {"weir.namespace": "/".join(parts[:-1]), "weir.name": parts[-1]}
+    told = procedure.run(Place.of({**options, **where}).current(), given)
+    return StructType(
+        [
+            StructField(name, StringType(), True, None if value is None else {"text": str(value)})
+            for name, value in told.items()
+        ]
+    )
+
+
+def _asked(options: Given) -> Procedure:
+    space, _, name = re.sub("`", "", options["weir.procedure"]).rpartition(".")
+    found = PROCEDURES.get(name)
+    if found is None or space != NAMESPACE:
+        raise InvalidInput(
+            f"there is no procedure {options['weir.procedure']}; in {NAMESPACE} there are"
+            f" {', '.join(sorted(PROCEDURES))}"
+        )
+    return found

@@ -1,0 +1,98 @@
+"""Search on executors: many queries in, their neighbours out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
+
+from weir.errors import InvalidInput
+from weir.read.snapshot import Freshness
+from weir.spark.places import Place, resolved
+from weir.spark.types import arrow_schema, spark_schema, to_spark
+
+RANK: Final = "_rank"
+SCORE: Final = "_score"
+"""The distance of a neighbour, or the score of a text: what `Table.search` orders by."""
+FOUND: Final = "found"
+
+
+def search(
+    queries: DataFrame,
+    uri: str,
+    column: str,
+    *,
+    query: str = "query",
+    k: int = 10,
+    filter: str | None = None,
+    columns: Sequence[str] | None = None,
+    freshness: Freshness = "durable",
+    checkpoint: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """For each row of `queries` the `k` nearest rows of the table, searched in tasks.
+
+    `query` names the column of vectors, or words, to look for. A row of the answer is a row of
+    `queries`, `_rank` (1 is nearest), `_score` (the distance, or for text the score) and `found`, a
+    struct of `columns` of the table. The rest is as in `Table.search`. A task looks at the table as
+    it is when it runs; with `checkpoint` all look at the same.
+    """
+    place = Place(uri, dict(storage_options or {}))
+    table = place.current()
+    query = resolved(query, queries.columns)
+    if query not in queries.columns:
+        raise InvalidInput(f"the queries have no column {query!r}; they have {queries.columns}")
+    row = spark_schema(table.schema, columns)
+    schema = StructType(
+        [
+            *queries.schema.fields,
+            StructField(RANK, IntegerType()),
+            StructField(SCORE, DoubleType()),
+            StructField(FOUND, row),
+        ]
+    )
+    wanted = {"k": k, "filter": filter, "freshness": freshness, "checkpoint": checkpoint}
+    run = _search_function(place, column, query, row, schema, wanted)
+    return queries.mapInArrow(run, schema)
+
+
+def _search_function(
+    place: Place,
+    column: str,
+    query: str,
+    row: StructType,
+    schema: StructType,
+    wanted: Mapping[str, Any],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        table = place.open()
+        target, names = arrow_schema(schema), row.fieldNames()
+        for batch in batches:
+            for number in range(batch.num_rows):
+                asked = batch.column(query)[number].as_py()
+                if asked is None:
+                    continue
+                found = table.search(column, asked, columns=names, **wanted)
+                if found.num_rows:
+                    yield _answer(batch, number, found, arrow_schema(row), target)
+
+    return run
+
+
+def _answer(
+    batch: pa.RecordBatch, number: int, found: pa.Table, row: pa.Schema, target: pa.Schema
+) -> pa.RecordBatch:
+    count = found.num_rows
+    score = "_distance" if "_distance" in found.column_names else SCORE
+    rows = to_spark(found.select(row.names).combine_chunks().to_batches()[0], row)
+    columns = [
+        *batch.take(pa.array([number] * count)).columns,
+        pa.array(range(1, count + 1), pa.int32()),
+        found[score].combine_chunks().cast(pa.float64()),
+        rows.to_struct_array(),
+    ]
+    casted = [c.cast(f.type) for c, f in zip(columns, target, strict=True)]
+    return pa.RecordBatch.from_arrays(casted, schema=target)

@@ -1,0 +1,285 @@
+"""Tables by name in SQL: created, written, changed in place, read at checkpoints, streamed."""
+
+import threading
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+
+import weir
+import weir.spark
+from weir.errors import InvalidInput
+from weir.spark import jar
+
+pytestmark = pytest.mark.skipif(
+    jar.compiler() is None and not jar.path().is_file(), reason="no JDK"
+)
+
+
+@pytest.fixture(scope="module")
+def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A session that knows the catalog `named`."""
+    if not jar.path().is_file():
+        jar.build()
+    folder = tmp_path_factory.mktemp("lake")
+    weir.spark.register(spark, catalog="named", root=str(folder))
+    return folder
+
+
+@pytest.fixture
+def name() -> str:
+    return f"named.db.t{uuid.uuid4().hex}"
+
+
+def place(root: Path, name: str) -> str:
+    return f"{root}/db/{name.rpartition('.')[2]}.lance"
+
+
+def rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in spark.sql(query).collect())
+
+
+def made(spark: SparkSession, name: str, more: str = "") -> None:
+    spark.sql(f"CREATE TABLE {name} (id BIGINT NOT NULL, v STRING, n INT, PRIMARY KEY (id)) {more}")
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 10), (2, 'b', 20), (3, 'c', 30), (4, NULL, 40)")
+
+
+def test_created_by_sql_with_key_and_buckets(spark: SparkSession, root: Path, name: str) -> None:
+    made(spark, name, "CLUSTERED BY (id) INTO 4 BUCKETS")
+    table = weir.open(place(root, name))
+    assert (table.primary_key, table.sharding) == (("id",), weir.Bucket("id", 4))
+    assert rows(spark, f"SELECT * FROM {name} WHERE id < 3") == [(1, "a", 10), (2, "b", 20)]
+    spark.sql(f"INSERT INTO {name} (id, v) VALUES (1, 'new')")  # an upsert, fresh at once
+    assert rows(spark, f"SELECT * FROM {name} WHERE id = 1") == [(1, "new", None)]
+    found = {row.tableName for row in spark.sql("SHOW TABLES IN named.db").collect()}
+    assert name.rpartition(".")[2] in found
+    assert "db" in {row.namespace for row in spark.sql("SHOW NAMESPACES IN named").collect()}
+    assert [row.col_name for row in spark.sql(f"DESCRIBE {name}").collect()][:3] == ["id", "v", "n"]
+    with pytest.raises(PySparkException, match="already exists"):
+        made(spark, name)
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} (x INT)")
+    spark.sql(f"DROP TABLE {name}")
+    with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.sql(f"SELECT * FROM {name}")
+
+
+def test_created_with_properties_and_from_a_query(
+    spark: SparkSession, root: Path, name: str
+) -> None:
+    spark.sql(
+        f"CREATE TABLE {name} TBLPROPERTIES ('primaryKey' = 'k,id', 'shardBy' = 'bucket(2, id)')"
+        " AS SELECT id, cast(id % 3 AS int) AS k FROM range(9)"
+    )
+    table = weir.open(place(root, name))
+    assert (table.primary_key, table.sharding) == (("k", "id"), weir.Bucket("id", 2))
+    assert spark.table(name).count() == 9
+    spark.sql(f"ALTER TABLE {name} ADD COLUMNS (note STRING)")
+    spark.sql(f"UPDATE {name} SET note = 'x' WHERE k = 1")
+    assert spark.table(name).where("note = 'x'").count() == 3
+    other = f"{name}_p"
+    spark.sql(f"CREATE TABLE {other} (id BIGINT, day STRING) PARTITIONED BY (day)")
+    assert weir.open(place(root, other)).sharding == weir.Identity("day")
+    with pytest.raises(PySparkException, match="needs a primary key"):
+        spark.sql(f"DELETE FROM {other} WHERE id = 1")
+
+
+def test_deletes_updates_and_merges(spark: SparkSession, root: Path, name: str) -> None:
+    made(spark, name)
+    spark.sql(f"DELETE FROM {name} WHERE v = 'b' OR n = 30")
+    spark.sql(f"UPDATE {name} SET n = n + 1 WHERE id = 1")
+    assert rows(spark, f"SELECT id, n FROM {name}") == [(1, 11), (4, 40)]
+    spark.sql(
+        f"MERGE INTO {name} t USING (SELECT * FROM VALUES (1L, 'x', 0), (7L, 'y', 7) s(id, v, n)) s"
+        " ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = s.v, n = t.n * 2"
+        " WHEN NOT MATCHED THEN INSERT * WHEN NOT MATCHED BY SOURCE THEN DELETE"
+    )
+    expected = [(1, "x", 22), (7, "y", 7)]
+    assert rows(spark, f"SELECT * FROM {name}") == expected
+    table = weir.open(place(root, name))
+    assert sorted(tuple(r.values()) for r in table.scan().to_table().to_pylist()) == expected
+    spark.sql(f"UPDATE {name} SET id = CASE id WHEN 1 THEN 7 ELSE 1 END")  # keys change places
+    assert rows(spark, f"SELECT id, v FROM {name}") == [(1, "y"), (7, "x")]
+
+
+def test_a_statement_that_writes_one_key_twice_is_refused(
+    spark: SparkSession, root: Path, name: str
+) -> None:
+    made(spark, name)
+    for source in ("(5L, 'x', 0), (5L, 'y', 0)", "(1L, 'x', 0), (1L, 'y', 0)"):
+        with pytest.raises(PySparkException, match=r"one key twice|MERGE_CARDINALITY"):
+            spark.sql(
+                f"MERGE INTO {name} t USING (SELECT * FROM VALUES {source} s(id, v, n)) s"
+                " ON t.id = s.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            )
+    assert spark.table(name).count() == 4
+    with pytest.raises(PySparkException, match="one key twice"):
+        spark.sql(f"UPDATE {name} SET id = 9")
+
+
+def test_p7_a_slow_update_does_not_undo_a_quick_one(
+    spark: SparkSession, root: Path, name: str
+) -> None:
+    made(spark, name)
+    uri = place(root, name)
+    slow = spark.sparkContext  # one statement waits in its rows until the other is through
+    begun, go = root / f"{uuid.uuid4().hex}", root / f"{uuid.uuid4().hex}"
+    assert slow is not None
+
+    def wait(n: int) -> int:
+        import time
+
+        begun.touch()
+        while not go.exists():
+            time.sleep(0.05)
+        return n + 1
+
+    spark.udf.register("slowly", wait, "int")
+    failed: list[Exception] = []
+
+    def update(where: str) -> None:
+        try:
+            spark.sql(f"UPDATE {name} SET n = slowly(n) WHERE {where}")
+        except Exception as error:
+            failed.append(error)
+
+    def run(where: str, quick: str) -> None:
+        begun.unlink(missing_ok=True)
+        go.unlink(missing_ok=True)
+        thread = threading.Thread(target=update, args=(where,))
+        thread.start()
+        while not begun.exists() and thread.is_alive():
+            thread.join(0.05)
+        with weir.open(uri).writer() as writer:
+            writer.put([{"id": 1, "v": "quick", "n": 100}] if quick == "1" else [{"id": 2}])
+        go.touch()
+        thread.join(60)
+
+    run("id = 1", "1")
+    assert "CommitConflict" in str(failed[0])
+    assert rows(spark, f"SELECT n FROM {name} WHERE id = 1") == [(100,)]
+    failed.clear()
+    run("id = 1", "2")  # another row changed: no conflict
+    assert not failed
+    assert rows(spark, f"SELECT n FROM {name} WHERE id = 1") == [(101,)]
+
+
+def test_a_read_at_a_checkpoint(spark: SparkSession, root: Path, name: str) -> None:
+    made(spark, name)
+    table = weir.open(place(root, name))
+    taken = table.checkpoint("durable", name="before")
+    spark.sql(f"DELETE FROM {name}")
+    assert spark.table(name).count() == 0
+    assert rows(spark, f"SELECT count(*) FROM {name} VERSION AS OF 'before'") == [(4,)]
+    moment = f"timestamp_micros({int(taken.created * 1e6) + 1_000_000})"
+    assert rows(spark, f"SELECT count(*) FROM {name} TIMESTAMP AS OF {moment}") == [(4,)]
+    with pytest.raises(PySparkException, match="no checkpoint"):
+        spark.sql(f"SELECT * FROM {name} TIMESTAMP AS OF '2020-01-01'").collect()
+    with pytest.raises(PySparkException):
+        spark.sql(f"SELECT * FROM {name} VERSION AS OF 'never'").collect()
+
+
+def test_columns_and_filters_reach_lance_and_none_leaks(
+    spark: SparkSession, root: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made(spark, name)
+    weir.open(place(root, name)).compact()
+    union = f"SELECT id FROM {name} WHERE id = 1 UNION ALL SELECT id FROM {name} WHERE id = 2"
+    assert rows(spark, union) == [(1,), (2,)]
+    both = f"SELECT (SELECT count(*) FROM {name} WHERE v = 'a'), (SELECT count(*) FROM {name})"
+    assert rows(spark, both) == [(1, 4)]
+    for where in (
+        "v IS NULL",
+        "v IS NOT NULL AND id IN (1, 2, 9)",
+        "v > 'a'",
+        "v LIKE 'b%'",
+        "NOT v = 'a'",
+        "v <=> 'a'",
+        "n >= 20 AND n < 40",
+        "n * 2 = 40",
+    ):
+        found = rows(spark, f"SELECT id FROM {name} WHERE {where}")
+        plain = spark.read.format("weir").load(place(root, name)).where(where).select("id")
+        assert found == sorted(tuple(row) for row in plain.collect()), where
+    plan = spark.sql(f"SELECT v FROM {name} WHERE id = 1")._jdf.queryExecution().toString()
+    assert "n#" not in plan.partition("Physical Plan")[2]
+
+
+def test_streams_by_name(spark: SparkSession, root: Path, name: str, tmp_path: Path) -> None:
+    made(spark, name)
+    copy = f"{name}_copy"
+    spark.sql(f"CREATE TABLE {copy} (id BIGINT NOT NULL, v STRING, n INT, PRIMARY KEY (id))")
+    for _ in range(2):
+        query = (
+            spark.readStream.option("deletes", "skip")
+            .table(name)
+            .writeStream.option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(availableNow=True)
+            .toTable(copy)
+        )
+        query.awaitTermination()
+        assert rows(spark, f"SELECT * FROM {copy}") == rows(spark, f"SELECT * FROM {name}")
+        spark.sql(f"INSERT INTO {name} VALUES (5, 'e', 50)")
+
+
+def test_the_dataframe_api_by_name(spark: SparkSession, root: Path, name: str) -> None:
+    spark.range(3).selectExpr("id", "'a' AS v").writeTo(name).tableProperty(
+        "primaryKey", "id"
+    ).create()
+    spark.range(2, 5).selectExpr("id", "'b' AS v").writeTo(name).append()
+    assert Counter(r.v for r in spark.table(name).collect()) == Counter(a=2, b=3)
+    source = spark.range(4, 6).selectExpr("id", "'c' AS v")
+    merge = source.mergeInto(name, source.id == spark.table(name).id)
+    with pytest.raises(PySparkException):
+        merge.merge()  # no action was given
+    assert spark.table(f"named.`{place(root, name)}`").count() == 5
+
+
+def test_what_a_catalog_cannot_do_says_so(spark: SparkSession, root: Path, name: str) -> None:
+    made(spark, name)
+    for statement, word in (
+        (f"ALTER TABLE {name} RENAME TO named.db.x", "its place"),
+        (f"ALTER TABLE {name} DROP COLUMN v", "ADD COLUMNS"),
+        (f"CREATE TABLE {name}2 (id INT) LOCATION '/tmp/x'", "leave LOCATION out"),
+        (f"INSERT OVERWRITE {name} SELECT * FROM {name}", "say so twice"),
+        ("SELECT * FROM named.`..`.t", "lead elsewhere"),
+    ):
+        with pytest.raises(PySparkException, match=word):
+            spark.sql(statement)
+
+
+def test_views_for_sessions_without_a_jar(spark: SparkSession, root: Path, name: str) -> None:
+    made(spark, name)
+    short = name.rpartition(".")[2]
+    assert short in weir.spark.attach(spark, f"{root}/db")
+    assert spark.table(short).count() == 4
+    spark.sql(f"INSERT INTO {short} VALUES (9, 'z', 90)")
+    weir.spark.attach(spark, f"{root}/db")
+    assert spark.table(short).count() == 5
+    spark.catalog.dropTempView(short)
+
+
+def test_a_missing_jar_is_said(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jar, "path", lambda: Path("/nowhere/weir-spark-4.3.jar"))
+    with pytest.raises(InvalidInput, match=r"python -m weir\.spark\.jar"):
+        weir.spark.register(spark, catalog="c", root="/tmp")
+    with pytest.raises(InvalidInput, match="go together"):
+        weir.spark.register(spark, catalog="c")
+
+
+def test_a_name_stays_with_its_root(spark: SparkSession, root: Path) -> None:
+    weir.spark.register(spark, catalog="named", root=str(root))
+    with pytest.raises(InvalidInput, match="choose another name"):
+        weir.spark.register(spark, catalog="named", root="/elsewhere")
+
+
+def test_the_jar_is_the_same_however_often_it_is_built(tmp_path: Path) -> None:
+    if jar.compiler() is None:
+        pytest.skip("no JDK")
+    first, second = jar.build(tmp_path / "1.jar"), jar.build(tmp_path / "2.jar")
+    assert first.read_bytes() == second.read_bytes()
+    assert first.stat().st_size < 100_000
+    assert Row is not None
