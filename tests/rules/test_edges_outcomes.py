@@ -111,7 +111,7 @@ def test_f16_each_thread_is_told_of_its_own_rows() -> None:
     first = Caller(lambda: writer.put(row(1)))
     gate.wait_reached()
     behind = [Caller(lambda key=key: writer.put(row(key))) for key in (2, 3)]
-    while len(writer._state.queue) < 3:
+    while writer._state.waiting < 3:
         pass
     open_writer(site_on(store.inner)).close()
     gate.release()
@@ -144,7 +144,7 @@ def test_f16_rows_behind_an_unknown_outcome_are_told_as_not_written() -> None:
     first = Caller(lambda: writer.put(row(1)))
     gate.wait_reached()
     second = Caller(lambda: writer.put(row(2)))
-    while len(writer._state.queue) < 2:
+    while writer._state.waiting < 2:
         pass
     store.on("put_if_absent", "*/wal/*").drop(times=None)
     gate.release()
@@ -225,7 +225,7 @@ def test_f16_an_interrupt_changes_nobody_elses_outcome() -> None:
     first = Caller(lambda: writer.put(row(1)))
     gate.wait_reached()
     others = [Caller(lambda key=key: writer.put(row(key))) for key in (2, 3, 4)]
-    while len(writer._state.queue) < 4:
+    while writer._state.waiting < 4:
         pass
     watched.arm(lambda: watched.arm(interrupt))  # not the first entry, the one of the others
     gate.release()
@@ -477,7 +477,7 @@ def test_f16_a_loop_that_was_closed_meanwhile_reaches_nobody() -> None:
     loop.run_until_complete(give_up())
     loop.close()
     second = Caller(lambda: writer.put(row(2)))
-    while len(writer._state.queue) < 2:
+    while writer._state.waiting < 2:
         pass
     gate.release()
     assert second.result().done

@@ -250,7 +250,7 @@ def test_m7_concurrent_puts_share_an_entry_and_each_is_acknowledged_when_it_is_d
             first = pool.submit(w.put, [row(0)])
             gate.wait_reached()
             rest = [pool.submit(w.put, [row(i)]) for i in range(1, 17)]
-            while len(w._state.queue) < 17:
+            while w._state.waiting < 17:
                 pass
             assert not any(f.done() for f in rest)
             gate.release()

@@ -50,6 +50,7 @@ class Intake:
         ]
         self._strict = [(i, f.name) for i, f in enumerate(schema.arrow) if is_strict(f.type)]
         self._plan: tuple[pa.Schema, Columns] | None = None
+        self._dict_fields: tuple[frozenset[str], pa.Schema] | None = None
 
     @property
     def schema(self) -> TableSchema:
@@ -117,6 +118,23 @@ class Intake:
         return self._from_dicts([as_dict(row) for row in part]) if found is None else found
 
     def _from_dicts(self, rows: Sequence[Any]) -> Sequence[pa.RecordBatch]:
+        if not rows:
+            return ()
+        fields = self._fields(rows)
+        columns = []
+        for field in fields:
+            if field.name == TOMBSTONE:
+                columns.append(pa.array([bool(row.get(TOMBSTONE)) for row in rows]))
+                continue
+            values = [row.get(field.name) for row in rows]
+            columns.append(from_python(values, field.type, field.name))
+        return (pa.RecordBatch.from_arrays(columns, schema=fields),)
+
+    def _fields(self, rows: Sequence[Any]) -> pa.Schema:
+        """The columns that one of the rows has at least; remembered for rows like the last."""
+        known = self._dict_fields
+        if known is not None and all(row.keys() == known[0] for row in rows):
+            return known[1]
         names = {*self._schema.arrow.names, TOMBSTONE}
         for row in rows:
             if not row.keys() <= names:
@@ -124,18 +142,13 @@ class Intake:
                 raise SchemaMismatch(f"the table has no column {extra[0]!r}")
         present = [f for f in self._schema.plain if any(f.name in row for row in rows)]
         # Rows that name no column are rows all the same: of nulls, or refused for their key.
-        present = present or list(self._schema.plain)
-        columns = []
-        for field in present:
-            values = [row.get(field.name) for row in rows]
-            columns.append(from_python(values, field.type, field.name))
-        fields = [f.with_nullable(True) for f in present]
+        fields = [f.with_nullable(True) for f in present or self._schema.plain]
         if any(TOMBSTONE in row for row in rows):
-            columns.append(pa.array([bool(row.get(TOMBSTONE)) for row in rows]))
             fields.append(pa.field(TOMBSTONE, pa.bool_()))
-        if not rows:
-            return ()
-        return (pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)),)
+        schema = pa.schema(fields)
+        if present:
+            self._dict_fields = (frozenset(schema.names), schema)
+        return schema
 
     def _shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         plan = self._plan

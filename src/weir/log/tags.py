@@ -81,11 +81,12 @@ class Bounds:
 
     def has_room(self, filled: Fill, more: Fill) -> bool:
         """True when a generation that holds `filled` may take `more`."""
-        if not filled.rows:
-            return True
-        both = filled + more
+        return not filled.rows or self.holds(filled + more)
+
+    def holds(self, fill: Fill) -> bool:
+        """True when a generation may hold so much, of more than one put."""
         return (
-            both.rows <= self.rows and both.batches <= self.batches and both.nbytes <= self.nbytes
+            fill.rows <= self.rows and fill.batches <= self.batches and fill.nbytes <= self.nbytes
         )
 
 

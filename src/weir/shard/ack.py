@@ -8,14 +8,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from weir.errors import Backpressure
 from weir.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from weir.env import Lock
-    from weir.errors import WeirError
+    from weir.log.tiny import Shaped, Tiny
     from weir.shard.group import GroupCommit
     from weir.types import Generation
 
@@ -31,19 +30,22 @@ class Ack:
     """
 
     __slots__ = (
+        "_batches",
         "_group",
-        "batches",
         "callbacks",
         "claimed",
         "done",
         "enqueued_at",
         "error",
+        "future",
         "gate",
         "generation",
         "nbytes",
         "position",
         "rows",
+        "shaped",
         "tokens",
+        "unshaped",
         "woken",
     )
 
@@ -57,14 +59,20 @@ class Ack:
         tokens: Sequence[tuple[str, int]] = (),
     ) -> None:
         self._group = group
+        self._batches = batches
+        self.unshaped: Tiny | None = None
+        """The rows as they were handed over, until whoever leads has shaped them."""
+        self.shaped: Shaped | None = None
+        """The rows within a batch that other puts share."""
         self.claimed = False
         """True when a caller waits for the outcome or has heard it; a failing close tells of the
         others (F-16)."""
         self.gate: Lock | None = None
         self.woken = False
-        self.error: WeirError | None = None
+        self.error: Exception | None = None
         self.callbacks: list[DoneCallback] = []
-        self.batches = batches
+        self.future: asyncio.Future[None] | None = None
+        """Where a task waits for it; the outcome is the ack's."""
         self.rows = rows
         self.nbytes = nbytes
         self.tokens = tuple(tokens)
@@ -75,6 +83,18 @@ class Ack:
         raises)."""
         self.position: Position | None = None
         """The log position that holds the rows; None until durable, and for a put of no rows."""
+
+    @classmethod
+    def waiting(cls, group: GroupCommit, put: Tiny) -> Ack:
+        """A put whose rows are shaped by whoever leads."""
+        ack = cls(group, (), rows=put.rows, nbytes=put.nbytes)
+        ack.unshaped = put
+        return ack
+
+    @property
+    def batches(self) -> Sequence[pa.RecordBatch]:
+        """The rows in WAL shape; none before they are shaped."""
+        return self._batches if self.shaped is None else (self.shaped.alone(),)
 
     def wait(self, timeout: float | None = None) -> Position | None:
         """Return the position when the rows are durable.
@@ -112,6 +132,7 @@ def run_callbacks(acks: Sequence[Ack]) -> None:
     A callback that fails is its owner's matter: it stops neither the others, nor the thread that
     runs it, which is somebody else's (F-16).
     """
+    _wake_tasks(acks)
     interrupt: KeyboardInterrupt | None = None
     for ack in acks:
         while ack.callbacks:
@@ -125,36 +146,44 @@ def run_callbacks(acks: Sequence[Ack]) -> None:
         raise interrupt
 
 
-async def put_and_await(put: Callable[[float | None], Ack], nudge: Callable[[], None]) -> Ack:
-    """Put, waiting for room at most so long, and return when it is durable; the loop runs on."""
-    try:
-        ack = put(0.0)
-    except Backpressure:
-        ack = await asyncio.get_running_loop().run_in_executor(None, put, None)
-    try:
-        if not ack.done:
-            done = awaitable(ack)
-            nudge()
-            await done
-    except BaseException:
-        ack.claimed = False  # cancelled: whoever closes the writer is told
-        raise
-    ack.wait()
-    return ack
+def _wake_tasks(acks: Sequence[Ack]) -> None:
+    """Let the tasks that wait go on: one call into each loop, however many they are."""
+    loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for ack in acks:
+        if ack.future is not None:
+            loops.setdefault(ack.future.get_loop(), []).append(ack.future)
+    for loop, futures in loops.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is there to be told
+            loop.call_soon_threadsafe(finish_all, futures)
 
 
-def awaitable(ack: Ack) -> asyncio.Future[None]:
-    """A future of the running loop that is done when `ack` is; the outcome is the ack's."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-
-    def finish() -> None:
+def finish_all(futures: Sequence[asyncio.Future[None]]) -> None:
+    """Their waiters go on; a cancelled one has gone already."""
+    for future in futures:
         if not future.done():
             future.set_result(None)
 
-    def wake(_: Ack) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is there to be told
-            loop.call_soon_threadsafe(finish)
 
-    ack.add_done_callback(wake)
-    return future
+def rows_of(group: Sequence[Ack]) -> list[pa.RecordBatch]:
+    """The rows of those puts in as few batches as can be: what was shaped together is one."""
+    batches: list[pa.RecordBatch] = []
+    first: Shaped | None = None
+    rows = 0
+    for ack in group:
+        shaped = ack.shaped
+        if (
+            first
+            and shaped
+            and shaped.batch is first.batch
+            and shaped.offset == first.offset + rows
+        ):
+            rows += shaped.rows
+            continue
+        if first is not None:
+            batches.append(first.batch.slice(first.offset, rows))
+        first, rows = shaped, shaped.rows if shaped else 0
+        if shaped is None:
+            batches.extend(ack.batches)
+    if first is not None:
+        batches.append(first.batch.slice(first.offset, rows))
+    return batches

@@ -25,7 +25,7 @@ class Ending:
         self.failure: WeirError | None = None
         self.home = Home(env)
         self._name = name
-        self._left: Sequence[Ack] = ()
+        self._left: list[tuple[Ack, WeirError]] = []
         self._lock = env.threads.lock()
 
     @property
@@ -36,13 +36,14 @@ class Ending:
     def begin(self, failure: WeirError, left: Sequence[Ack], *, sent: int) -> None:
         """The writer ends with these puts not acknowledged; the first `sent` may be in the log."""
         self.failure = failure
-        self._left = left
         for index, ack in enumerate(left):
-            ack.error = (
+            error = (
                 self._told(failure, perhaps_written=ack.batches)
                 if index < sent
                 else self._told(failure, not_written=ack.batches)
             )
+            ack.error = error
+            self._left.append((ack, error))
 
     def refused(self, batches: Sequence[pa.RecordBatch] = ()) -> WeirError:
         """What a later call is told: its own rows were not written, of others it hears nothing."""
@@ -58,11 +59,11 @@ class Ending:
         unsent: list[pa.RecordBatch] = []
         sent: list[pa.RecordBatch] = []
         with self._lock:
-            for ack in self._left:
-                if not ack.claimed and ack.error is not None:
+            for ack, error in self._left:
+                if not ack.claimed:
                     ack.claimed = True
-                    unsent += ack.error.not_written
-                    sent += ack.error.perhaps_written
+                    unsent += error.not_written
+                    sent += error.perhaps_written
         if self.failure is None:
             return self.refused()
         return self._told(self.failure, not_written=unsent, perhaps_written=sent)

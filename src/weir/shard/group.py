@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
 from typing import Final
 
 from weir.env import Thread
 from weir.errors import StoreError, WeirError
-from weir.format.wal_entry import Fill
 from weir.log.appender import WalAppender
-from weir.shard.ack import Ack, DoneCallback, run_callbacks
+from weir.shard.accept import Acceptor
+from weir.shard.ack import Ack, DoneCallback, rows_of, run_callbacks
 from weir.shard.ending import internal
-from weir.shard.flush import Flusher
 from weir.shard.persist import persist
 from weir.shard.state import WriterState
 from weir.shard.stats import writer_stats
@@ -38,72 +36,13 @@ LEAVE_TRIES: Final = 100
 class GroupCommit:
     """The way from putters to one shard's log."""
 
-    def __init__(self, state: WriterState, appender: WalAppender, flusher: Flusher | None) -> None:
+    def __init__(self, state: WriterState, acceptor: Acceptor, appender: WalAppender) -> None:
         self._state = state
         self._appender = appender
-        self._flusher = flusher
+        self.acceptor = acceptor
         self._env = state.env
         self._pump: Thread | None = None
         self._logged_at = self._env.clock.boottime()
-
-    # -- putting ---------------------------------------------------------------------------------
-
-    def enqueue(self, ack: Ack, more: Fill, timeout: float | None = None) -> None:
-        """Accept the rows of `ack`, `more` of them, waiting for room first."""
-        state = self._state
-        with state.lock:
-            state.wait_for_room(ack, timeout, self._make_room)
-            try:
-                state.accept(ack, more)
-                if self._flusher is not None and state.memtables and state.memtables.frozen:
-                    self._flusher.wake()
-                return
-            except BaseException as error:  # noqa: BLE001  raised below
-                # Half booked: rows in memory and in no entry, for which a flush would wait for ever
-                # (W-4). An interrupt, or a system without another thread.
-                broken = error
-                ack.claimed = isinstance(error, Exception)
-                failed = state.end(internal(error), sent=True)
-        run_callbacks(failed)
-        raise state.ending.refused(ack.batches) if ack.claimed else broken
-
-    def accept_decided(
-        self, nbytes: int, decided: Callable[[], Sequence[Ack] | None], timeout: float | None
-    ) -> bool:
-        """Accept the puts that `decided` gives under the lock, once there is room for `nbytes`.
-
-        False, and nothing is accepted, when it gives None (O-2).
-        """
-        state = self._state
-        room = Ack(None, (), rows=0, nbytes=nbytes)
-        with state.lock:
-            state.wait_for_room(room, timeout, self._make_room)
-            acks = decided()
-            if acks is None:
-                return False
-            try:
-                for ack in acks:
-                    state.accept(ack, Fill(ack.rows, len(ack.batches), ack.nbytes))
-                if self._flusher is not None and state.memtables and state.memtables.frozen:
-                    self._flusher.wake()
-                failed = None
-            except BaseException as error:  # noqa: BLE001  as in `enqueue`
-                broken = error
-                failed = state.end(internal(error), sent=True)
-        if failed is not None:
-            run_callbacks(failed)
-            raise state.ending.refused() if isinstance(broken, Exception) else broken
-        if self._flusher is not None and state.memtables is not None:
-            rows = sum(ack.rows for ack in acks)
-            self._flusher.indexes.rows_added(state.memtables.active.level, rows)
-        return True
-
-    def _make_room(self) -> None:
-        """A put waits for room: have written what can be. Lock held."""
-        if not self._state.leading:
-            self._state.pump_wake.notify()
-        if self._flusher is not None:
-            self._flusher.make_room()
 
     def nudge(self) -> None:
         """Rows were queued that nobody waits for: let the pump see to them."""
@@ -154,12 +93,11 @@ class GroupCommit:
                     return True
                 lead = not state.leading and (chosen or turns.is_settled)
                 if lead:
-                    state.leader = me
-                    group = state.take()
+                    state.leading, state.leader = True, me
                 else:
                     gate = turns.gate_for(ack)
             if lead:
-                self._lead(group)
+                self._lead()
                 continue
             left = -1 if deadline is None else max(0.0, deadline - self._env.clock.boottime())
             if not gate.acquire(timeout=left):
@@ -169,6 +107,8 @@ class GroupCommit:
     def _leave(self, ack: Ack, me: object) -> bool:
         """A waiter gives up; True if its ack is done after all. Once or several times."""
         state = self._state
+        if ack.unshaped is not None:
+            self.acceptor.shape()  # what was put is what its caller had when it let go of it
         with state.lock:
             state.turns.leave(ack)
             if state.leader is me:  # interrupted before it began, or after it was through
@@ -204,6 +144,7 @@ class GroupCommit:
     def drain(self, timeout: float | None = None) -> None:
         """Return when everything accepted so far is durable (M-8)."""
         state = self._state
+        self.acceptor.shape()
         with state.lock:
             # An empty queue of a writer that ended means that rows were left, not that all is safe.
             if state.failure is not None:
@@ -221,11 +162,14 @@ class GroupCommit:
 
     # -- leading ---------------------------------------------------------------------------------
 
-    def _lead(self, group: list[Ack]) -> None:
-        """Write one entry for the group; the rows stay queued until it is durable (M-3)."""
+    def _lead(self) -> None:
+        """Write one entry for all who wait; the rows stay queued until it is durable (M-3)."""
         state = self._state
         finished: list[Ack] = []
         try:
+            self.acceptor.shape()
+            with state.lock:
+                group = state.take()
             if group:
                 position = self._write(group)
                 with state.lock:
@@ -243,7 +187,7 @@ class GroupCommit:
     def _write(self, group: list[Ack]) -> Position:
         state = self._state
         if state.entry is None:
-            batches = [batch for ack in group for batch in ack.batches]
+            batches = rows_of(group)
             tokens = [token for ack in group for token in ack.tokens]
             generation = group[0].generation
             assert generation is not None, "M-4: queued rows without a generation"
@@ -271,20 +215,25 @@ class GroupCommit:
     # -- pump ------------------------------------------------------------------------------------
 
     def _run_pump(self) -> None:
-        state = self._state
-        while True:
-            with state.lock:
-                while not self._pump_should_lead():
-                    if state.stopping or state.failure is not None:
-                        return
-                    state.pump_wake.wait(self._pump_patience())
-                group = state.take()
+        while self._pump_takes_the_lead():
             with contextlib.suppress(KeyboardInterrupt):  # a callback's: no signal comes here
-                self._lead(group)
+                self._lead()
+        self.acceptor.shape()  # rows of tasks, to be handed back
+
+    def _pump_takes_the_lead(self) -> bool:
+        """Waits until it should; False at the end."""
+        state = self._state
+        with state.lock:
+            while not self._pump_should_lead():
+                if state.stopping or state.failure is not None:
+                    return False
+                state.pump_wake.wait(self._pump_patience())
+            state.leading = True
+            return True
 
     def _pump_should_lead(self) -> bool:
         state, config = self._state, self._state.config
-        if state.leading or not state.queue or state.failure is not None:
+        if state.leading or not state.waiting or state.failure is not None:
             return False
         if config.durable_write or state.stopping:
             return True
@@ -296,9 +245,10 @@ class GroupCommit:
 
     def _pump_patience(self) -> float | None:
         state, config = self._state, self._state.config
-        if config.durable_write or not state.queue or state.leading:
+        if config.durable_write or not state.waiting or state.leading:
             return None
         return max(0.001, config.flush_interval_s - self._oldest_waited())
 
     def _oldest_waited(self) -> float:
-        return self._env.clock.boottime() - self._state.queue[0].enqueued_at
+        oldest = (self._state.queue or self._state.unshaped)[0]
+        return self._env.clock.boottime() - oldest.enqueued_at

@@ -121,7 +121,7 @@ class Looking:
         except BaseException:
             ack.claimed = False
             raise
-        if ack.error is not None:
+        if isinstance(ack.error, WeirError):
             raise _own(ack.error, given)
 
     def _settle(self, call: Call, timeout: float | None) -> None:
@@ -192,7 +192,7 @@ class Looking:
             tries += 1
             one.decide()
             decided = one.acks_at_last if tries >= TRIES else one.acks_if_current
-            if self._group.accept_decided(one.nbytes, decided, timeout):
+            if self._group.acceptor.accept_decided(one.nbytes, decided, timeout):
                 one.settle()
                 return
             if one.is_lost:

@@ -53,11 +53,11 @@ class MemTable:
         """Their bytes."""
         return self.filled.nbytes
 
-    def append(self, batches: Sequence[pa.RecordBatch], more: Fill) -> None:
+    def append(self, batches: Sequence[pa.RecordBatch], more: Fill, puts: int = 1) -> None:
         """Take rows in, `more` of them; they are visible to reads from here on (M-1)."""
         self.level.append(batches)
         self.filled += more
-        self.puts += 1
+        self.puts += puts
 
     def landed(self, position: Position, tokens: Sequence[Token] = ()) -> None:
         """An entry with rows of this generation is durable at `position`."""
@@ -105,13 +105,17 @@ class MemTables:
         yield from self.frozen
         yield self.active
 
-    def book(self, batches: Sequence[pa.RecordBatch], more: Fill) -> Generation:
-        """Take rows of a put in and name their generation; it is not durable yet."""
+    def holds(self, more: Fill) -> bool:
+        """True when the active generation has room for so much."""
+        return self._bounds.holds(self.active.filled + more)
+
+    def book(self, batches: Sequence[pa.RecordBatch], more: Fill, puts: int = 1) -> Generation:
+        """Take rows of so many puts in and name their generation; it is not durable yet."""
         if not self._bounds.has_room(self.active.filled, more):
             self.freeze()  # before: a generation never outgrows its bounds (F-15)
         table = self.active
-        table.append(batches, more)
-        table.waiting += 1
+        table.append(batches, more, puts)
+        table.waiting += puts
         if not self._bounds.has_room(table.filled, Fill(1, 1, 1)):
             self.freeze()  # nothing is gained by waiting for the next put
         return table.generation

@@ -1,4 +1,4 @@
-"""What one writer holds: the queue to the log, the MemTables, the room, the turns, its end.
+"""What one writer holds: rows that wait, the queue to the log, MemTables, turns, its end.
 
 One lock, `WriterState.lock`, guards all of it, and every method here is called with it held.
 Nothing is done under it but bookkeeping: no store call, no callback of a user's, no wait but on a
@@ -16,9 +16,13 @@ Keeps
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
 
 from weir.config import WriterConfig
 from weir.env import Env, Lock
@@ -27,7 +31,8 @@ from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import Fill
 from weir.log.entry import Entry
 from weir.log.tags import GenerationTags
-from weir.shard.ack import Ack, run_callbacks
+from weir.log.tiny import Shaped
+from weir.shard.ack import Ack, finish_all, rows_of, run_callbacks
 from weir.shard.ending import Ending
 from weir.shard.memtable import MemTable, MemTables
 from weir.shard.stats import Counters
@@ -56,7 +61,11 @@ class WriterState:
         self.held_bytes = 0
         """Bytes of rows in memory: queued, in MemTables, being flushed."""
         self.room_wake = env.threads.condition(self.lock)
+        self.room_tasks: list[asyncio.Future[None]] = []
+        """Where tasks wait for room."""
         self._warned_at = -1e9
+        self.unshaped: deque[Ack] = deque()
+        """Puts whose rows the next leader shapes; then they are accepted, in this order."""
         self.queue: deque[Ack] = deque()
         self.queued_bytes = 0
         self.turns = Turns(env.threads)
@@ -86,6 +95,11 @@ class WriterState:
         # A put larger than the whole bound is let in alone rather than refused for ever.
         limit = self.config.max_unflushed_memtable_bytes
         return self.held_bytes > 0 and self.held_bytes + nbytes > limit
+
+    @property
+    def waiting(self) -> int:
+        """Puts that wait for the log, shaped or not."""
+        return len(self.queue) + len(self.unshaped)
 
     def wait_for_room(self, ack: Ack, timeout: float | None, make: Callable[[], None]) -> None:
         """Return when the rows of `ack` may be accepted, or raise why they never will.
@@ -123,21 +137,82 @@ class WriterState:
     def release(self, nbytes: int) -> None:
         """Rows left memory; whoever waits for room looks again."""
         self.held_bytes -= nbytes
-        self.room_wake.notify_all()
+        self.wake_for_room()
 
-    def accept(self, ack: Ack, more: Fill) -> None:
-        """Put the rows where reads find them, name their generation, and queue them."""
-        ack.enqueued_at = self.env.clock.boottime()
-        self.counters.puts += 1
-        self.counters.rows_put += ack.rows
+    def wake_for_room(self) -> None:
+        """Threads and tasks that wait for room look again."""
+        self.room_wake.notify_all()
+        while self.room_tasks:
+            future = self.room_tasks.pop()
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                future.get_loop().call_soon_threadsafe(finish_all, [future])
+
+    def accept(self, acks: Sequence[Ack], batches: Sequence[pa.RecordBatch]) -> None:
+        """Put the rows of those puts, in `batches`, where reads find them, name their generation,
+        and queue them. Of several puts only where the active generation has room for all."""
+        rows, nbytes = sum(ack.rows for ack in acks), sum(ack.nbytes for ack in acks)
+        more = Fill(rows, max(len(batches), len(acks)), nbytes)
+        self.counters.puts += len(acks)
+        self.counters.rows_put += rows
         if self.memtables is not None:
-            ack.generation = self.memtables.book(ack.batches, more)
+            generation = self.memtables.book(batches, more, puts=len(acks))
         else:
             assert self.tags is not None, "M-2: a WAL-only writer tags by size"
-            ack.generation = self.tags.tag(more)
-        self.queue.append(ack)
+            generation = self.tags.tag(more)
+        now = self.env.clock.boottime()
+        for ack in acks:
+            ack.generation, ack.enqueued_at = generation, now
+        self.queue.extend(acks)
+        self.held_bytes += nbytes
+        self.queued_bytes += nbytes
+
+    def leave_unshaped(self, ack: Ack) -> None:
+        """Take in a put whose rows the next leader shapes; its size is a guess until then."""
+        ack.enqueued_at = self.env.clock.boottime()
         self.held_bytes += ack.nbytes
-        self.queued_bytes += ack.nbytes
+        self.unshaped.append(ack)
+
+    def accept_shaped(self, acks: Sequence[Ack], shaped: Sequence[Shaped | Exception]) -> list[Ack]:
+        """The first of the unshaped were shaped, or refused; returns who wants to be told."""
+        for ack in acks:
+            self.unshaped.popleft()
+            self.held_bytes -= ack.nbytes
+            ack.unshaped = None
+        run: list[Ack] = []
+        refused: list[Ack] = []
+        for ack, result in zip(acks, shaped, strict=True):
+            if isinstance(result, Exception):
+                self.refuse(ack, result)
+                refused.append(ack)
+                continue
+            ack.shaped, ack.nbytes = result, result.nbytes
+            if self.failure is not None:
+                self.refuse(ack, self.ending.refused(ack.batches))
+                refused.append(ack)
+                continue
+            if run and run[0].shaped is not None and run[0].shaped.batch is not result.batch:
+                self._accept_run(run)
+                run = []
+            run.append(ack)
+        if run:
+            self._accept_run(run)
+        self.wake_for_room()  # they were taken for larger than they are
+        return refused
+
+    def _accept_run(self, run: list[Ack]) -> None:
+        """Accept puts that were shaped together."""
+        more = Fill(sum(a.rows for a in run), len(run), sum(a.nbytes for a in run))
+        if self.memtables is not None and self.memtables.holds(more):
+            self.accept(run, rows_of(run))
+        else:
+            for ack in run:
+                self.accept([ack], ack.batches)
+
+    def refuse(self, ack: Ack, error: Exception) -> None:
+        """Its rows were not written, for that reason."""
+        ack.error = error
+        ack.done = True
+        self.turns.wake(ack)
 
     # -- the leader ------------------------------------------------------------------------------
 
@@ -174,7 +249,7 @@ class WriterState:
                 self.queued_bytes -= self.queue.popleft().nbytes
             self._book_durable(group, position)
         self.flying, self.entry = [], None
-        return [ack for ack in group if ack.callbacks]
+        return [ack for ack in group if ack.callbacks or ack.future]
 
     def _book_durable(self, group: list[Ack], position: Position) -> None:
         generation, memtables = group[0].generation, self.memtables
@@ -196,7 +271,7 @@ class WriterState:
         """Somebody who waits leads next; if nobody does, the pump."""
         if not self.turns.is_settled:
             return  # the last of those woken promotes
-        if not self.queue:
+        if not self.waiting:
             self.turns.forget()
         elif not self.turns.wake_next():
             self.pump_wake.notify()
@@ -239,6 +314,8 @@ class WriterState:
         for ack in failed:
             ack.done = True
             self.turns.wake(ack)
+        for ack in self.unshaped:
+            self.turns.wake(ack)  # to shape its rows, which are handed back
         self.wake_all()
         rows = sum(ack.rows for ack in failed)
         log.error("writer.ended %s rows_left=%d reason=%s", self.name, rows, error)
@@ -246,7 +323,7 @@ class WriterState:
 
     def wake_all(self) -> None:
         """Whoever waits for something else than its own put looks again."""
-        self.room_wake.notify_all()
+        self.wake_for_room()
         self.pump_wake.notify_all()
         self.flush_wake.notify_all()
 

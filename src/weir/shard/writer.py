@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Self, cast, overload
 
@@ -20,7 +19,6 @@ from weir.config import WriterConfig
 from weir.errors import FencedError, InvalidInput, WalOnlyMode, WeirError
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
-from weir.format.wal_entry import Fill
 from weir.lake.api import Lake
 from weir.log.appender import WalAppender
 from weir.log.fence import claim_shard
@@ -31,7 +29,8 @@ from weir.log.tags import Bounds, LogEnds
 from weir.search.lance import PROBES, REFINE
 from weir.search.memory import WriterIndexes
 from weir.search.plan import SearchOptions
-from weir.shard.ack import Ack, put_and_await
+from weir.shard.accept import Acceptor
+from weir.shard.ack import Ack
 from weir.shard.decide import WriteCounts
 from weir.shard.flush import Flusher
 from weir.shard.group import GroupCommit
@@ -39,6 +38,7 @@ from weir.shard.looking import Looking
 from weir.shard.memtable import MemTables
 from weir.shard.once import Once
 from weir.shard.own_reads import OwnReads
+from weir.shard.puts import Puts
 from weir.shard.replay import Progress, Replay
 from weir.shard.state import WriterState
 from weir.shard.stats import (
@@ -86,10 +86,12 @@ class ShardWriter(LookingVerbs):
         if memtables is not None:
             self._flusher = Flusher(state, memtables, appender, schema, lake, indexes)
             self._reads = OwnReads(state, memtables, appender, schema, lake, indexes, belongs)
-        self._group = GroupCommit(state, appender, self._flusher)
+        acceptor = Acceptor(state, self.intake, self._flusher)
+        self._group = GroupCommit(state, acceptor, appender)
+        self.puts = Puts(state, self.intake, acceptor, self._group)
         if self._reads is not None:
             self._looking = Looking(state, self.intake, self._reads, self._group)
-        self.once = Once(appender, self._enqueue)
+        self.once = Once(appender, self.puts.accept)
 
     @classmethod
     def open(
@@ -165,12 +167,14 @@ class ShardWriter(LookingVerbs):
         """
         if when is not None:
             return self._put_when(data, when, timeout)
-        return self._put(self.intake.rows(data), wait=wait, timeout=timeout)
+        wait = self.config.durable_write if wait is None else wait
+        return self.puts.put(data, wait=wait, timeout=timeout)
 
     def delete(self, keys: Keys, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
         """Delete the rows with those keys (values, tuples, dicts or an Arrow table); like a put
         otherwise."""
-        ack = self._put(self.intake.tombstones(keys), wait=wait, timeout=timeout)
+        wait = self.config.durable_write if wait is None else wait
+        ack = self.puts.put_shaped(self.intake.tombstones(keys), wait=wait, timeout=timeout)
         self._state.counters.rows_deleted += ack.rows
         return ack
 
@@ -189,8 +193,7 @@ class ShardWriter(LookingVerbs):
 
     async def aput(self, data: Rows) -> Ack:
         """`put` for asyncio: returns when durable, without blocking the loop."""
-        batches = self.intake.rows(data)
-        return await put_and_await(partial(self._enqueue, batches, claimed=True), self._group.nudge)
+        return await self.puts.aput(data)
 
     def flush_wal(self, timeout: float | None = None) -> Position:
         """Return when everything put so far is durable; the last durable position."""
@@ -206,6 +209,7 @@ class ShardWriter(LookingVerbs):
         """
         flusher = self._require_memtables("flush")
         self._check_not_shut()
+        self.puts.settle()
         return flusher.flush_all(self.flush_wal)
 
     def close(self) -> None:
@@ -318,41 +322,6 @@ class ShardWriter(LookingVerbs):
 
     def __repr__(self) -> str:
         return f"ShardWriter({self._appender.site}, epoch={self.epoch})"
-
-    def _enqueue(
-        self,
-        batches: list[pa.RecordBatch],
-        timeout: float | None = None,
-        tokens: Sequence[tuple[str, int]] = (),
-        *,
-        claimed: bool = False,
-    ) -> Ack:
-        self._check_open(batches)
-        rows = sum(batch.num_rows for batch in batches)
-        if not rows:
-            return Ack(None, (), rows=0, nbytes=0)
-        more = Fill(rows, len(batches), self.intake.fit(batches, self.site.env.limits))
-        ack = Ack(self._group, batches, rows=rows, nbytes=more.nbytes, tokens=tokens)
-        ack.claimed = claimed
-        self._group.enqueue(ack, more, timeout)
-        if self._state.memtables is not None and self._flusher is not None:
-            self._flusher.indexes.rows_added(self._state.memtables.active.level, rows)
-        return ack
-
-    def _put(
-        self,
-        batches: list[pa.RecordBatch],
-        *,
-        wait: bool | None,
-        timeout: float | None,
-    ) -> Ack:
-        wait = self.config.durable_write if wait is None else wait
-        ack = self._enqueue(batches, timeout, claimed=wait)
-        if wait:
-            ack.wait(timeout)
-        elif not ack.done:
-            self._group.nudge()
-        return ack
 
     def _replay(self, replay: Replay) -> None:
         """Take in what older writers left."""

@@ -1,0 +1,132 @@
+"""Puts of a few rows. Shaping one takes longer than its rows are worth, so that the rows of all
+puts that wait are shaped together, in one conversion.
+
+Keeps
+  M-7  a bad put fails alone: where the common conversion fails, each put is shaped by itself
+What comes out is what `Intake.rows` gives for each put. Only values that no code of a user's takes
+part in are left to others to shape: what a list of plain dicts, or a small batch, holds.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+import pyarrow as pa
+
+from weir.env import Limits
+from weir.log.intake import Intake
+
+TINY_ROWS: Final = 16
+TINY_BYTES: Final = 4096
+
+_PLAIN: Final = frozenset(
+    {
+        bool,
+        int,
+        float,
+        type(None),
+        dt.datetime,
+        dt.date,
+        dt.time,
+        dt.timedelta,
+        decimal.Decimal,
+    }
+)
+_PLAIN_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tiny:
+    """The rows of one put, as they were handed over."""
+
+    data: list[dict[str, Any]] | pa.RecordBatch
+    rows: int
+    nbytes: int
+    """About what they take in memory."""
+
+    @property
+    def kind(self) -> pa.Schema | None:
+        """What is shaped together is of one kind: dicts, or batches of one schema."""
+        return self.data.schema if isinstance(self.data, pa.RecordBatch) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """The rows of one put within a batch of the log's shape that holds those of others too."""
+
+    batch: pa.RecordBatch
+    offset: int
+    rows: int
+    nbytes: int
+
+    def alone(self) -> pa.RecordBatch:
+        """These rows and no others."""
+        whole = self.rows == self.batch.num_rows
+        return self.batch if whole else self.batch.slice(self.offset, self.rows)
+
+
+def tiny(data: Any) -> Tiny | None:
+    """`data` if it is so little that it is better shaped together with others; else None."""
+    if isinstance(data, pa.RecordBatch):
+        if not 0 < data.num_rows <= TINY_ROWS:
+            return None
+        nbytes = data.get_total_buffer_size()
+        return Tiny(data, data.num_rows, nbytes) if nbytes <= TINY_BYTES else None
+    if type(data) is dict:
+        data = [data]
+    if type(data) is not list or not 0 < len(data) <= TINY_ROWS:
+        return None
+    nbytes = 0
+    for row in data:
+        if type(row) is not dict:
+            return None
+        for value in row.values():
+            kind = type(value)
+            if kind in _PLAIN:
+                nbytes += _PLAIN_BYTES
+            elif kind is str or kind is bytes:
+                nbytes += len(value)
+            else:
+                return None
+    # The list is the caller's; the dicts are too, but whoever waits does not change them.
+    return Tiny(list(data), len(data), nbytes) if nbytes <= TINY_BYTES else None
+
+
+def shape_together(
+    intake: Intake, puts: Sequence[Tiny], limits: Limits
+) -> list[Shaped | Exception]:
+    """For each put its rows, or the error that `Intake.rows` or `Intake.fit` has for them."""
+    shaped: list[Shaped | Exception] = []
+    for _, run in groupby(puts, key=lambda put: put.kind):
+        shaped.extend(_shape_run(intake, list(run), limits))
+    return shaped
+
+
+def _shape_run(intake: Intake, run: list[Tiny], limits: Limits) -> Sequence[Shaped | Exception]:
+    try:
+        batch, nbytes = _shape(intake, run, limits)
+    except Exception as error:  # noqa: BLE001  told to whose rows they are
+        if len(run) == 1:
+            return [error]
+        return [result for put in run for result in _shape_run(intake, [put], limits)]
+    shares, offset = [], 0
+    for put in run:
+        share = -(-nbytes * put.rows // batch.num_rows)
+        shares.append(Shaped(batch, offset, put.rows, share))
+        offset += put.rows
+    return shares
+
+
+def _shape(intake: Intake, run: list[Tiny], limits: Limits) -> tuple[pa.RecordBatch, int]:
+    data: Any
+    if run[0].kind is None:
+        data = [row for put in run for row in put.data]
+    else:
+        data = pa.concat_batches([put.data for put in run]) if len(run) > 1 else run[0].data
+    (batch,) = intake.rows(data)
+    return batch, intake.fit([batch], limits)

@@ -1,0 +1,147 @@
+"""Rows are accepted: they wait for room, are shaped, and get a place in memory and in the queue.
+
+Keeps
+  M-6  the rows held are bounded; over the bound, putters wait
+  M-7  what is wrong with a put is told to its putter, and to nobody else
+  F-16 rows that were half accepted when an interrupt came end the writer, and hang nobody
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from weir.log.intake import Intake
+from weir.log.tiny import shape_together
+from weir.shard.ack import Ack, run_callbacks
+from weir.shard.ending import internal
+from weir.shard.flush import Flusher
+from weir.shard.state import WriterState
+
+
+class Acceptor:
+    """Between the putters of one writer and its state."""
+
+    def __init__(self, state: WriterState, intake: Intake, flusher: Flusher | None) -> None:
+        self._state = state
+        self._intake = intake
+        self._flusher = flusher
+        self._shaping = state.env.threads.lock()
+        """Held while rows are shaped, so that they are accepted in the order they came."""
+
+    def accept(self, ack: Ack, timeout: float | None = None) -> None:
+        """Accept the rows of `ack`, waiting for room first; or leave them to be shaped."""
+        state = self._state
+        with state.lock:
+            state.wait_for_room(ack, timeout, self.make_room)
+            failed, broken = self._accept(ack)
+        self._finish(ack, failed, broken)
+
+    def accept_decided(
+        self, nbytes: int, decided: Callable[[], Sequence[Ack] | None], timeout: float | None
+    ) -> bool:
+        """Accept the puts that `decided` gives under the lock, once there is room for `nbytes`.
+
+        False, and nothing is accepted, when it gives None (O-2).
+        """
+        state = self._state
+        room = Ack(None, (), rows=0, nbytes=nbytes)
+        broken: BaseException | None = None
+        with state.lock:
+            state.wait_for_room(room, timeout, self.make_room)
+            acks = decided()
+            if acks is None:
+                return False
+            try:
+                for ack in acks:
+                    state.accept([ack], ack.batches)
+                self._wake_flusher()
+            except BaseException as error:  # noqa: BLE001  as in `_accept`
+                broken = error
+                failed = state.end(internal(error), sent=True)
+        if broken is not None:
+            run_callbacks(failed)
+            raise state.ending.refused() if isinstance(broken, Exception) else broken
+        self._index(sum(ack.rows for ack in acks))
+        return True
+
+    def offer(self, ack: Ack, room: asyncio.Future[None]) -> bool:
+        """`accept` if there is room; else `room` is done when it is worth while to offer again."""
+        state = self._state
+        with state.lock:
+            if state.is_full(ack.nbytes) and not state.closing and state.failure is None:
+                self.make_room()
+                state.room_tasks.append(room)
+                return False
+            state.wait_for_room(ack, None, self.make_room)  # there is, or never will be
+            failed, broken = self._accept(ack)
+        self._finish(ack, failed, broken)
+        return True
+
+    def _accept(self, ack: Ack) -> tuple[list[Ack], BaseException | None]:
+        """Lock held. If it breaks, the writer ends: who is to be told, and why."""
+        try:
+            if ack.unshaped is not None:
+                self._state.leave_unshaped(ack)
+            else:
+                self._state.accept([ack], ack.batches)
+                self._wake_flusher()
+            return [], None
+        except BaseException as error:  # noqa: BLE001  raised by `_finish`
+            # Half booked: rows in memory and in no entry, for which a flush would wait for ever
+            # (W-4). An interrupt, or a system without another thread.
+            return self._state.end(internal(error), sent=True), error
+
+    def _finish(self, ack: Ack, failed: list[Ack], broken: BaseException | None) -> None:
+        if broken is not None:
+            self.shape()
+            run_callbacks(failed)
+            ack.claimed = isinstance(broken, Exception)
+            raise self._state.ending.refused(ack.batches) if ack.claimed else broken
+        self._index(ack.rows if ack.unshaped is None else 0)
+
+    def shape(self) -> None:
+        """Shape the rows that wait for it, all in one conversion, and accept them in their order.
+
+        Called by whoever leads, and by who cannot wait for it.
+        """
+        state = self._state
+        if not state.unshaped:
+            return
+        interrupt: BaseException | None = None
+        with self._shaping:
+            with state.lock:
+                acks = list(state.unshaped)
+            puts = [ack.unshaped for ack in acks if ack.unshaped is not None]
+            shaped = shape_together(self._intake, puts, state.env.limits)
+            with state.lock:
+                try:
+                    finished = state.accept_shaped(acks, shaped)
+                    self._wake_flusher()
+                except BaseException as error:  # noqa: BLE001  half booked, as in `_accept`
+                    finished = state.end(internal(error), sent=True)
+                    interrupt = None if isinstance(error, Exception) else error
+                    for ack in acks:
+                        if not ack.done:
+                            state.refuse(ack, state.ending.refused(ack.batches))
+                            finished.append(ack)
+        self._index(sum(ack.rows for ack in acks))
+        run_callbacks(finished)
+        if interrupt is not None:
+            raise interrupt
+
+    def make_room(self) -> None:
+        """A put waits for room: have written what can be. Lock held."""
+        if not self._state.leading:
+            self._state.pump_wake.notify()
+        if self._flusher is not None:
+            self._flusher.make_room()
+
+    def _wake_flusher(self) -> None:
+        memtables = self._state.memtables
+        if self._flusher is not None and memtables is not None and memtables.frozen:
+            self._flusher.wake()
+
+    def _index(self, rows: int) -> None:
+        if self._flusher is not None and rows:
+            self._flusher.indexes.rows_added(self._flusher.active.level, rows)
