@@ -622,9 +622,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "all shards failed, and the others are done",
-        "src/weir/routing/writer.py",
-        '        rest = "" if len(failures) == parts else ", the others are done"\n',
-        '        rest = ", the others are done"\n',
+        "src/weir/routing/receipt.py",
+        '    rest = "" if len(failures) == parts else ", the others are done"\n',
+        '    rest = ", the others are done"\n',
         tests("tests/rules/test_edges_outcomes.py", "-k", "partial"),
         "F-16",
     ),

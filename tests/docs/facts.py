@@ -57,6 +57,7 @@ VERBS = {
         for value in vars(cls).values()
     ),
     "ack": tuple(vars(weir.Ack).values()),
+    "receipt": tuple(vars(weir.Receipt).values()),
     "tailer": tuple(vars(weir.WalTailer).values()),
     "weir.spark": tuple(getattr(weir.spark, name) for name in weir.spark.__all__),
 }

@@ -255,6 +255,16 @@ class Router:
             for code, start, end in zip(present, starts, ends, strict=True)
         ]
 
+    @property
+    def column_name(self) -> str | None:
+        """The column that decides; None: there is one shard."""
+        return None if isinstance(self.sharding, Unsharded) else self.sharding.column
+
+    def one_value(self, column: pa.Array) -> tuple[Value] | None:
+        """The shard of all rows with those values of the column; None when they go to several."""
+        codes, values = self._codes(column)
+        return (values[int(codes[0])],) if (codes == codes[0]).all() else None
+
     def values(self, keys: pa.Table | pa.RecordBatch) -> list[tuple[Value, npt.NDArray[np.int64]]]:
         """Per shard the indices of its rows, ascending."""
         if isinstance(self.sharding, Unsharded):

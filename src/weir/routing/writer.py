@@ -1,5 +1,8 @@
 """`TableWriter`: rows to their shards, shards side by side.
 
+A put whose rows all go to one shard that is open is that shard's put and costs no more. Any other
+is shaped here, split by shard, and written side by side.
+
 Keeps
   M-8  leaving the `with` block means durable, for every shard, or an error that says what is left
 A put is not atomic over shards: each shard's part is acknowledged on its own, and `PartialWrite`
@@ -8,50 +11,41 @@ says which were not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 from uuid import UUID
 
 import pyarrow as pa
 
 from weir.config import WriterConfig
 from weir.env import Home
-from weir.errors import (
-    FencedError,
-    PartialWrite,
-    SealedShard,
-    UnknownOutcome,
-    WeirError,
-    WriterClosed,
-)
-from weir.format.manifest import Status
+from weir.errors import UnknownOutcome, WeirError, WriterClosed
 from weir.format.schema import TableSchema
 from weir.format.sharding import Router, Value
 from weir.log.intake import Intake
+from weir.log.tiny import Tiny, tiny
 from weir.records.resharding import read_resharding
 from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
+from weir.routing.receipt import Failures, Receipt, report, settled
+from weir.routing.reroute import REROUTES, await_routing, explain, has_left
 from weir.routing.shards import Shard, schema_for_writing
 from weir.shard.ack import Ack
 from weir.shard.ending import forked
+from weir.shard.stats import WriterStats
 from weir.shard.writer import ShardWriter
 from weir.types import Keys, Rows
 
-Failures = dict[UUID, tuple[WeirError, list[pa.RecordBatch]]]
-
-REROUTES: Final = 8
-"""How often one put follows a change of routing."""
-REROUTE_SECONDS: Final = 120.0
-"""How long a put waits for the new routing when it met a sealed shard."""
-REROUTE_POLL_SECONDS: Final = 0.05
-REROUTE_POLL_SECONDS_MAX: Final = 2.0
-REROUTE_POLL_GROWTH: Final = 1.5
-"""It looks soon, because a change takes some tenths of a second, and less and less often after."""
+Parts = dict[UUID, tuple[Value, list[pa.RecordBatch]]]
+"""By shard its value and its rows of one put."""
 
 
 class TableWriter:
-    """Writes to all shards of a table; opens (claims) each at its first row. Safe between threads.
+    """Writes to all shards of a table; opens (claims) each at its first row. Safe between threads,
+    whose puts share entries.
 
     The lock guards the map of writers; no store call is made while holding it.
     """
@@ -62,6 +56,7 @@ class TableWriter:
         """Use `Table.writer`."""
         self._core = core
         self._config = config
+        self._waits = (config or core.record.writer_defaults).durable_write
         # For all shards, also those opened later: rows are shaped by it before they are routed.
         self._schema = schema or schema_for_writing(core)
         self._intake = Intake(self._schema)
@@ -74,26 +69,81 @@ class TableWriter:
     def __repr__(self) -> str:
         return f"TableWriter({self._core.uri}, shards open: {len(self._writers)})"
 
-    def put(self, data: Rows, *, timeout: float | None = None) -> None:
+    def put(self, data: Rows, *, wait: bool | None = None, timeout: float | None = None) -> Receipt:
         """Upsert the rows (append, without a key); returns when every shard has its part.
 
-        Durable on return, or buffered with `durable_write=False`. Raises `SchemaMismatch` or
-        `InvalidInput` with nothing written, the shard's own error when all rows go to one shard,
-        else `PartialWrite`. One put-request for each shard concerned, side by side.
+        Durable on return, or buffered with `wait=False` or `durable_write=False`; the receipt tells
+        when it is durable, and where. Raises `SchemaMismatch` or `InvalidInput` with nothing
+        written, the shard's own error when all rows go to one shard, else `PartialWrite`. One
+        put-request for each shard concerned, side by side.
         """
-        self._write(self._intake.rows(data), timeout)
+        wait = self._waits if wait is None else wait
+        opened = self._one_writer(data)
+        if opened is None:
+            return self._write(self._intake.rows(data), wait, timeout)
+        record, shard, writer = opened
+        try:
+            return self._receipt({shard: writer.puts.put(data, wait=wait, timeout=timeout)})
+        except WeirError as error:
+            return self._follow_put(record, {shard: error}, timeout)
 
-    def delete(self, keys: Keys, *, timeout: float | None = None) -> None:
-        """Delete the rows with those keys: values, tuples, dicts or an Arrow table."""
-        self._write(self._intake.tombstones(keys), timeout)
+    async def aput(self, data: Rows) -> Receipt:
+        """`put` for asyncio: returns when durable; the loop runs on.
+
+        Thousands of tasks share entries, and wait for room instead of failing. A task that is
+        cancelled leaves its put on its way: `flush_wal` or `close` makes sure of it.
+        """
+        opened = self._one_writer(data)
+        loop = asyncio.get_running_loop()
+        if opened is not None:
+            record, shard, writer = opened
+            try:
+                return self._receipt({shard: await writer.puts.aput(data)})
+            except WeirError as error:
+                errors = {shard: error}
+        else:
+            record, batches = self._core.record, self._intake.rows(data)
+            accept = partial(self._write, batches, wait=False, timeout=None)
+            receipt = await loop.run_in_executor(None, accept)
+            errors = await receipt.settle()
+            if not errors:
+                return receipt
+        return await loop.run_in_executor(None, self._follow_put, record, errors, None)
+
+    def delete(
+        self, keys: Keys, *, wait: bool | None = None, timeout: float | None = None
+    ) -> Receipt:
+        """Delete the rows with those keys: values, tuples, dicts or an Arrow table; like a put
+        otherwise."""
+        wait = self._waits if wait is None else wait
+        return self._write(self._intake.tombstones(keys), wait, timeout)
+
+    def put_once(self, data: Rows, *, app: str, version: int, timeout: float | None = None) -> bool:
+        """Put `data` unless batch `version` of `app`, or a later one, is in (P-2).
+
+        Each shard takes its part once, as one entry: after a crash put the same rows again, and the
+        shards that have theirs are passed over. Returns False when every shard had its part.
+        """
+        taken: list[bool] = []
+
+        def put(writer: ShardWriter, rows: list[pa.RecordBatch]) -> Ack | None:
+            taken.append(writer.once.put(rows, app=app, version=version, timeout=timeout))
+            return None
+
+        self._write_with(self._intake.rows(data), put, timeout)
+        return any(taken)
 
     def flush(self) -> None:
         """Publish what the open shards hold in memory as SSTables."""
-        self._each(dict(self._writers), lambda writer: writer.flush())
+        self._each(self.shard_writers(), lambda writer: writer.flush())
 
     def flush_wal(self) -> None:
         """Return when everything put so far is durable."""
-        self._each(dict(self._writers), lambda writer: writer.flush_wal())
+        self._each(self.shard_writers(), lambda writer: writer.flush_wal())
+
+    def stats(self) -> dict[UUID, WriterStats]:
+        """What the open writers have counted, by shard. No request."""
+        return {shard: writer.stats() for shard, writer in self.shard_writers().items()}
 
     def close(self) -> None:
         """Make every accepted row durable and give all shards back (M-8). Twice is harmless; after
@@ -135,93 +185,141 @@ class TableWriter:
             # The block's own error is the cause of the trouble; this one only comes along.
             error.add_note(f"closing the writer also failed: {failure}")
 
-    def _write(self, batches: list[pa.RecordBatch], timeout: float | None) -> None:
+    # -- one shard -------------------------------------------------------------------------------
+
+    def _one_writer(self, data: Rows) -> tuple[TableRecord, UUID, ShardWriter] | None:
+        """The open writer that takes all rows of `data`; None: look closer."""
+        if self._closed or self._home.is_left:
+            return None
+        core, record = self._core, self._core.record
+        router = core.router
+        column = router.column_name
+        if column is None:
+            shard = core.route(None)
+        else:
+            put = tiny(data)
+            value = None if put is None else self._one_value(router, column, put)
+            if value is None:
+                return None
+            shard = core.route(value[0])
+        writer = self._writers.get(shard)
+        return None if writer is None else (record, shard, writer)
+
+    def _one_value(self, router: Router, column: str, put: Tiny) -> tuple[Value] | None:
+        """What the shard of all those rows stands for; None: of several, or rows to be refused."""
+        dtype = self._schema.plain.field(column).type
+        if isinstance(put.data, pa.RecordBatch):
+            index = put.data.schema.get_field_index(column)
+            if index < 0 or not put.data.schema.field(index).type.equals(dtype):
+                return None
+            found = put.data.column(index)
+        else:
+            try:
+                found = pa.array([row[column] for row in put.data], dtype)
+            except (KeyError, pa.ArrowException, OverflowError, TypeError, ValueError):
+                return None
+        return router.one_value(found)
+
+    # -- any number of shards --------------------------------------------------------------------
+
+    def _write(
+        self,
+        batches: list[pa.RecordBatch],
+        wait: bool,  # noqa: FBT001
+        timeout: float | None,
+    ) -> Receipt:
+        def put(writer: ShardWriter, rows: list[pa.RecordBatch]) -> Ack:
+            return writer.puts.put_shaped(rows, wait=wait, timeout=timeout)
+
+        return self._receipt(self._write_with(batches, put, timeout))
+
+    def _write_with(
+        self,
+        batches: list[pa.RecordBatch],
+        put: Callable[[ShardWriter, list[pa.RecordBatch]], Ack | None],
+        timeout: float | None,
+    ) -> dict[UUID, Ack]:
         if self._home.is_left:
             raise forked(self._core.uri, batches)
         if self._closed:
             raise WriterClosed(f"{self._core.uri}: this writer was closed", not_written=batches)
+        acks: dict[UUID, Ack] = {}
         for _ in range(REROUTES):
             record = self._core.record
-            failures, parts = self._write_once(batches, record, timeout)
-            moved = [shard for shard, (error, _) in failures.items() if self._left(shard, error)]
-            if not moved or len(moved) < len(failures):
+            parts = self._split(batches, record)
+            failures = self._write_parts(parts, record, put, acks)
+            left = self._heirs_of(record, failures, timeout) if failures else None
+            if left is None:
                 break
-            # C-11: the shard was sealed under us. Not a fight over it: its heirs take the rows.
-            if not self._await_routing(record.routing_version, timeout):
-                self._explain(error for error, _ in failures.values())
-                break
-            # Rows nobody waits for were put before these.
-            batches = [row for shard in moved for row in self._abandon(shard)]
-            batches += [row for shard in moved for row in failures[shard][1]]
-        self._report(failures, parts=parts)
+            batches = left
+        report(self._core.uri, failures, parts=len(parts))
+        return acks
 
-    def _write_once(
-        self, batches: list[pa.RecordBatch], record: TableRecord, timeout: float | None
-    ) -> tuple[Failures, int]:
-        """One attempt under one routing; what failed, and how many shards were concerned."""
-        values: dict[Value, list[pa.RecordBatch]] = {}
+    def _split(self, batches: list[pa.RecordBatch], record: TableRecord) -> Parts:
+        parts: Parts = {}
         router = Router(record.sharding)
         for batch in batches:
             for value, rows in router.split(batch):
-                values.setdefault(value, []).append(rows)
-        items = list(values.items())
-        for _, rows in items:  # before any shard takes its part (F-15)
-            self._intake.fit(rows, self._core.env.limits)
+                shard = self._core.shard_of(value, record)
+                parts.setdefault(shard, (value, []))[1].append(rows)
+        for _, rows_of_shard in parts.values():  # before any shard takes its part (F-15)
+            self._intake.fit(rows_of_shard, self._core.env.limits)
+        return parts
+
+    def _write_parts(
+        self,
+        parts: Parts,
+        record: TableRecord,
+        put: Callable[[ShardWriter, list[pa.RecordBatch]], Ack | None],
+        acks: dict[UUID, Ack],
+    ) -> Failures:
+        """One attempt under one routing; what failed."""
         failures: Failures = {}
 
-        def write(item: tuple[Value, list[pa.RecordBatch]]) -> Ack | None:
-            value, rows = item
-            shard = self._core.shard_of(value, record)
+        def write(shard: UUID) -> None:
+            value, rows = parts[shard]
             try:
-                writer = self._writer(shard, value, record)
-                return writer.put(pa.Table.from_batches(rows), timeout=timeout)
+                ack = put(self._writer(shard, value, record), rows)
+                if ack is not None:
+                    acks[shard] = ack
             except WeirError as error:
-                failures[shard] = (_settled(error, rows), rows)
+                failures[shard] = (settled(error, rows), rows)
+
+        self._core.env.threads.map(write, list(parts), workers=CONCURRENCY)
+        return failures
+
+    def _follow_put(
+        self, record: TableRecord, errors: dict[UUID, WeirError], timeout: float | None
+    ) -> Receipt:
+        """A put failed at those shards: follow the routing if it has left them, or raise."""
+        failures: Failures = {}
+        for shard, error in errors.items():
+            rows = error.unacknowledged
+            if not rows:
+                raise error  # refused: nothing to send elsewhere
+            failures[shard] = (settled(error, rows), rows)
+        left = self._heirs_of(record, failures, timeout)
+        if left is None:
+            report(self._core.uri, failures, parts=len(failures))
+        return self._write(left or [], wait=True, timeout=timeout)
+
+    def _heirs_of(
+        self, record: TableRecord, failures: Failures, timeout: float | None
+    ) -> list[pa.RecordBatch] | None:
+        """The rows that the heirs of sealed shards take, once they are there; None: report."""
+        moved = [s for s, (error, _) in failures.items() if has_left(self._core, s, error)]
+        if len(moved) < len(failures):
             return None
+        # C-11: the shard was sealed under us. Not a fight over it: its heirs take the rows.
+        if not await_routing(self._core, record.routing_version, timeout):
+            explain(self._core, (error for error, _ in failures.values()))
+            return None
+        # Rows nobody waits for were put before these.
+        batches = [row for shard in moved for row in self._abandon(shard)]
+        return batches + [row for shard in moved for row in failures[shard][1]]
 
-        self._core.env.threads.map(write, items, workers=CONCURRENCY)
-        return failures, len(items)
-
-    def _left(self, shard: UUID, error: WeirError) -> bool:
-        """True when the shard failed because the routing leaves it."""
-        if isinstance(error, SealedShard):
-            return True
-        if not isinstance(error, FencedError):
-            return False
-        change = read_resharding(self._core.store)
-        if change is not None and change.is_open:
-            return True
-        manifest = self._core.tails.manifests(self._core.beside(shard)).latest()
-        return manifest is not None and manifest.status is Status.SEALED
-
-    def _await_routing(self, left: int, timeout: float | None = None) -> bool:
-        """Wait until the record shows a routing after `left`; False when it does not come in time.
-
-        Whoever changes the routing may be busy flushing: to do the rest here would fence him, and
-        he us (F-13).
-        """
-        clock = self._core.env.clock
-        patience = REROUTE_SECONDS if timeout is None else min(timeout, REROUTE_SECONDS)
-        until = clock.boottime() + patience
-        pause = REROUTE_POLL_SECONDS
-        while self._core.refresh().routing_version <= left:
-            if clock.boottime() >= until:
-                return False
-            clock.sleep(pause)
-            pause = min(pause * REROUTE_POLL_GROWTH, REROUTE_POLL_SECONDS_MAX)
-        return True
-
-    def _explain(self, errors: Iterable[WeirError]) -> None:
-        """Tell what the rows were waiting for."""
-        change = read_resharding(self._core.store)
-        if change is None or not change.is_open:
-            return
-        for error in errors:
-            error.add_note(
-                f"{self._core.uri}: a change of its routing to {change.sharding} was begun and is"
-                " not finished. If whoever began it died, finish it by"
-                f" table.reshard({change.sharding}), then put the rows again"
-            )
+    def _receipt(self, acks: dict[UUID, Ack]) -> Receipt:
+        return Receipt(self._core.uri, acks)
 
     def _abandon(self, shard: UUID) -> list[pa.RecordBatch]:
         """Give up the writer of a sealed shard; returns rows that nobody is waiting for."""
@@ -232,10 +330,10 @@ class TableWriter:
         try:
             writer.close()
         except WeirError as error:
-            settled = _settled(error, error.unacknowledged)
-            if isinstance(settled, UnknownOutcome):
-                raise settled from error
-            return settled.unacknowledged
+            final = settled(error, error.unacknowledged)
+            if isinstance(final, UnknownOutcome):
+                raise final from error
+            return final.unacknowledged
         return []
 
     def _writer(self, shard: UUID, value: Value, record: TableRecord) -> ShardWriter:
@@ -272,18 +370,20 @@ class TableWriter:
                 run(item[1])
             except WeirError as error:
                 left = error.unacknowledged
-                failures[item[0]] = (_settled(error, left), left)
+                failures[item[0]] = (settled(error, left), left)
 
         self._core.env.threads.map(attempt, list(writers.items()), workers=CONCURRENCY)
         self._follow(writers, failures)
-        self._report(failures, parts=len(writers))
+        report(self._core.uri, failures, parts=len(writers))
 
     def _follow(self, writers: dict[UUID, ShardWriter], failures: Failures) -> None:
         """Take out of `failures` the shards the routing has left; their rows go to the heirs."""
-        moved = [shard for shard, (error, _) in failures.items() if self._left(shard, error)]
+        moved = [
+            shard for shard, (error, _) in failures.items() if has_left(self._core, shard, error)
+        ]
         change = read_resharding(self._core.store) if moved else None
-        if change is None or not self._await_routing(change.routing_version):
-            self._explain(failures[shard][0] for shard in moved)
+        if change is None or not await_routing(self._core, change.routing_version):
+            explain(self._core, (failures[shard][0] for shard in moved))
             return
         rows: list[pa.RecordBatch] = []
         for shard in moved:
@@ -294,36 +394,4 @@ class TableWriter:
                 failures[shard] = (unknown, unknown.unacknowledged)
         if rows:
             with TableWriter(self._core, self._config, self._schema) as heir:
-                heir._write(rows, None)
-
-    def _report(self, failures: Failures, *, parts: int) -> None:
-        if not failures:
-            return
-        if parts == 1:
-            raise next(iter(failures.values()))[0]
-        rest = "" if len(failures) == parts else ", the others are done"
-        raise PartialWrite(
-            f"{self._core.uri}: {len(failures)} of {parts} shards failed{rest}: "
-            + "; ".join(f"shard {shard}: {error}" for shard, (error, _) in failures.items()),
-            failures={shard: error for shard, (error, _) in failures.items()},
-        )
-
-
-def _settled(error: WeirError, rows: list[pa.RecordBatch]) -> WeirError:
-    """The error with the rows of the call, as `UnknownOutcome` when some may be in the shard that
-    was taken from us.
-
-    Those must not go to its heirs as well: each batch takes effect once.
-    """
-    if not error.unacknowledged:
-        error.not_written = rows  # it failed before a writer had them: no shard was open yet
-    if isinstance(error, FencedError) and error.maybe_written:
-        unknown = UnknownOutcome(
-            f"{error} These rows were on their way then, and may be in the table: look before you"
-            " put them again.",
-            not_written=error.not_written,
-            perhaps_written=error.perhaps_written,
-        )
-        unknown.__cause__ = error
-        return unknown
-    return error
+                heir._write(rows, wait=True, timeout=None)

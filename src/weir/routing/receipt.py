@@ -1,0 +1,123 @@
+"""The receipt of a put through a table's writer: one ack for each shard concerned."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from functools import partial
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.errors import FencedError, PartialWrite, UnknownOutcome, WeirError
+from weir.shard.ack import Ack, finish_all
+from weir.types import Position
+
+Failures = dict[UUID, tuple[WeirError, list[pa.RecordBatch]]]
+"""By shard why its part failed, and the rows of that part."""
+
+
+class Receipt:
+    """One put on its way to the logs of its shards: `done`, `wait()`, and then its `positions`.
+
+    Made by `TableWriter.put`. Safe to use from any thread.
+    """
+
+    __slots__ = ("_acks", "_uri")
+
+    def __init__(self, uri: str, acks: Mapping[UUID, Ack]) -> None:
+        self._uri = uri
+        self._acks = acks
+
+    @property
+    def rows(self) -> int:
+        """Rows of the put."""
+        return sum(ack.rows for ack in self._acks.values())
+
+    @property
+    def done(self) -> bool:
+        """True once each shard's part is durable, or never will be (then `wait` raises)."""
+        return all(ack.done for ack in self._acks.values())
+
+    @property
+    def positions(self) -> dict[UUID, Position]:
+        """By shard the log position that holds its part, of those that are durable."""
+        held = ((shard, ack.position) for shard, ack in self._acks.items())
+        return {shard: position for shard, position in held if position is not None}
+
+    def wait(self, timeout: float | None = None) -> dict[UUID, Position]:
+        """Return the positions when every part is durable.
+
+        Raises the shard's own error when the rows went to one shard, else `PartialWrite`; or
+        `TimeoutError` when `timeout` seconds passed at a shard: the put then goes on and may be
+        waited for again.
+        """
+        failures: Failures = {}
+        for shard, ack in self._acks.items():
+            try:
+                ack.wait(timeout)
+            except WeirError as error:
+                failures[shard] = (error, error.unacknowledged)
+        report(self._uri, failures, parts=len(self._acks))
+        return self.positions
+
+    async def settle(self) -> dict[UUID, WeirError]:
+        """Return when it is done, with what failed; for a task, whose loop runs on."""
+        loop = asyncio.get_running_loop()
+        for ack in self._acks.values():
+            ack.claimed = True
+        try:
+            for ack in self._acks.values():
+                done: asyncio.Future[None] = loop.create_future()
+                ack.add_done_callback(partial(_wake, done))
+                await done
+        except BaseException:
+            for ack in self._acks.values():
+                ack.claimed = False  # cancelled: whoever closes the writer is told
+            raise
+        errors = ((shard, ack.error) for shard, ack in self._acks.items())
+        return {shard: error for shard, error in errors if isinstance(error, WeirError)}
+
+    def __repr__(self) -> str:
+        state = "done" if self.done else "waiting"
+        return f"Receipt({state}, rows={self.rows}, shards={len(self._acks)})"
+
+
+def _wake(done: asyncio.Future[None], _: Ack) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is there to be told
+        done.get_loop().call_soon_threadsafe(finish_all, [done])
+
+
+def report(uri: str, failures: Failures, *, parts: int) -> None:
+    """Raise what went wrong, of that many shards; nothing if nothing did."""
+    if not failures:
+        return
+    if parts == 1:
+        raise next(iter(failures.values()))[0]
+    rest = "" if len(failures) == parts else ", the others are done"
+    raise PartialWrite(
+        f"{uri}: {len(failures)} of {parts} shards failed{rest}: "
+        + "; ".join(f"shard {shard}: {error}" for shard, (error, _) in failures.items()),
+        failures={shard: error for shard, (error, _) in failures.items()},
+    )
+
+
+def settled(error: WeirError, rows: list[pa.RecordBatch]) -> WeirError:
+    """The error with the rows of the call, as `UnknownOutcome` when some may be in the shard that
+    was taken from us.
+
+    Those must not go to its heirs as well: each batch takes effect once.
+    """
+    if not error.unacknowledged:
+        error.not_written = rows  # it failed before a writer had them: no shard was open yet
+    if isinstance(error, FencedError) and error.maybe_written:
+        unknown = UnknownOutcome(
+            f"{error} These rows were on their way then, and may be in the table: look before you"
+            " put them again.",
+            not_written=error.not_written,
+            perhaps_written=error.perhaps_written,
+        )
+        unknown.__cause__ = error
+        return unknown
+    return error
