@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 import weir
+import weir.aio
 import weir.spark
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text()
 
 
 def public() -> Iterator[tuple[str, object]]:
-    """Every public name of `weir`, and of `weir.spark`."""
+    """Every public name of `weir`, `weir.aio` and `weir.spark`."""
     for name in weir.__all__:
         yield name, getattr(weir, name)
+    for name in weir.aio.__all__:
+        yield f"aio.{name}", getattr(weir.aio, name)
     for name in weir.spark.__all__:
         yield f"spark.{name}", getattr(weir.spark, name)
 

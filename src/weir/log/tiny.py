@@ -54,6 +54,17 @@ class Tiny:
         """What is shaped together is of one kind: dicts, or batches of one schema."""
         return self.data.schema if isinstance(self.data, pa.RecordBatch) else None
 
+    def column(self, name: str, dtype: pa.DataType) -> pa.Array | None:
+        """The values of one column; None where the rows have others, or are to be refused."""
+        if isinstance(self.data, pa.RecordBatch):
+            index = self.data.schema.get_field_index(name)
+            found = None if index < 0 else self.data.column(index)
+            return found if found is not None and found.type.equals(dtype) else None
+        try:
+            return pa.array([row[name] for row in self.data], dtype)
+        except (KeyError, pa.ArrowException, OverflowError, TypeError, ValueError):
+            return None
+
 
 @dataclass(frozen=True, slots=True)
 class Shaped:

@@ -117,18 +117,22 @@ class Changes:
 
     def _run(self) -> Iterator[Change]:
         while True:
-            try:
-                yield from self._round()
-            except StoreDenied:
-                raise
-            except StoreError as error:
-                if not self._follow:
-                    raise
-                self.failed_polls += 1
-                log.warning("changes.poll.failed table=%s reason=%s", self._core.uri, error)
+            yield from self.poll()
             if not self._follow or self._stop():
                 return
             self._core.env.clock.sleep(self._poll)
+
+    def poll(self) -> Iterator[Change]:
+        """The changes there are now, without waiting for more; to be called again and again."""
+        try:
+            yield from self._round()
+        except StoreDenied:
+            raise
+        except StoreError as error:
+            if not self._follow:
+                raise
+            self.failed_polls += 1
+            log.warning("changes.poll.failed table=%s reason=%s", self._core.uri, error)
 
     def _round(self) -> Iterator[Change]:
         """Every shard to the end of its log as it is now."""

@@ -26,7 +26,7 @@ from weir.errors import UnknownOutcome, WeirError, WriterClosed
 from weir.format.schema import TableSchema
 from weir.format.sharding import Router, Value
 from weir.log.intake import Intake
-from weir.log.tiny import Tiny, tiny
+from weir.log.tiny import tiny
 from weir.records.resharding import read_resharding
 from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
@@ -94,21 +94,18 @@ class TableWriter:
         cancelled leaves its put on its way: `flush_wal` or `close` makes sure of it.
         """
         opened = self._one_writer(data)
-        loop = asyncio.get_running_loop()
-        if opened is not None:
-            record, shard, writer = opened
-            try:
-                return self._receipt({shard: await writer.puts.aput(data)})
-            except WeirError as error:
-                errors = {shard: error}
-        else:
-            record, batches = self._core.record, self._intake.rows(data)
-            accept = partial(self._write, batches, wait=False, timeout=None)
-            receipt = await loop.run_in_executor(None, accept)
-            errors = await receipt.settle()
-            if not errors:
-                return receipt
-        return await loop.run_in_executor(None, self._follow_put, record, errors, None)
+        if opened is None:
+            return await self._awrite(self._intake.rows(data))
+        record, shard, writer = opened
+        try:
+            return self._receipt({shard: await writer.puts.aput(data)})
+        except WeirError as error:
+            follow = partial(self._follow_put, record, {shard: error}, None)
+            return await asyncio.get_running_loop().run_in_executor(None, follow)
+
+    async def adelete(self, keys: Keys) -> Receipt:
+        """`delete` for asyncio."""
+        return await self._awrite(self._intake.tombstones(keys))
 
     def delete(
         self, keys: Keys, *, wait: bool | None = None, timeout: float | None = None
@@ -198,27 +195,13 @@ class TableWriter:
             shard = core.route(None)
         else:
             put = tiny(data)
-            value = None if put is None else self._one_value(router, column, put)
+            found = put and put.column(column, self._schema.plain.field(column).type)
+            value = None if found is None else router.one_value(found)
             if value is None:
                 return None
             shard = core.route(value[0])
         writer = self._writers.get(shard)
         return None if writer is None else (record, shard, writer)
-
-    def _one_value(self, router: Router, column: str, put: Tiny) -> tuple[Value] | None:
-        """What the shard of all those rows stands for; None: of several, or rows to be refused."""
-        dtype = self._schema.plain.field(column).type
-        if isinstance(put.data, pa.RecordBatch):
-            index = put.data.schema.get_field_index(column)
-            if index < 0 or not put.data.schema.field(index).type.equals(dtype):
-                return None
-            found = put.data.column(index)
-        else:
-            try:
-                found = pa.array([row[column] for row in put.data], dtype)
-            except (KeyError, pa.ArrowException, OverflowError, TypeError, ValueError):
-                return None
-        return router.one_value(found)
 
     # -- any number of shards --------------------------------------------------------------------
 
@@ -232,6 +215,16 @@ class TableWriter:
             return writer.puts.put_shaped(rows, wait=wait, timeout=timeout)
 
         return self._receipt(self._write_with(batches, put, timeout))
+
+    async def _awrite(self, batches: list[pa.RecordBatch]) -> Receipt:
+        loop, record = asyncio.get_running_loop(), self._core.record
+        accept = partial(self._write, batches, wait=False, timeout=None)
+        receipt = await loop.run_in_executor(None, accept)
+        errors = await receipt.settle()
+        if errors:
+            follow = partial(self._follow_put, record, errors, None)
+            return await loop.run_in_executor(None, follow)
+        return receipt
 
     def _write_with(
         self,

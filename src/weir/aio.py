@@ -1,0 +1,292 @@
+"""weir for asyncio: the same tables, verbs and types, each call awaited.
+
+    table = await aio.open("s3://lake/events")
+    async with table.writer() as writer:
+        await writer.put(rows)
+    async for batch in table.scan(filter="x > 0.5"):
+        ...
+
+Puts of any number of tasks share log entries, and no task takes a thread: it waits in its loop for
+the entry that holds its rows, and for room when memory is full. Everything else runs in the loop's
+own pool of threads, which is bounded. A task that is cancelled leaves the table and the writer
+sound: a put that was accepted goes on, and `flush_wal` or `close` makes sure of it, or says what is
+left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir import making
+from weir.config import WriterConfig
+from weir.format.sharding import Sharding
+from weir.read.changes import Bookmark, Change
+from weir.read.changes import Changes as SyncChanges
+from weir.read.scan import Scan as SyncScan
+from weir.read.snapshot import Freshness, Pinned
+from weir.records.checkpoints import Ref
+from weir.routing.opening import Options
+from weir.routing.receipt import Receipt
+from weir.routing.writer import TableWriter as SyncWriter
+from weir.shard.stats import WriterStats
+from weir.table import Table as SyncTable
+from weir.types import Filter, Keys, Rows
+
+__all__ = ["Changes", "Scan", "Table", "TableWriter", "create", "enable", "open"]
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def _awaited(
+    verb: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[Any, P], Awaitable[T]]:
+    """The verb of the blocking object, run by a thread of the loop's pool."""
+
+    @functools.wraps(verb)
+    async def run(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
+        return await asyncio.to_thread(verb, self.sync, *args, **options)
+
+    return run
+
+
+def _opened(make: Callable[P, SyncTable]) -> Callable[P, Awaitable[Table]]:
+    @functools.wraps(make)
+    async def run(*args: P.args, **options: P.kwargs) -> Table:
+        return Table(await asyncio.to_thread(make, *args, **options))
+
+    return run
+
+
+class Scan:
+    """A read that was asked for: iterate over its batches, or await all of it."""
+
+    def __init__(self, sync: SyncScan) -> None:
+        """Use `Table.scan`."""
+        self.sync = sync
+
+    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        batches = await asyncio.to_thread(lambda: iter(self.sync.to_batches()))
+        async for batch in _each(batches):
+            yield batch
+
+    to_table = _awaited(SyncScan.to_table)
+    to_pandas = _awaited(SyncScan.to_pandas)
+    count = _awaited(SyncScan.count)
+    explain = _awaited(SyncScan.explain)
+
+
+class Changes:
+    """The change feed: an asynchronous iterator of `Change`; `bookmark` says where to go on."""
+
+    def __init__(self, sync: SyncChanges, *, follow: bool, poll: float) -> None:
+        """Use `Table.changes`."""
+        self.sync = sync
+        self._follow = follow
+        self._poll = poll
+
+    @property
+    def bookmark(self) -> Bookmark:
+        """Everything handed out before the current change."""
+        return self.sync.bookmark
+
+    async def __aiter__(self) -> AsyncIterator[Change]:
+        while True:
+            async for change in _each(self.sync.poll()):
+                yield change
+            if not self._follow:
+                return
+            # A follower that waits takes no thread.
+            await asyncio.sleep(self._poll)  # noqa: TID251  the loop's own time
+
+
+class TableWriter:
+    """Writes to all shards of a table; to be used with `async with`. Safe between tasks."""
+
+    def __init__(self, make: Callable[[], SyncWriter]) -> None:
+        """Use `Table.writer`."""
+        self._make = make
+        self._sync: SyncWriter | None = None
+
+    @property
+    def sync(self) -> SyncWriter:
+        """The writer itself, which threads may share."""
+        assert self._sync is not None, "use `async with table.writer() as writer`"
+        return self._sync
+
+    async def put(self, data: Rows, *, wait: bool = True) -> Receipt:
+        """Upsert the rows (append, without a key); returns when durable on every shard.
+
+        With `wait=False` it returns when they are accepted, and `settled` tells when they are
+        durable. Raises as `weir.TableWriter.put` does; waits for room as long as it takes. Share of
+        one put-request for each shard concerned.
+        """
+        if wait:
+            return await self.sync.aput(data)
+        return await asyncio.to_thread(self.sync.put, data, wait=False)
+
+    async def settled(self, receipt: Receipt) -> Receipt:
+        """Return the receipt when its rows are durable; raises as `Receipt.wait` does."""
+        await receipt.settle()
+        receipt.wait()
+        return receipt
+
+    async def delete(self, keys: Keys) -> Receipt:
+        """Delete the rows with those keys; like a put otherwise."""
+        return await self.sync.adelete(keys)
+
+    async def put_once(self, data: Rows, *, app: str, version: int) -> bool:
+        """Put `data` unless batch `version` of `app`, or a later one, is in (P-2)."""
+        return await asyncio.to_thread(self.sync.put_once, data, app=app, version=version)
+
+    flush = _awaited(SyncWriter.flush)
+    flush_wal = _awaited(SyncWriter.flush_wal)
+
+    def stats(self) -> dict[UUID, WriterStats]:
+        """What the open writers have counted, by shard. No request."""
+        return self.sync.stats()
+
+    async def close(self) -> None:
+        """Make every accepted row durable and give all shards back (M-8). Twice is harmless."""
+        if self._sync is not None:
+            await asyncio.to_thread(self._sync.close)
+
+    async def __aenter__(self) -> Self:
+        self._sync = await asyncio.to_thread(self._make)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.shield(asyncio.to_thread(self.sync.__exit__, kind, error, trace))
+
+
+class Table:
+    """A table on object storage, for asyncio. Made by `aio.create`, `aio.open` or `aio.enable`."""
+
+    def __init__(self, sync: SyncTable) -> None:
+        """Use `aio.open`."""
+        self.sync = sync
+        """The same table for threads."""
+
+    def __repr__(self) -> str:
+        return f"aio.{self.sync!r}"
+
+    @property
+    def uri(self) -> str:
+        """Where the table is."""
+        return self.sync.uri
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Names of the key columns, in key order; empty for an append-only table."""
+        return self.sync.primary_key
+
+    @property
+    def sharding(self) -> Sharding:
+        """How rows find their shard."""
+        return self.sync.sharding
+
+    async def schema(self) -> pa.Schema:
+        """The columns, as of the latest base version. One listing."""
+        return await asyncio.to_thread(lambda: self.sync.schema)
+
+    def writer(self, config: WriterConfig | None = None) -> TableWriter:
+        """A writer, to be used with `async with`; it claims a shard at its first row."""
+        return TableWriter(functools.partial(self.sync.writer, config))
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        freshness: Freshness = "durable",
+        checkpoint: Pinned | str | None = None,
+        *,
+        batch_size: int | None = None,
+    ) -> Scan:
+        """A read of the newest row of each key: `async for batch in table.scan()`, or
+        `await table.scan().to_table()`. See `weir.Table.scan`."""
+        return Scan(
+            self.sync.scan(columns, filter, limit, freshness, checkpoint, batch_size=batch_size)
+        )
+
+    def changes(
+        self,
+        since: Bookmark | str | None = None,
+        follow: bool = False,  # noqa: FBT001, FBT002  the contract's spelling
+        *,
+        poll: float = 0.1,
+    ) -> Changes:
+        """The log of all shards as an asynchronous iterator of `Change`, from `since` on.
+
+        With `follow` it waits for more, until it is closed or its task cancelled. See
+        `weir.Table.changes`.
+        """
+        return Changes(self.sync.changes(since, follow), follow=follow, poll=poll)
+
+    async def clone(
+        self,
+        destination: str,
+        checkpoint: Ref | None = None,
+        wal_uri: str | None = None,
+        *,
+        storage_options: Options = None,
+        deep: bool = False,
+        accept_loss: bool = False,
+    ) -> Table:
+        """Make a table that holds exactly the checkpoint's rows; see `weir.Table.clone`."""
+        made = await asyncio.to_thread(
+            self.sync.clone,
+            destination,
+            checkpoint,
+            wal_uri,
+            storage_options=storage_options,
+            deep=deep,
+            accept_loss=accept_loss,
+        )
+        return Table(made)
+
+    get = _awaited(SyncTable.get)
+    search = _awaited(SyncTable.search)
+    shards = _awaited(SyncTable.shards)
+    stats = _awaited(SyncTable.stats)
+    set_expire = _awaited(SyncTable.set_expire)
+    checkpoint = _awaited(SyncTable.checkpoint)
+    checkpoints = _awaited(SyncTable.checkpoints)
+    delete_checkpoint = _awaited(SyncTable.delete_checkpoint)
+    refresh_checkpoint = _awaited(SyncTable.refresh_checkpoint)
+    release_clone = _awaited(SyncTable.release_clone)
+    discard_clone = _awaited(SyncTable.discard_clone)
+    compact = _awaited(SyncTable.compact)
+    gc = _awaited(SyncTable.gc)
+    move_wal = _awaited(SyncTable.move_wal)
+    restore = _awaited(SyncTable.restore)
+    reshard = _awaited(SyncTable.reshard)
+
+
+async def _each(blocking: Iterator[T]) -> AsyncIterator[T]:
+    """What the iterator gives, each taken by a thread of the pool."""
+    while True:
+        # StopIteration cannot leave a thread as an error: a list of none says it.
+        found = await asyncio.to_thread(lambda: list(islice(blocking, 1)))
+        if not found:
+            return
+        yield found[0]
+
+
+create = _opened(making.create)
+enable = _opened(making.enable)
+open = _opened(making.open)

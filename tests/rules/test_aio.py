@@ -1,0 +1,172 @@
+"""`weir.aio`: the whole surface for tasks, on the same core."""
+
+import asyncio
+import inspect
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+import weir
+from weir import aio
+from weir.errors import SchemaMismatch, WriterClosed
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+SHARDS = pytest.mark.parametrize("shards", [1, 3])
+
+
+def row(key, text="a"):
+    return {"id": key, "v": text}
+
+
+async def make(place, shards=1):
+    sharding = weir.Bucket("id", shards) if shards > 1 else None
+    return await aio.create(str(place), SCHEMA, primary_key="id", sharding=sharding)
+
+
+async def read(table):
+    return {r["id"]: r["v"] async for batch in table.scan() for r in batch.to_pylist()}
+
+
+@SHARDS
+def test_a_table_is_made_written_read_and_kept_by_tasks(tmp_path, shards):
+    async def run():
+        made = await make(tmp_path / "t", shards)
+        table = await aio.open(made.uri)
+        async with table.writer() as writer:
+            receipts = await asyncio.gather(*(writer.put(row(key)) for key in range(200)))
+            assert all(receipt.done for receipt in receipts)
+            await writer.delete([3, 4])
+            assert await writer.put_once([row(200)], app="a", version=1)
+            assert not await writer.put_once([row(200, "b")], app="a", version=1)
+            later = await writer.put([row(201)], wait=False)
+            assert (await writer.settled(later)).done
+            await writer.flush_wal()
+            assert sum(stats.puts for stats in writer.stats().values()) >= 203
+        keys = set(range(202)) - {3, 4}
+        assert await read(table) == dict.fromkeys(keys, "a")
+        assert (await table.get([7, 3, 8]))["id"].to_pylist() == [7, 8]
+        assert await table.scan(filter="id < 10").count() == 8
+        assert (await table.scan(columns=["id"]).to_table()).num_rows == 200
+        checkpoint = await table.checkpoint(name="here")
+        assert [c.id for c in await table.checkpoints()] == [checkpoint.id]
+        assert (await table.compact()).skipped is None
+        await table.gc(dry_run=True)
+        assert (await table.schema()).names == ["id", "v"]
+        copy = await table.clone(str(tmp_path / "copy"), checkpoint)
+        assert await read(copy) == dict.fromkeys(keys, "a")
+
+    asyncio.run(run())
+
+
+def test_a_feed_follows_without_holding_a_thread(tmp_path):
+    async def run():
+        table = await make(tmp_path / "t", 2)
+        seen = []
+        all_seen = asyncio.Event()
+
+        async def follow():
+            async for change in table.changes(follow=True, poll=0.01):
+                seen.extend(change.batch["id"].to_pylist())
+                if len(seen) == 60:
+                    all_seen.set()
+
+        followers = [asyncio.create_task(follow()) for _ in range(12)]
+        async with table.writer() as writer:
+            for key in range(5):
+                await writer.put(row(key))
+            await asyncio.wait_for(all_seen.wait(), 50)
+        for task in followers:
+            task.cancel()
+        await asyncio.gather(*followers, return_exceptions=True)
+        feed = table.changes()
+        found = [key async for change in feed for key in change.batch["id"].to_pylist()]
+        assert sorted(found) == [0, 1, 2, 3, 4]
+        assert sorted(seen) == sorted([*range(5)] * 12)
+        assert set(feed.bookmark.positions) == {s.id for s in await table.shards()}
+
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(ThreadPoolExecutor(4))  # fewer threads than followers
+    loop.run_until_complete(asyncio.wait_for(run(), 60))
+    loop.close()
+
+
+def test_m7_a_bad_put_among_many_tasks_fails_alone(tmp_path):
+    async def run():
+        table = await make(tmp_path / "t")
+        async with table.writer() as writer:
+            await writer.put(row(0))
+            puts = [writer.put(row(key) if key % 7 else {"id": key, "v": 1}) for key in range(99)]
+            results = await asyncio.gather(*puts, return_exceptions=True)
+            wrong = [isinstance(result, SchemaMismatch) for result in results]
+            assert wrong == [key % 7 == 0 for key in range(99)]
+        assert await read(table) == {key: "a" for key in range(99) if key % 7 or not key}
+
+    asyncio.run(run())
+
+
+def test_m6_tasks_wait_for_room_and_take_no_thread_each(tmp_path):
+    async def run():
+        table = await make(tmp_path / "t")
+        small = weir.WriterConfig(max_unflushed_memtable_bytes=20_000, max_wal_buffer_size=5_000)
+        threads = threading.active_count()
+        async with table.writer(small) as writer:
+            await writer.put(row(0))
+            puts = [asyncio.create_task(writer.put(row(k, "x" * 50))) for k in range(2000)]
+            await asyncio.sleep(0)
+            assert threading.active_count() < threads + 80  # the pools, not a thread a task
+            await asyncio.gather(*puts)
+            (stats,) = writer.stats().values()
+            assert stats.memtable.flushes > 0
+        assert len(await read(table)) == 2000
+
+    asyncio.run(asyncio.wait_for(run(), 100))
+
+
+def test_f16_cancelled_puts_go_on_and_the_writer_stays_sound(tmp_path):
+    async def run():
+        table = await make(tmp_path / "t", 3)
+        async with table.writer() as writer:
+            await writer.put([row(key) for key in range(30)])
+            puts = [asyncio.create_task(writer.put(row(key, "b"))) for key in range(30)]
+            await asyncio.sleep(0)
+            for task in puts[::2]:
+                task.cancel()
+            results = await asyncio.gather(*puts, return_exceptions=True)
+            assert all(r.done for r in results[1::2])
+            await writer.flush_wal()  # makes sure of those that were cancelled
+            found = await read(table)
+            assert all(found[key] == "b" for key in range(1, 30, 2))
+            assert all(found[key] in "ab" for key in range(0, 30, 2))
+
+    asyncio.run(run())
+
+
+def test_m8_tasks_that_wait_while_the_writer_closes_are_durable_or_told(tmp_path):
+    async def run():
+        table = await make(tmp_path / "t")
+        writer = table.writer()
+        await writer.__aenter__()
+        await writer.put(row(0))
+        puts = [asyncio.create_task(writer.put(row(key))) for key in range(1, 200)]
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(writer.close())
+        results = await asyncio.gather(*puts, return_exceptions=True)
+        await closing
+        durable = {0} | {k for k, r in enumerate(results, 1) if not isinstance(r, BaseException)}
+        assert all(isinstance(r, WriterClosed) or r.done for r in results)
+        assert set(await read(table)) == durable
+
+    asyncio.run(run())
+
+
+def test_every_verb_of_a_table_has_its_like():
+    left_out = {"writer_defaults", "expire", "wal_uri", "shard", "snapshot", "core"}
+    for name, member in vars(weir.Table).items():
+        if name.startswith("_") or name in left_out:
+            continue
+        like = vars(aio.Table)[name]
+        if inspect.isfunction(member) and name != "changes":
+            options = list(inspect.signature(member).parameters)
+            assert list(inspect.signature(like).parameters) == options, name
