@@ -25,7 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"table"}),
     frozenset({"making"}),
     frozenset({"database"}),
-    frozenset({"spark", "bench"}),
+    frozenset({"aio", "spark", "bench"}),
     frozenset({"demo"}),
     frozenset({"cli"}),
 )

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from weir.read.snapshot import Snapshot
     from weir.read.stats import ShardStats, TableStats
     from weir.records.checkpoints import Checkpoint
+    from weir.routing.receipt import Receipt
     from weir.routing.shards import Shard
     from weir.routing.writer import TableWriter
     from weir.shard.ack import Ack
@@ -58,56 +59,6 @@ if TYPE_CHECKING:
     from weir.upkeep.move_wal import WalMoveReport
     from weir.upkeep.reshard import ReshardReport
     from weir.upkeep.restore import RestoreReport
-from weir.config import IndexConfig, WriterConfig
-from weir.errors import (
-    Backpressure,
-    CheckpointNotFound,
-    CommitConflict,
-    CorruptEntry,
-    FencedError,
-    InvalidInput,
-    KeyConflict,
-    MissingEntry,
-    NotAWeirTable,
-    PartialWrite,
-    SchemaMismatch,
-    SealedShard,
-    SnapshotExpired,
-    StoreDenied,
-    StoreError,
-    StoreUnsuitable,
-    UnknownOutcome,
-    WalOnlyMode,
-    WalStoreMismatch,
-    WeirError,
-    WriterClosed,
-)
-from weir.format.expiry import Expire
-from weir.format.sharding import Bucket, Identity, Unsharded
-from weir.format.wal_entry import WalEntry
-from weir.log.appender import WalAppender
-from weir.log.tailer import WalTailer
-from weir.making import create, enable, open
-from weir.read.changes import Bookmark, Change, Changes
-from weir.read.scan import Scan
-from weir.read.snapshot import Snapshot
-from weir.read.stats import ShardStats, TableStats
-from weir.records.checkpoints import Checkpoint
-from weir.routing.receipt import Receipt
-from weir.routing.shards import Shard
-from weir.routing.writer import TableWriter
-from weir.shard.ack import Ack
-from weir.shard.decide import WriteCounts
-from weir.shard.stats import MemtableStats, WalStats, WriterStats
-from weir.shard.writer import ShardWriter
-from weir.table import Table
-from weir.types import Filter, Keys, Rows, Vector
-from weir.upkeep.adopt_shard import AdoptReport
-from weir.upkeep.compact.run import CompactionPolicy, CompactReport
-from weir.upkeep.gc.report import GcReport
-from weir.upkeep.move_wal import WalMoveReport
-from weir.upkeep.reshard import ReshardReport
-from weir.upkeep.restore import RestoreReport
 
 __all__ = [
     "Ack",
@@ -206,6 +157,7 @@ _HOMES = {
     "MissingEntry": "weir.errors",
     "NotAWeirTable": "weir.errors",
     "PartialWrite": "weir.errors",
+    "Receipt": "weir.routing.receipt",
     "ReshardReport": "weir.upkeep.reshard",
     "RestoreReport": "weir.upkeep.restore",
     "Rows": "weir.types",
