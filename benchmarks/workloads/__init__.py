@@ -7,6 +7,7 @@ from benchmarks.workloads import (
     bulk,
     clones,
     compaction,
+    doors,
     engines,
     growth,
     logs,
@@ -21,6 +22,7 @@ WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for module in (
         puts,
+        doors,
         bulk,
         logs,
         reads,
