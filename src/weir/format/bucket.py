@@ -38,6 +38,33 @@ def bucket(array: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.NDArray[n
     return hashes.view(np.int32)
 
 
+def bucket_of(value: object, dtype: pa.DataType, num_buckets: int) -> int | None:
+    """What `bucket` gives for a column of that type with that value; None: ask `bucket`.
+
+    For whole numbers and text, which most are: two microseconds instead of thirty.
+    """
+    if type(value) is int and pa.types.is_integer(dtype):
+        if not fits(value, dtype):
+            return None
+        wide = dtype.bit_width == 64
+        words = [value & _MASK32, value >> 32 & _MASK32] if wide else [value & _MASK32]
+        hashed = _finish_one_row(_mix_one_row(0, words), 8 if wide else 4)
+    elif type(value) is str and (pa.types.is_string(dtype) or pa.types.is_large_string(dtype)):
+        if not value.isascii():
+            return None
+        hashed = _hash_one_row(value.encode())
+    else:
+        return None
+    return (hashed & 0x7FFFFFFF) % num_buckets
+
+
+def fits(value: int, dtype: pa.DataType) -> bool:
+    """True when a column of that type of whole numbers holds the value."""
+    bits = int(dtype.bit_width)
+    low = -1 << bits - 1 if pa.types.is_signed_integer(dtype) else 0
+    return low <= value < low + (1 << bits)
+
+
 def bucket_hash(column: pa.Array | pa.ChunkedArray) -> Hashes:
     """The 32-bit hash of each row; a fresh array."""
     if isinstance(column, pa.ChunkedArray):

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from weir.errors import CorruptEntry, InvalidInput
 from weir.format.base_manifest import ShardingSpec
-from weir.format.bucket import bucket
+from weir.format.bucket import bucket, bucket_of, fits
 from weir.format.columns import plain_array
 
 # Stored. Never change a value; add one.
@@ -259,6 +259,15 @@ class Router:
     def column_name(self) -> str | None:
         """The column that decides; None: there is one shard."""
         return None if isinstance(self.sharding, Unsharded) else self.sharding.column
+
+    def value_of(self, value: object, dtype: pa.DataType) -> tuple[Value] | None:
+        """The shard of a row with that value of the column, of that type; None: ask `one_value`."""
+        if isinstance(self.sharding, Bucket):
+            number = bucket_of(value, dtype, self.sharding.num)
+            return None if number is None else (number,)
+        if type(value) is int and pa.types.is_integer(dtype) and fits(value, dtype):
+            return (value,)
+        return (value,) if type(value) is str and pa.types.is_string(dtype) else None
 
     def one_value(self, column: pa.Array) -> tuple[Value] | None:
         """The shard of all rows with those values of the column; None when they go to several."""

@@ -60,6 +60,7 @@ class TableWriter:
         # For all shards, also those opened later: rows are shaped by it before they are routed.
         self._schema = schema or schema_for_writing(core)
         self._intake = Intake(self._schema)
+        self._types = dict(zip(self._schema.plain.names, self._schema.plain.types, strict=True))
         self._lock = core.env.threads.lock()
         self._writers: dict[UUID, ShardWriter] = {}
         self._opening: dict[UUID, Any] = {}
@@ -194,14 +195,22 @@ class TableWriter:
         if column is None:
             shard = core.route(None)
         else:
-            put = tiny(data)
-            found = put and put.column(column, self._schema.plain.field(column).type)
-            value = None if found is None else router.one_value(found)
+            value = self._one_value(router, column, data)
             if value is None:
                 return None
             shard = core.route(value[0])
         writer = self._writers.get(shard)
         return None if writer is None else (record, shard, writer)
+
+    def _one_value(self, router: Router, column: str, data: Rows) -> tuple[Value] | None:
+        """What the shard of all those rows stands for; None: several, or rows to be refused."""
+        dtype = self._types.get(column)
+        row = data[0] if type(data) is list and len(data) == 1 else data
+        if type(row) is dict and (value := router.value_of(row.get(column), dtype)) is not None:
+            return value
+        put = tiny(data)
+        found = put and put.column(column, dtype)
+        return None if found is None else router.one_value(found)
 
     # -- any number of shards --------------------------------------------------------------------
 

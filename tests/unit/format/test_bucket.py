@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import InvalidInput
-from weir.format.bucket import bucket, bucket_hash
+from weir.format.bucket import bucket, bucket_hash, bucket_of
 
 NAN = float("nan")
 
@@ -187,3 +187,27 @@ def test_a_million_integers_are_hashed_without_a_python_step_each():
 
     calls(10)
     assert calls(1_000_000) < calls(1000) + 1000
+
+
+INTEGERS = [
+    *(make() for make in (pa.int8, pa.int16, pa.int32, pa.int64)),
+    *(make() for make in (pa.uint8, pa.uint16, pa.uint32, pa.uint64)),
+]
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, pa.string(), pa.large_string()])
+def test_the_bucket_of_one_value_is_that_of_its_column(dtype):
+    values = ["", "a", "abc", "abcd", "abcde" * 9, "\x7f", "ü"]
+    if pa.types.is_integer(dtype):
+        low = -(2 ** (dtype.bit_width - 1)) if pa.types.is_signed_integer(dtype) else 0
+        high = low + 2**dtype.bit_width - 1
+        values = [low, low + 1, 0, 1, 77, high - 1, high]
+        assert bucket_of(low - 1, dtype, 7) is bucket_of(high + 1, dtype, 7) is None
+    for number in (1, 7, 1024):
+        for value in values:
+            one = bucket_of(value, dtype, number)
+            assert one in (bucket(pa.array([value], dtype), number)[0], None)
+            assert one is not None or value == "ü"
+    assert (
+        bucket_of(True, dtype, 7) is bucket_of(None, dtype, 7) is bucket_of(1.0, dtype, 7) is None
+    )
