@@ -275,6 +275,7 @@ class Table:
     move_wal = _awaited(SyncTable.move_wal)
     restore = _awaited(SyncTable.restore)
     reshard = _awaited(SyncTable.reshard)
+    adopt_shard = _awaited(SyncTable.adopt_shard)
 
 
 async def _each(blocking: Iterator[T]) -> AsyncIterator[T]:
