@@ -5,6 +5,7 @@ Each `assert_type` says what an editor shows. Nothing here may be `Any`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, assert_type
 from uuid import UUID
@@ -65,7 +66,14 @@ def write(table: weir.Table) -> None:
         assert_type(writer, weir.TableWriter)
         writer.put([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}], timeout=30.0)
         writer.put(pa.table({"id": [3], "v": ["c"]}))
-        writer.delete([2], timeout=30.0)
+        receipt = writer.delete([2], timeout=30.0)
+        assert_type(receipt, weir.Receipt)
+        assert_type(receipt.done, bool)
+        assert_type(receipt.rows, int)
+        assert_type(sum(receipt.positions.values()) + sum(receipt.wait(30.0).values()), int)
+        assert_type(writer.put_once([{"id": 3, "v": "c"}], app="etl", version=1), bool)
+        assert_type(asyncio.run(writer.adelete([7])), weir.Receipt)
+        assert_type(writer.stats(), dict[UUID, weir.WriterStats])
         writer.flush_wal()
         assert_type(writer.shard_writers(), dict[UUID, weir.ShardWriter])
         writer.flush()
