@@ -19,6 +19,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from weir.env import Limits
+from weir.errors import WeirError
+from weir.format.python_values import from_python
 from weir.log.intake import Intake
 
 TINY_ROWS: Final = 16
@@ -61,8 +63,8 @@ class Tiny:
             found = None if index < 0 else self.data.column(index)
             return found if found is not None and found.type.equals(dtype) else None
         try:
-            return pa.array([row[name] for row in self.data], dtype)
-        except (KeyError, pa.ArrowException, OverflowError, TypeError, ValueError):
+            return from_python([row.get(name) for row in self.data], dtype, name)
+        except WeirError:
             return None
 
 
