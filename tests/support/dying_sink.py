@@ -28,7 +28,7 @@ class DyingSource(DefaultSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
         writer = stream_writer(self.options, schema, overwrite=overwrite)
         assert isinstance(writer, StreamWriter)
-        return DyingWriter(writer, self.options["moment"], int(self.options["jvm"]))
+        return DyingWriter(writer, self.options["weir.moment"], int(self.options["weir.jvm"]))
 
 
 class DyingWriter(StreamWriter):
@@ -71,8 +71,8 @@ def main() -> None:
     query = (
         rows.writeStream.format("dying")
         .option("checkpointLocation", checkpoint)
-        .option("moment", moment)
-        .option("jvm", str(jvm))
+        .option("weir.moment", moment)
+        .option("weir.jvm", str(jvm))
         .trigger(availableNow=True)
         .start(table)
     )
