@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from uuid import UUID
 
 import pyarrow as pa
@@ -36,6 +36,8 @@ from weir.records.checkpoints import Ref
 from weir.routing.opening import Options
 from weir.routing.receipt import Receipt
 from weir.routing.writer import TableWriter as SyncWriter
+from weir.shard.decide import WriteCounts
+from weir.shard.requests import Missing, OnConflict
 from weir.shard.stats import WriterStats
 from weir.table import Table as SyncTable
 from weir.types import Filter, Keys, Rows
@@ -123,13 +125,23 @@ class TableWriter:
         assert self._sync is not None, "use `async with table.writer() as writer`"
         return self._sync
 
-    async def put(self, data: Rows, *, wait: bool = True) -> Receipt:
+    @overload
+    async def put(self, data: Rows, *, wait: bool = True) -> Receipt: ...
+
+    @overload
+    async def put(self, data: Rows, *, when: str) -> WriteCounts: ...
+
+    async def put(
+        self, data: Rows, *, when: str | None = None, wait: bool = True
+    ) -> Receipt | WriteCounts:
         """Upsert the rows (append, without a key); returns when durable on every shard.
 
         With `wait=False` it returns when they are accepted, and `settled` tells when they are
         durable. Raises as `weir.TableWriter.put` does; waits for room as long as it takes. Share of
-        one put-request for each shard concerned.
+        one put-request for each shard concerned. `when`: see `weir.ShardWriter.put`.
         """
+        if when is not None:
+            return await asyncio.to_thread(self.sync.put, data, when=when)
         if wait:
             return await self.sync.aput(data)
         return await asyncio.to_thread(self.sync.put, data, wait=False)
@@ -147,6 +159,22 @@ class TableWriter:
     async def put_once(self, data: Rows, *, app: str, version: int) -> bool:
         """Put `data` unless batch `version` of `app`, or a later one, is in (P-2)."""
         return await asyncio.to_thread(self.sync.put_once, data, app=app, version=version)
+
+    async def update(self, rows: Rows, *, missing: Missing = "error") -> WriteCounts:
+        """Set some columns of rows, given with their key; see `weir.ShardWriter.update`."""
+        return await asyncio.to_thread(self.sync.update, rows, missing=missing)
+
+    async def insert(self, rows: Rows, *, on_conflict: OnConflict = "error") -> WriteCounts:
+        """Put rows whose keys do not exist; see `weir.ShardWriter.insert`."""
+        return await asyncio.to_thread(self.sync.insert, rows, on_conflict=on_conflict)
+
+    async def delete_where(self, filter: str) -> WriteCounts:
+        """Delete the rows that pass a filter; see `weir.ShardWriter.delete_where`."""
+        return await asyncio.to_thread(self.sync.delete_where, filter)
+
+    async def update_where(self, filter: str, assignments: Mapping[str, str]) -> WriteCounts:
+        """Set columns of rows that pass a filter; see `weir.ShardWriter.update_where`."""
+        return await asyncio.to_thread(self.sync.update_where, filter, assignments)
 
     flush = _awaited(SyncWriter.flush)
     flush_wal = _awaited(SyncWriter.flush_wal)

@@ -6,14 +6,22 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
+import pyarrow as pa
+
 from weir.errors import FencedError, SealedShard, WeirError
 from weir.format.manifest import Status
+from weir.format.sharding import Router, Value
+from weir.log.intake import Intake
 from weir.records.resharding import read_resharding
+from weir.records.table import TableRecord
 from weir.routing.core import Core
+
+Parts = dict[UUID, tuple[Value, list[pa.RecordBatch]]]
+"""By shard its value and its rows of one put."""
 
 REROUTES: Final = 8
 """How often one put follows a change of routing."""
@@ -67,3 +75,18 @@ def explain(core: Core, errors: Iterable[WeirError]) -> None:
             " not finished. If whoever began it died, finish it by"
             f" table.reshard({change.sharding}), then put the rows again"
         )
+
+
+def split(
+    core: Core, intake: Intake, batches: Sequence[pa.RecordBatch], record: TableRecord
+) -> Parts:
+    """The rows by shard, each shard's in their order."""
+    parts: Parts = {}
+    router = Router(record.sharding)
+    for batch in batches:
+        for value, rows in router.split(batch):
+            shard = core.shard_of(value, record)
+            parts.setdefault(shard, (value, []))[1].append(rows)
+    for _, rows_of_shard in parts.values():  # before any shard takes its part (F-15)
+        intake.fit(rows_of_shard, core.env.limits)
+    return parts

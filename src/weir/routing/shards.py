@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.errors import InvalidInput, NotAWeirTable
+from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.format.sharding import Identity, Unsharded, Value
@@ -183,6 +184,7 @@ def passing_writer(
     )
     if shard.is_routed:
         opened.once.untaken = untaken(core)
+        opened.before_looking = partial(require_folded, core)
     core.note_move(shard.id)
     return opened
 
@@ -193,3 +195,26 @@ def _belongs(core: Core, shard: Shard) -> Belongs | None:
         return None
     router, value = core.router, shard.value
     return lambda batch: router.mask(batch, value)
+
+
+def require_folded(core: Core) -> None:
+    """Raise `CommitConflict` while a shard outside the routing holds rows that are not in the base.
+
+    The owner of a shard does not see them, and would decide as if they were not there (O-2). Two
+    requests for each such shard; none for a table that was never resharded.
+    """
+    strange = [shard for shard in all_shards(core) if not shard.is_routed]
+    if not strange:
+        return
+    base = core.base()
+    for shard in strange:
+        manifest = shard.manifest()
+        folded = base.compacted.get(shard.id, 0)
+        floors = core.tails.manifests(core.beside(shard.id)).floors.load()
+        waits = any(table.generation > folded for table in manifest.sstables)
+        if waits or core.log_of(manifest, floors)[1] > manifest.replay_after:
+            raise CommitConflict(
+                f"{core.uri}: shard {shard.id}, which is not in the routing, holds rows that are"
+                " not in the base yet, and a write that looks first would not see them; run"
+                " compact(), then try again"
+            )

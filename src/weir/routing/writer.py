@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 from uuid import UUID
 
 import pyarrow as pa
@@ -24,26 +24,25 @@ from weir.config import WriterConfig
 from weir.env import Home
 from weir.errors import UnknownOutcome, WeirError, WriterClosed
 from weir.format.schema import TableSchema
-from weir.format.sharding import Router, Value
+from weir.format.sharding import Value
 from weir.log.intake import Intake
 from weir.log.tiny import tiny
 from weir.records.resharding import read_resharding
 from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
+from weir.routing.looking import LookingTableVerbs
 from weir.routing.receipt import Failures, Receipt, report, settled
-from weir.routing.reroute import REROUTES, await_routing, explain, has_left
+from weir.routing.reroute import REROUTES, Parts, await_routing, explain, has_left, split
 from weir.routing.shards import Shard, schema_for_writing
 from weir.shard.ack import Ack
+from weir.shard.decide import WriteCounts
 from weir.shard.ending import forked
 from weir.shard.stats import WriterStats
 from weir.shard.writer import ShardWriter
 from weir.types import Keys, Rows
 
-Parts = dict[UUID, tuple[Value, list[pa.RecordBatch]]]
-"""By shard its value and its rows of one put."""
 
-
-class TableWriter:
+class TableWriter(LookingTableVerbs):
     """Writes to all shards of a table; opens (claims) each at its first row. Safe between threads,
     whose puts share entries.
 
@@ -70,14 +69,31 @@ class TableWriter:
     def __repr__(self) -> str:
         return f"TableWriter({self._core.uri}, shards open: {len(self._writers)})"
 
-    def put(self, data: Rows, *, wait: bool | None = None, timeout: float | None = None) -> Receipt:
+    @overload
+    def put(
+        self, data: Rows, *, wait: bool | None = None, timeout: float | None = None
+    ) -> Receipt: ...
+
+    @overload
+    def put(self, data: Rows, *, when: str, timeout: float | None = None) -> WriteCounts: ...
+
+    def put(
+        self,
+        data: Rows,
+        *,
+        when: str | None = None,
+        wait: bool | None = None,
+        timeout: float | None = None,
+    ) -> Receipt | WriteCounts:
         """Upsert the rows (append, without a key); returns when every shard has its part.
 
         Durable on return, or buffered with `wait=False` or `durable_write=False`; the receipt tells
         when it is durable, and where. Raises `SchemaMismatch` or `InvalidInput` with nothing
         written, the shard's own error when all rows go to one shard, else `PartialWrite`. One
-        put-request for each shard concerned, side by side.
+        put-request for each shard concerned, side by side. `when`: see `ShardWriter.put`.
         """
+        if when is not None:
+            return self._put_when(data, when, timeout)
         wait = self._waits if wait is None else wait
         opened = self._one_writer(data)
         if opened is None:
@@ -248,7 +264,7 @@ class TableWriter:
         acks: dict[UUID, Ack] = {}
         for _ in range(REROUTES):
             record = self._core.record
-            parts = self._split(batches, record)
+            parts = split(self._core, self._intake, batches, record)
             failures = self._write_parts(parts, record, put, acks)
             left = self._heirs_of(record, failures, timeout) if failures else None
             if left is None:
@@ -256,17 +272,6 @@ class TableWriter:
             batches = left
         report(self._core.uri, failures, parts=len(parts))
         return acks
-
-    def _split(self, batches: list[pa.RecordBatch], record: TableRecord) -> Parts:
-        parts: Parts = {}
-        router = Router(record.sharding)
-        for batch in batches:
-            for value, rows in router.split(batch):
-                shard = self._core.shard_of(value, record)
-                parts.setdefault(shard, (value, []))[1].append(rows)
-        for _, rows_of_shard in parts.values():  # before any shard takes its part (F-15)
-            self._intake.fit(rows_of_shard, self._core.env.limits)
-        return parts
 
     def _write_parts(
         self,

@@ -40,22 +40,24 @@ class Requests:
     def __init__(self, intake: Intake, reads: OwnReads) -> None:
         self._intake = intake
         self._reads = reads
-        self._partial: dict[tuple[str, ...], Intake] = {}
+        self._partial = PartialRows(intake)
 
     def update(self, rows: Rows, missing: Missing) -> Request:
         """Rows with the key and some columns."""
-        _check(missing, Missing, "missing")
+        check_choice(missing, Missing, "missing")
+        return self.update_shaped(self._partial.shape(rows), missing)
+
+    def update_shaped(self, batches: Sequence[pa.RecordBatch], missing: Missing) -> Request:
+        """The same of rows that a `PartialRows` has shaped."""
         steps: list[Step] = []
-        given: list[pa.RecordBatch] = []
-        for part in _same_columns(rows):
-            columns, batches = self._partial_rows(part)
-            steps += steps_of(Update(columns, missing), batches, self._schema)
-            given += batches
-        return Request(steps, given)
+        for batch in batches:
+            columns = tuple(name for name in batch.schema.names if name != TOMBSTONE)
+            steps += steps_of(Update(columns, missing), [batch], self._schema)
+        return Request(steps, batches)
 
     def insert(self, rows: Rows, on_conflict: OnConflict) -> Request:
         """Whole rows whose keys are to be new."""
-        _check(on_conflict, OnConflict, "on_conflict")
+        check_choice(on_conflict, OnConflict, "on_conflict")
         return self._whole(Insert(on_conflict), rows, deletes=False)
 
     def put_when(self, rows: Rows, when: str) -> Request:
@@ -82,27 +84,42 @@ class Requests:
             raise InvalidInput(f"rows marked {TOMBSTONE!r} are deletes; an insert takes none")
         return Request(steps_of(verb, batches, self._schema), batches)
 
-    def _partial_rows(self, rows: Rows) -> tuple[tuple[str, ...], list[pa.RecordBatch]]:
-        """The columns that the rows have, and the rows in them."""
-        names = _names(rows)
-        if names is None:
-            batches = self._intake.rows(rows)
-            return tuple(self._schema.arrow.names), batches
-        if TOMBSTONE in names:
-            raise InvalidInput(f"column {TOMBSTONE!r}: an update deletes nothing; use delete")
-        columns = tuple(name for name in self._schema.arrow.names if name in names)
-        partial = self._partial.get(columns)
-        if partial is None or partial.owns is not self._intake.owns:
-            partial = Intake(_only(self._schema, columns), self._intake.owns)
-            self._partial[columns] = partial
-        return columns, partial.rows(rows)
-
     @property
     def _schema(self) -> TableSchema:
         return self._intake.schema
 
 
-def _check(value: str, known: Any, name: str) -> None:
+class PartialRows:
+    """Shapes rows that have some columns of the table. Safe to share between threads."""
+
+    def __init__(self, intake: Intake) -> None:
+        """`intake` is that of whole rows."""
+        self._intake = intake
+        self._known: dict[tuple[str, ...], Intake] = {}
+
+    def shape(self, rows: Rows) -> list[pa.RecordBatch]:
+        """The rows in the columns they have, `_tombstone` last, in their order."""
+        return [batch for part in _same_columns(rows) for batch in self._shape(part)]
+
+    def _shape(self, rows: Rows) -> list[pa.RecordBatch]:
+        names = _names(rows)
+        if names is None:
+            rows = pa.table(rows) if hasattr(rows, "__arrow_c_stream__") else rows
+            names = _names(rows)
+        if names is None:
+            return self._intake.rows(rows)
+        if TOMBSTONE in names:
+            raise InvalidInput(f"column {TOMBSTONE!r}: an update deletes nothing; use delete")
+        columns = tuple(name for name in self._intake.schema.arrow.names if name in names)
+        partial = self._known.get(columns)
+        if partial is None or partial.owns is not self._intake.owns:
+            partial = Intake(_only(self._intake.schema, columns), self._intake.owns)
+            self._known[columns] = partial
+        return partial.rows(rows)
+
+
+def check_choice(value: str, known: Any, name: str) -> None:
+    """Raise `InvalidInput` unless it is one of the known ones."""
     if value not in get_args(known):
         raise InvalidInput(f"{name} must be one of {list(get_args(known))}, got {value!r}")
 

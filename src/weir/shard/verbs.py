@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
+import pyarrow as pa
+
 from weir.config import WriterConfig
 from weir.shard.decide import Request, WriteCounts
 from weir.shard.looking import Looking
@@ -39,6 +41,14 @@ class LookingVerbs(ABC):
         """
         looking = self._look("update")
         request = looking.requests.update(rows, missing)
+        return looking.run(request, wait=self.config.durable_write, timeout=timeout)
+
+    def update_shaped(
+        self, batches: list[pa.RecordBatch], *, missing: Missing, timeout: float | None
+    ) -> WriteCounts:
+        """`update` of rows that `PartialRows` of the same schema has shaped."""
+        looking = self._look("update")
+        request = looking.requests.update_shaped(batches, missing)
         return looking.run(request, wait=self.config.durable_write, timeout=timeout)
 
     def _put_when(self, rows: Rows, when: str, timeout: float | None) -> WriteCounts:

@@ -78,6 +78,8 @@ class ShardWriter(LookingVerbs):
         self._flusher: Flusher | None = None
         self._reads: OwnReads | None = None
         self._looking: Looking | None = None
+        self.before_looking: Callable[[], None] | None = None
+        """Raises while rows of this shard's keys are where it does not look (O-2)."""
         memtables = None
         if config.enable_memtable:
             bounds = Bounds.of(config)
@@ -336,6 +338,9 @@ class ShardWriter(LookingVerbs):
         if not self.intake.schema.primary_key:
             raise InvalidInput(f"{self.site}: {call} needs a primary key; it is append-only")
         self._readable(call)
+        if self.before_looking is not None:
+            self.before_looking()
+            self.before_looking = None
         return cast("Looking", self._looking)
 
     def _stop(self) -> None:

@@ -1,0 +1,107 @@
+"""Writes that look first over many shards: routed, decided by each, counted together."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import weir
+from weir import aio
+
+SCHEMA = pa.schema(
+    [pa.field("k", pa.int64()), pa.field("n", pa.int64()), pa.field("s", pa.string())]
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> weir.Table:
+    return weir.create(str(tmp_path / "t"), SCHEMA, primary_key="k", sharding=weir.Bucket("k", 4))
+
+
+def have(table: weir.Table) -> dict[int, tuple[int, str]]:
+    rows = table.scan().to_table().to_pylist()
+    return {row["k"]: (row["n"], row["s"]) for row in rows}
+
+
+def test_every_verb_is_routed_and_counted_over_all_shards(table: weir.Table) -> None:
+    with table.writer() as writer:
+        rows = [{"k": key, "n": key, "s": "a"} for key in range(20)]
+        assert writer.insert(rows) == weir.WriteCounts(inserted=20)
+        assert writer.insert(rows, on_conflict="skip") == weir.WriteCounts(skipped=20)
+        assert writer.update([{"k": key, "s": "b"} for key in range(10)]).updated == 10
+        mixed = [{"k": 1, "s": "c"}, {"k": 30}, {"k": 1, "n": 100}]
+        assert writer.update(mixed, missing="insert") == weir.WriteCounts(1, 2)
+        newer = [{"k": key, "n": 15, "s": "w"} for key in range(20)]
+        told = writer.put(newer, when="incoming.n > current.n")
+        assert told == weir.WriteCounts(updated=14, skipped=6)
+        assert writer.update_where("n = 15", {"n": "n * 2"}) == weir.WriteCounts(updated=15)
+        assert writer.delete_where("n IS NULL OR n = 30") == weir.WriteCounts(deleted=16)
+    assert have(table) == {1: (100, "c"), **{key: (key, "a") for key in range(16, 20)}}
+
+
+def test_conflicts_of_several_shards_are_one_error_that_names_all_keys(table: weir.Table) -> None:
+    with table.writer() as writer:
+        writer.put([{"k": key, "n": 0, "s": "a"} for key in range(8)])
+        with pytest.raises(weir.KeyConflict) as met:
+            writer.insert([{"k": key, "n": 1, "s": "b"} for key in range(8)])
+        assert sorted(met.value.keys) == list(range(8))
+        with pytest.raises(weir.KeyConflict) as met:
+            writer.update([{"k": 99, "n": 1}])
+        assert met.value.keys == [99]
+    assert have(table) == dict.fromkeys(range(8), (0, "a"))
+
+
+def test_o2_nothing_is_decided_without_rows_that_a_reshard_left_behind(table: weir.Table) -> None:
+    with table.writer() as writer:
+        writer.put([{"k": key, "n": 0, "s": "a"} for key in range(8)])
+    table.reshard(weir.Bucket("k", 2), compact=False)
+    with table.writer() as writer:
+        with pytest.raises(weir.WeirError, match="run compact"):
+            writer.insert([{"k": 3, "n": 1, "s": "b"}])
+        table.compact()
+        with pytest.raises(weir.KeyConflict):
+            writer.insert([{"k": 3, "n": 1, "s": "b"}])
+        assert writer.update([{"k": 3, "n": 5}]).updated == 1
+    assert have(table)[3] == (5, "a")
+
+
+def test_append_only_tables_refuse(tmp_path: Path) -> None:
+    table = weir.create(str(tmp_path / "a"), SCHEMA)
+    with table.writer() as writer, pytest.raises(weir.InvalidInput, match="needs a primary key"):
+        writer.update([{"k": 1}])
+
+
+def test_l11_an_expired_row_is_as_if_it_were_not_there_for_decisions(tmp_path: Path) -> None:
+    schema = SCHEMA.append(pa.field("ts", pa.timestamp("us", "UTC")))
+    expire = weir.Expire("ts", after="30d")
+    table = weir.create(str(tmp_path / "e"), schema, primary_key="k", expire=expire)
+    old = pa.scalar(0, pa.timestamp("us", "UTC")).as_py()
+    with table.shard(0).writer() as writer:
+        writer.put(
+            [{"k": 1, "n": 1, "s": "old", "ts": old}, {"k": 2, "n": 2, "s": "b", "ts": None}]
+        )
+        assert writer.scan().read_all()["k"].to_pylist() == [2]
+        assert writer.get([1, 2])["k"].to_pylist() == [2]
+        assert writer.update([{"k": 1, "n": 5}], missing="skip") == weir.WriteCounts(skipped=1)
+        fresh = {"k": 1, "n": 7, "s": "new", "ts": None}
+        assert writer.insert([fresh]) == weir.WriteCounts(inserted=1)
+        writer.flush()
+        assert sorted(writer.scan().read_all()["n"].to_pylist()) == [2, 7]
+
+
+def test_tasks_have_the_same_verbs(table: weir.Table) -> None:
+    async def run() -> None:
+        async with (await aio.open(table.uri)).writer() as writer:
+            tasks = [writer.insert([{"k": key, "n": 0, "s": "a"}]) for key in range(8)]
+            assert sum(told.inserted for told in await asyncio.gather(*tasks)) == 8
+            assert (await writer.update([{"k": 3, "n": 9}])).updated == 1
+            row = {"k": 3, "n": 5, "s": "b"}
+            assert (await writer.put([row], when="incoming.n > current.n")).skipped == 1
+            assert (await writer.update_where("n = 9", {"s": "'c'"})).updated == 1
+            assert (await writer.delete_where("n = 0")).deleted == 7
+
+    asyncio.run(run())
+    assert have(table) == {3: (9, "c")}
