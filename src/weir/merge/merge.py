@@ -145,8 +145,9 @@ def merge_lookup(
     if alive is not None:
         rows = alive.keep(rows)
     if rows.num_rows > 1:
-        order = pc.index_in(pk_values(rows, key), value_set=asked)
-        rows = rows.take(pc.sort_indices(order))
+        order = pc.index_in(pk_values(rows, key), value_set=asked).to_numpy()
+        if (np.diff(order) < 0).any():
+            rows = rows.take(pa.array(np.argsort(order)))
     return rows.select(target.names).replace_schema_metadata(target.metadata)
 
 

@@ -53,8 +53,7 @@ class Acceptor:
             if acks is None:
                 return False
             try:
-                for ack in acks:
-                    state.accept([ack], ack.batches)
+                state.accept_each(acks)
                 self._wake_flusher()
             except BaseException as error:  # noqa: BLE001  as in `_accept`
                 broken = error

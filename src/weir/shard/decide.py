@@ -19,7 +19,8 @@ from weir.errors import InvalidInput, KeyConflict, WeirError
 from weir.format.expiry import Alive
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
-from weir.log.intake import Intake
+from weir.log.intake import Intake, size_of
+from weir.log.tiny import Shaped
 from weir.merge.levels import shaped
 from weir.shard.actions import Mask, Verb, marked, marks
 
@@ -65,12 +66,14 @@ class Request:
     given: Sequence[pa.RecordBatch] = ()
     """What the caller handed over, and gets back if it fails."""
     rows: list[pa.RecordBatch] = field(default_factory=list)
+    piece: Shaped | None = None
+    """The same within the batch they were decided in, where all of them are."""
     counts: WriteCounts = WriteCounts()
     error: WeirError | None = None
 
     def forget(self) -> None:
         """Before it is decided again."""
-        self.rows, self.counts, self.error = [], WriteCounts(), None
+        self.rows, self.piece, self.counts, self.error = [], None, WriteCounts(), None
 
 
 class Newest:
@@ -81,7 +84,7 @@ class Newest:
         self._alive = alive
         self._schema = schema
         self._columns = pa.schema([pa.field(f.name, f.type) for f in rows.schema])
-        self._rows = shaped(rows, self._columns)
+        self._rows = pa.Table.from_arrays(rows.combine_chunks().columns, schema=self._columns)
         keys = pk_values(rows, schema.primary_key).to_pylist()
         self._at: dict[Any, int] = {key: index for index, key in enumerate(keys)}
 
@@ -89,6 +92,8 @@ class Newest:
         """The rows of those keys, null where there is none, and where there is one."""
         places = [self._at.get(key) for key in keys]
         present = np.array([place is not None for place in places], np.bool_)
+        if places == list(range(self._rows.num_rows)):
+            return self._rows, present  # all that was looked for is there, in this order
         return self._rows.take(pa.array(places, pa.int64())), present
 
     def take_in(self, rows: pa.RecordBatch) -> None:
@@ -191,7 +196,7 @@ def _decide(run: list[Request], newest: Newest, intake: Intake, *, more: bool) -
         request.forget()
         request.error = InvalidInput(f"the rows cannot be decided on: {error}")
     if request.error is not None:
-        request.rows, request.counts = [], WriteCounts()
+        request.rows, request.piece, request.counts = [], None, WriteCounts()
         if mark is not None:
             newest.back_to(mark)
 
@@ -214,25 +219,31 @@ def _decide_step(
     current, present = newest.look(keys)
     verdict = steps[0].verb.decide(batch, current, present, intake)
     first = written = 0
+    all_gone = marks(verdict.rows.column(TOMBSTONE))
+    row_bytes = size_of(verdict.rows) // max(1, verdict.rows.num_rows)
     for request, part in zip(run, given, strict=True):
         here = slice(first, first + part.num_rows)
         writes = verdict.writes[here]
         count = int(writes.sum())
         rows = verdict.rows.slice(written, count)
+        gone = all_gone[written : written + count]
+        piece = Shaped(verdict.rows, written, count, count * row_bytes)
         first, written = first + part.num_rows, written + count
         if verdict.conflicts is not None and verdict.conflicts[here].any():
             request.error = _conflict(part, verdict.conflicts[here], verdict.reason, intake.schema)
             continue
-        gone = marks(rows.column(TOMBSTONE))
         had = present[here][writes]
+        deleted = int(gone.sum())
+        inserted = int((~(had | gone)).sum())
         request.counts += WriteCounts(
-            inserted=int((~had & ~gone).sum()),
-            updated=int((had & ~gone).sum()),
-            deleted=int(gone.sum()),
+            inserted=inserted,
+            updated=count - inserted - deleted,
+            deleted=deleted,
             skipped=part.num_rows - count,
         )
         if count:
             request.rows.append(rows)
+            request.piece = piece if len(request.steps) == 1 else None
             if more:
                 newest.take_in(rows)
 

@@ -25,7 +25,6 @@ from weir.env import Lock
 from weir.errors import Backpressure, KeyConflict, WeirError
 from weir.format.keys import pk_values
 from weir.log.intake import Intake, size_of
-from weir.merge.levels import shaped
 from weir.shard.ack import Ack
 from weir.shard.decide import Newest, Request, WriteCounts, decide_all
 from weir.shard.group import GroupCommit
@@ -35,6 +34,8 @@ from weir.shard.state import WriterState
 
 TOGETHER_ROWS: Final = 10_000
 """Rows of requests that are decided together; one that has more is decided alone."""
+SURELY_FITS: Final = 64 << 10
+"""Bytes of rows that need not be measured before they go into an entry (F-15)."""
 TRIES: Final = 4
 """Decisions that puts may overtake before one is made where none can: under the lock."""
 
@@ -136,10 +137,20 @@ class Looking:
         try:
             if not decides:
                 decides = self._await(call, timeout)
+            if decides:
+                self._gather()
             while decides and not call.settled:
                 self._decide(self._together(call), timeout)
         finally:
             self._leave(call, decides=decides)
+
+    def _gather(self) -> None:
+        """Return when everybody whose write is durable has run: they are about to ask again, and
+        are decided together, with what would otherwise be done for each (`Turns`)."""
+        state = self._state
+        with state.lock:
+            while not state.turns.is_settled and state.failure is None:
+                state.calm_wake.wait()
 
     def _await(self, call: Call, timeout: float | None) -> bool:
         """Wait until it was decided (and is durable, or to lead), or is to decide itself: True."""
@@ -222,8 +233,8 @@ class _Round:
         schema = intake.schema
         names = list(schema.primary_key)
         steps = [step for request in self._requests for step in request.steps]
-        keys = [shaped(step.rows.select(names), schema.key_schema) for step in steps]
-        self._keys = pa.Table.from_batches(keys, schema.key_schema)
+        columns = [pa.concat_arrays([step.rows.column(name) for step in steps]) for name in names]
+        self._keys = pa.Table.from_arrays(columns, schema=schema.key_schema)
         self._values = pk_values(self._keys, names)
         looked_at = {name for step in steps for name in step.verb.looks_at(schema)}
         self._columns = [n for n in schema.arrow.names if n in looked_at or n in names]
@@ -283,7 +294,7 @@ class _Round:
     @property
     def nbytes(self) -> int:
         """About what is to be accepted."""
-        return sum(size_of(rows) for request in self._requests for rows in request.rows)
+        return sum(_bytes_of(request) for request in self._requests)
 
     def _acks(self) -> list[Ack]:
         """The rows to be written, as puts."""
@@ -292,9 +303,12 @@ class _Round:
             rows = call.request.rows
             call.ack = None
             if rows:
-                nbytes = self._intake.fit(rows, self._state.env.limits)
+                nbytes, piece = _bytes_of(call.request), call.request.piece
+                if nbytes > SURELY_FITS:
+                    nbytes = self._intake.fit(rows, self._state.env.limits)
                 count = sum(batch.num_rows for batch in rows)
-                call.ack = Ack(self._group, rows, rows=count, nbytes=nbytes)
+                call.ack = Ack(self._group, () if piece else rows, rows=count, nbytes=nbytes)
+                call.ack.shaped = piece
                 call.ack.claimed = True
                 acks.append(call.ack)
         return acks
@@ -314,6 +328,12 @@ class _Round:
                     # One waking for two waits: for the decision, and for the log.
                     self._state.turns.adopt(call.ack, call.gate)
         self._state.env.failpoint("looking.decided")
+
+
+def _bytes_of(request: Request) -> int:
+    if request.piece is not None:
+        return request.piece.nbytes
+    return sum(map(size_of, request.rows))
 
 
 def _rows_of(call: Call) -> int:

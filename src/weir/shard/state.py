@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -82,6 +83,8 @@ class WriterState:
         self.tags: GenerationTags | None = None
         """Names the generations where there are no MemTables."""
         self.flush_wake = env.threads.condition(self.lock)
+        self.calm_wake = env.threads.condition(self.lock)
+        """For those who wait until everybody who was woken has run."""
 
     @property
     def failure(self) -> WeirError | None:
@@ -199,6 +202,15 @@ class WriterState:
         self.wake_for_room()  # they were taken for larger than they are
         return refused
 
+    def accept_each(self, acks: Sequence[Ack]) -> None:
+        """Accept puts in their order; neighbours whose rows are of one batch in one step."""
+        for key, run in itertools.groupby(acks, key=_batch_of):
+            if key is None:
+                for ack in run:
+                    self.accept([ack], ack.batches)
+            else:
+                self._accept_run(list(run))
+
     def _accept_run(self, run: list[Ack]) -> None:
         """Accept puts that were shaped together."""
         more = Fill(sum(a.rows for a in run), len(run), sum(a.nbytes for a in run))
@@ -271,6 +283,7 @@ class WriterState:
         """Somebody who waits leads next; if nobody does, the pump."""
         if not self.turns.is_settled:
             return  # the last of those woken promotes
+        self.calm_wake.notify_all()
         if not self.waiting:
             self.turns.forget()
         elif not self.turns.wake_next():
@@ -324,8 +337,13 @@ class WriterState:
     def wake_all(self) -> None:
         """Whoever waits for something else than its own put looks again."""
         self.wake_for_room()
+        self.calm_wake.notify_all()
         self.pump_wake.notify_all()
         self.flush_wake.notify_all()
+
+
+def _batch_of(ack: Ack) -> int | None:
+    return None if ack.shaped is None else id(ack.shaped.batch)
 
 
 def fail(state: WriterState, error: WeirError) -> None:
