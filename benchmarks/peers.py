@@ -106,6 +106,11 @@ class Slate:
         handle = await self._db.put(key, value)
         await handle.await_durable()
 
+    async def get(self, key: bytes) -> bytes | None:
+        """What is there."""
+        found: bytes | None = await self._db.get(key)
+        return found
+
     def putters(self, count: int, seconds: float, value: bytes) -> tuple[list[float], float]:
         """`count` tasks that put for so long: the latencies, and the time it took."""
         numbers = itertools.count()

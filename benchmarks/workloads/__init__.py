@@ -15,6 +15,7 @@ from benchmarks.workloads import (
     reads,
     search,
     stores,
+    updates,
     upkeep,
 )
 
@@ -23,6 +24,7 @@ WORKLOADS: dict[str, Workload] = {
     for module in (
         puts,
         doors,
+        updates,
         bulk,
         logs,
         reads,

@@ -24,7 +24,7 @@ from weir.config import WriterConfig
 from weir.env import Home
 from weir.errors import UnknownOutcome, WeirError, WriterClosed
 from weir.format.schema import TableSchema
-from weir.format.sharding import Value
+from weir.format.sharding import Router, Value
 from weir.log.intake import Intake
 from weir.log.tiny import tiny
 from weir.records.resharding import read_resharding
@@ -100,7 +100,8 @@ class TableWriter(LookingTableVerbs):
             return self._write(self._intake.rows(data), wait, timeout)
         record, shard, writer = opened
         try:
-            return self._receipt({shard: writer.puts.put(data, wait=wait, timeout=timeout)})
+            ack = writer.puts.put(data, wait=wait, timeout=timeout)
+            return Receipt(self._core.uri, {shard: ack})
         except WeirError as error:
             return self._follow_put(record, {shard: error}, timeout)
 
@@ -115,7 +116,7 @@ class TableWriter(LookingTableVerbs):
             return await self._awrite(self._intake.rows(data))
         record, shard, writer = opened
         try:
-            return self._receipt({shard: await writer.puts.aput(data)})
+            return Receipt(self._core.uri, {shard: await writer.puts.aput(data)})
         except WeirError as error:
             follow = partial(self._follow_put, record, {shard: error}, None)
             return await asyncio.get_running_loop().run_in_executor(None, follow)
@@ -239,7 +240,7 @@ class TableWriter(LookingTableVerbs):
         def put(writer: ShardWriter, rows: list[pa.RecordBatch]) -> Ack:
             return writer.puts.put_shaped(rows, wait=wait, timeout=timeout)
 
-        return self._receipt(self._write_with(batches, put, timeout))
+        return Receipt(self._core.uri, self._write_with(batches, put, timeout))
 
     async def _awrite(self, batches: list[pa.RecordBatch]) -> Receipt:
         loop, record = asyncio.get_running_loop(), self._core.record
@@ -325,9 +326,6 @@ class TableWriter(LookingTableVerbs):
         batches = [row for shard in moved for row in self._abandon(shard)]
         return batches + [row for shard in moved for row in failures[shard][1]]
 
-    def _receipt(self, acks: dict[UUID, Ack]) -> Receipt:
-        return Receipt(self._core.uri, acks)
-
     def _abandon(self, shard: UUID) -> list[pa.RecordBatch]:
         """Give up the writer of a sealed shard; returns rows that nobody is waiting for."""
         with self._lock:
@@ -385,9 +383,7 @@ class TableWriter(LookingTableVerbs):
 
     def _follow(self, writers: dict[UUID, ShardWriter], failures: Failures) -> None:
         """Take out of `failures` the shards the routing has left; their rows go to the heirs."""
-        moved = [
-            shard for shard, (error, _) in failures.items() if has_left(self._core, shard, error)
-        ]
+        moved = [s for s, (error, _) in failures.items() if has_left(self._core, s, error)]
         change = read_resharding(self._core.store) if moved else None
         if change is None or not await_routing(self._core, change.routing_version):
             explain(self._core, (failures[shard][0] for shard in moved))
