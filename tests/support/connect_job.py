@@ -42,21 +42,8 @@ def main() -> None:
         "base": _count(spark.read.format("weir").option("freshness", "base").load(uri)),
         "told": max(told, default=0),
     }
-    found["sql"] = _by_name(spark, folder)
     print("FOUND", json.dumps(found))
     cli.run(Path(spec), [], False, [], False)
-
-
-def _by_name(spark: SparkSession, folder: str) -> list[list[object]]:
-    """The catalog, loaded into the running server."""
-    weir.spark.register(spark, catalog="lake", root=folder)
-    spark.sql("CREATE TABLE lake.db.t (id BIGINT NOT NULL, n INT, PRIMARY KEY (id))").collect()
-    spark.sql("INSERT INTO lake.db.t VALUES (1, 10), (2, 20)").collect()
-    spark.sql(
-        "MERGE INTO lake.db.t t USING (SELECT id FROM range(2, 4)) s ON t.id = s.id"
-        " WHEN MATCHED THEN UPDATE SET n = n + 1 WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
-    ).collect()
-    return [list(row) for row in spark.table("lake.db.t").orderBy("id").collect()]
 
 
 def _count(df: DataFrame) -> dict[str, int]:
