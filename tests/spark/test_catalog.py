@@ -174,6 +174,9 @@ def test_a_read_at_a_checkpoint(spark: SparkSession, root: Path, name: str) -> N
     spark.sql(f"DELETE FROM {name}")
     assert spark.table(name).count() == 0
     assert rows(spark, f"SELECT count(*) FROM {name} VERSION AS OF 'before'") == [(4,)]
+    spark.sql(f"ALTER TABLE {name} ADD COLUMNS (later INT)")
+    past = f"SELECT * FROM {name} VERSION AS OF 'before' WHERE id = 1"
+    assert rows(spark, past) == [(1, "a", 10)], "with the columns of its time"
     moment = f"timestamp_micros({int(taken.created * 1e6) + 1_000_000})"
     assert rows(spark, f"SELECT count(*) FROM {name} TIMESTAMP AS OF {moment}") == [(4,)]
     with pytest.raises(PySparkException, match="no checkpoint"):

@@ -121,7 +121,9 @@ class Scan:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that come out. One listing."""
+        """The columns that come out: at a checkpoint those it has. One listing."""
+        if self._pinned is not None:
+            return self._read(lambda reader: output_schema(reader.schema, self._columns))
         return output_schema(self._core.schema(), self._columns)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

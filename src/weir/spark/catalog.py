@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -20,7 +21,7 @@ from weir.errors import InvalidInput, NotAWeirTable
 from weir.spark import procedures
 from weir.spark.making import Wish, merge_columns, sharding_of
 from weir.spark.places import ENDING, STORAGE, Place, located, names, resolved
-from weir.spark.source import checkpoint_of
+from weir.spark.source import columns_at
 from weir.spark.types import arrow_schema, spark_schema
 from weir.store.open import open_store
 
@@ -73,10 +74,10 @@ def answer(options: Options) -> StructType:
     return found(options)
 
 
-def marked_schema(table: weir.Table) -> StructType:
-    """The table's columns, those of the key marked."""
+def marked_schema(table: weir.Table, columns: pa.Schema | None = None) -> StructType:
+    """The table's columns, or those of another moment; those of the key marked."""
     fields = []
-    for field in spark_schema(table.schema):
+    for field in spark_schema(table.schema if columns is None else columns):
         place = table.primary_key.index(field.name) if field.name in table.primary_key else None
         told = None if place is None else {KEY: place}
         fields.append(StructField(field.name, field.dataType, field.nullable, told))
@@ -88,9 +89,7 @@ def _load(options: Options) -> StructType:
         table = Place.of(options).current()
     except NotAWeirTable:
         return StructType([])
-    if options.get("checkpoint") or options.get("weir.asof"):
-        checkpoint_of(table, options)
-    return marked_schema(table)
+    return marked_schema(table, columns_at(table, options))
 
 
 def _tables(options: Options) -> StructType:

@@ -44,7 +44,7 @@ def schema(options: Mapping[str, str]) -> StructType:
         check_options(options, READ | FEED, "a read of weir")
     if wants_metadata(options):
         return feed_schema(table)
-    return spark_schema(table.schema, names(options, "columns"))
+    return spark_schema(columns_at(table, options), names(options, "columns"))
 
 
 def plan(
@@ -153,6 +153,12 @@ def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Checkpoint |
             f" {first}. table.checkpoint makes one: only they keep the past"
         )
     return older[-1]
+
+
+def columns_at(table: weir.Table, options: Mapping[str, str]) -> pa.Schema:
+    """The columns of the table, or those it had at the checkpoint a read is to be at."""
+    checkpoint = checkpoint_of(table, options)
+    return table.schema if checkpoint is None else table.scan(checkpoint=checkpoint).schema
 
 
 def check_times(filter: str | None, schema: pa.Schema, zone: str | None) -> None:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import duckdb
+import lance
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -144,3 +145,14 @@ def test_a_time_reads_the_newest_checkpoint_before_it(tmp_path: Path) -> None:
         assert made.count(checkpoint=before) == 1
     with pytest.raises(weir.InvalidInput, match="time zone"):
         made.count(checkpoint=datetime(2030, 1, 1))  # noqa: DTZ001
+
+
+def test_the_schema_of_a_checkpoint_is_the_one_it_was_made_with(tmp_path: Path) -> None:
+    made = weir.create(tmp_path / "t", SCHEMA, primary_key="id")
+    with made.writer() as writer:
+        writer.put([{"id": 1}])
+    first = made.checkpoint()
+    lance.dataset(made.uri).add_columns([pa.field("later", pa.int64())])
+    past = weir.open(made.uri).scan(checkpoint=first)
+    assert past.schema.names == SCHEMA.names == past.to_table().schema.names
+    assert weir.open(made.uri).scan().schema.names == [*SCHEMA.names, "later"]
