@@ -58,14 +58,25 @@ def draw_limits(plan: Plan, rng: random.Random) -> None:
             role.ops = rng.choice((6, 15, 40))
             if rng.random() < 0.5:
                 role.kills = []
-            if rng.random() < 0.5:  # much waits, and would go into one entry
-                role.config |= {
-                    "durable_write": False,
-                    "max_wal_buffer_size": 10 << 20,
-                    "max_wal_flush_interval": 1.0,
-                }
             role.config["max_memtable_size"] = 256 << 20
             role.config["max_unflushed_memtable_bytes"] = 1 << 30
+    if rng.random() < 0.25:
+        _queue_much(plan)
+
+
+def _queue_much(plan: Plan) -> None:
+    """Much waits that nobody waits for, and would all go into one entry."""
+    plan.edge["large"] = 0.4
+    plan.edge["defaults"] = {"max_memtable_rows": 100_000, "max_memtable_batches": 8_000}
+    for role in plan.roles:
+        if role.kind == "padded":
+            role.config |= {
+                "durable_write": False,
+                "max_memtable_rows": 100_000,
+                "max_memtable_batches": 8_000,
+                "max_wal_buffer_size": 10 << 20,
+                "max_wal_flush_interval": 1000.0,
+            }
 
 
 @dataclass(frozen=True)
@@ -151,9 +162,19 @@ class PaddedSession(Session):
         return to_batch(put.rows).append_column(TEXT, texts)
 
     def _failed(self, error: WeirError, put: Put | None) -> None:
+        self._check_cause(error)
         if isinstance(error, InvalidInput):
             self._check_refusal(error, put)
         super()._failed(error, put)
+
+    def _hear(self, error: WeirError, put: Put | None) -> None:
+        self._check_cause(error)
+        super()._hear(error, put)
+
+    def _check_cause(self, error: WeirError) -> None:
+        """Rows that were accepted fit, whatever entry they go into: no writer ends by them."""
+        if isinstance(error.__cause__, InvalidInput):
+            raise Violation("T", f"a writer ended by rows it had accepted: {error}") from error
 
     def _check_refusal(self, error: InvalidInput, put: Put | None) -> None:
         """F-15: only of what was not accepted, and only when it does not fit."""
