@@ -350,7 +350,7 @@ def test_f16_a_put_broken_off_while_it_is_booked_ends_the_writer_and_hangs_nobod
 
     writer._state.memtables.freeze = fail
     with pytest.raises(WriterClosed if error is RuntimeError else error) as told:
-        writer.put(row(2))
+        writer.put(pa.Table.from_pylist(row(2)))  # shaped by its putter, and booked by it
     if error is RuntimeError:
         assert keys(told.value.not_written) == [2]
     with pytest.raises(WriterClosed):
