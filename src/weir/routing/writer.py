@@ -225,7 +225,7 @@ class TableWriter(LookingTableVerbs):
         row = data[0] if type(data) is list and len(data) == 1 else data
         if type(row) is dict and (value := router.value_of(row.get(column), dtype)) is not None:
             return value
-        put = tiny(data)
+        put = None if dtype is None else tiny(data)  # renamed since: routing all rows says so
         found = put and put.column(column, dtype)
         return None if found is None else router.one_value(found)
 

@@ -292,6 +292,8 @@ class LocalStore:
     def _make_folder(self, target: str) -> None:
         try:
             self._folders.make(self._folder_of(target))
+        except FileNotFoundError:
+            return  # one above it was removed as empty meanwhile: whoever asked looks again
         except OSError as error:
             raise self._failed(error, target) from error
 

@@ -109,6 +109,24 @@ def test_folder_removed_under_a_put_is_made_again(store, monkeypatch):
     assert store.get("d/b").data == b"2"
 
 
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_folder_above_removed_while_one_is_made_is_made_again(store, monkeypatch, unnamed):
+    """Two who delete the last object of neighbouring folders, and a third who writes there."""
+    real, removed = os.makedirs, []
+
+    def makedirs(path, **options):
+        if len(removed) < 2:
+            removed.append(path)
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        real(path, **options)
+
+    monkeypatch.setattr(os, "makedirs", makedirs)
+    monkeypatch.setattr(store, "_has_unnamed", unnamed)
+    store.put_if_absent("a/b/c", b"there")
+    assert store.get("a/b/c").data == b"there"
+    assert len(removed) == 2
+
+
 def test_short_writes_are_continued(store, monkeypatch):
     real = os.write
     monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:7]))
