@@ -1389,6 +1389,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "S-7",
     ),
     Mutant(
+        "a move that was begun is taken for one that was told",
+        "src/weir/upkeep/move_wal.py",
+        "            if record.seq > floors.store and not record.prepared:\n",
+        "            if False:\n",
+        tests("tests/rules/test_edges_move_wal.py", "-k", "s3_readers"),
+        "S-3",
+    ),
+    Mutant(
         "a log is shut while an entry is under way",
         "src/weir/log/appender.py",
         "            ongoing = self._in_flight or (reached is not None and last > reached)\n",

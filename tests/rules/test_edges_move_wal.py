@@ -166,6 +166,22 @@ def test_s8_a_move_dies_at_every_write_and_is_finished_by_the_next(tmp_path):
     assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
 
 
+def test_s3_readers_are_told_of_a_move_whose_mover_died_before_it_could(tmp_path):
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, A, "a")
+
+    def die(step):
+        if step == "confirmed":
+            raise InterruptedError(step)
+
+    with pytest.raises(InterruptedError):
+        move_wal(watched(again(table).core, "move", die), str(tmp_path / "w"))
+    assert again(table).stats().moving, "the record says so, and no mark that readers look at"
+    again(table).move_wal(str(tmp_path / "w"))
+    assert not again(table).stats().moving
+
+
 def test_s8_a_wal_only_table_moves_with_its_rows(tmp_path):
     table = make(tmp_path / "t", 2, writer_defaults=weir.WriterConfig(enable_memtable=False))
     with table.writer() as writer:

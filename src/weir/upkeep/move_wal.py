@@ -125,12 +125,15 @@ def _move_shards(core: Core, target: str | None, progress: Progress | None) -> W
     lock = core.env.threads.lock()
 
     def move(shard: UUID) -> None:
-        manifest = core.log(shard).manifests.latest()
+        manifest, floors = core.log(shard).state()
         record = latest_record(core.store, shard)
         if manifest is None:
             return
         if record.uri == target:
             group = there
+            if record.seq > floors.store and not record.prepared:
+                # Who moved it died before readers were told that there is a record (S-3).
+                core.log(shard).manifests.floors.raise_to("store", record.seq)
         elif manifest.status is Status.SEALED:
             group = sealed
         else:
