@@ -1447,7 +1447,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "any disk with an id will do",
-        "src/weir/log/presence.py",
+        "src/weir/log/stamp.py",
         "        if found is None or found != self._seen:\n",
         "        if found is None:\n",
         tests("tests/rules/test_edges_unmounts.py", "-k", "another_disk"),

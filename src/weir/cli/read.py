@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 import typer
@@ -141,7 +141,7 @@ def search(
     rows.write(found.to_reader(), kind)
 
 
-def _query(text: str) -> Any:
+def _query(text: str) -> str | list[float]:
     if not text.lstrip().startswith("["):
         return text
     try:
@@ -150,7 +150,7 @@ def _query(text: str) -> Any:
         raise InvalidInput(f"a vector is a JSON list of numbers: {error}") from error
 
 
-def _keys(texts: list[str], names: tuple[str, ...], schema: pa.Schema) -> Any:
+def _keys(texts: list[str], names: tuple[str, ...], schema: pa.Schema) -> pa.Table:
     """Keys as the table's types have them."""
     if not names:
         raise InvalidInput("the table is append-only and has no key; use weir scan --filter")

@@ -42,9 +42,8 @@ from weir.log.fence import Claim, claim_shard
 from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.ownership import Ownership
-from weir.log.presence import Presence
 from weir.log.site import HasSite, ShardSite
-from weir.log.stamp import check_identity
+from weir.log.stamp import Presence, check_identity
 from weir.log.tagging import Tagging
 from weir.log.tags import Bounds
 from weir.store.api import LostAnswer, Meta, ObjectExists, ObjectMissing, is_local

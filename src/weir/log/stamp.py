@@ -2,6 +2,7 @@
 
 Keeps
   S-1  identity is checked, not presence: the id in the store must be the id in the record
+  S-7  a disk that is gone, or another in its place, is noticed with the next entry
   S-8  a log belongs to a table: the store names it, and a store of another is refused
 """
 
@@ -14,7 +15,7 @@ from weir.errors import CorruptEntry, WalStoreMismatch
 from weir.format import paths
 from weir.log.site import ShardSite
 from weir.records import codec
-from weir.store.api import ObjectExists, ObjectMissing, Store, is_local
+from weir.store.api import Meta, ObjectExists, ObjectMissing, Store, is_local
 from weir.store.consent import ALLOW, Consent
 
 
@@ -121,6 +122,25 @@ def check_mounted(site: ShardSite) -> None:
     """
     if is_local(site.wal):
         check_identity(site)
+
+
+class Presence:
+    """`check_identity` for each entry on a local disk, at the price of one stat.
+
+    The file that holds the id is read again when it is not the one seen last: another disk in the
+    same place may bear an id too.
+    """
+
+    def __init__(self, site: ShardSite) -> None:
+        self._site = site
+        self._seen: Meta | None = None
+
+    def check(self) -> None:
+        """`WalStoreMismatch` unless the site's log is where it was met."""
+        found = self._site.wal.head(paths.store_id_path(self._site.shard))
+        if found is None or found != self._seen:
+            check_identity(self._site)
+            self._seen = found
 
 
 def lost_store(wal: Store, shard: UUID, store_id: str | None) -> WalStoreMismatch:
