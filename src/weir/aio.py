@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from weir import making
 from weir.config import WriterConfig
+from weir.errors import InvalidInput
 from weir.format.sharding import Sharding
 from weir.read.changes import Bookmark, Change
 from weir.read.changes import Changes as SyncChanges
@@ -122,7 +123,10 @@ class TableWriter:
     @property
     def sync(self) -> SyncWriter:
         """The writer itself, which threads may share."""
-        assert self._sync is not None, "use `async with table.writer() as writer`"
+        if self._sync is None:
+            raise InvalidInput(
+                "the writer was not entered: write `async with table.writer() as writer`"
+            )
         return self._sync
 
     @overload

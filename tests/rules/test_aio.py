@@ -10,7 +10,7 @@ import pytest
 
 import weir
 from weir import aio
-from weir.errors import SchemaMismatch, WriterClosed
+from weir.errors import InvalidInput, SchemaMismatch, WriterClosed
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
@@ -157,6 +157,15 @@ def test_m8_tasks_that_wait_while_the_writer_closes_are_durable_or_told(tmp_path
         durable = {0} | {k for k, r in enumerate(results, 1) if not isinstance(r, BaseException)}
         assert all(isinstance(r, WriterClosed) or r.done for r in results)
         assert set(await read(table)) == durable
+
+    asyncio.run(run())
+
+
+def test_a_writer_that_was_not_entered_says_how(tmp_path):
+    async def run():
+        writer = (await make(tmp_path / "t")).writer()
+        with pytest.raises(InvalidInput, match="async with"):
+            await writer.put([row(1)])
 
     asyncio.run(run())
 
