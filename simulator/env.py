@@ -10,18 +10,29 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from simulator.scheduler import Actor, Killed, Scheduler, Task
+from simulator.truth import Violation
 from weir.env import Condition, Env, Limits, Lock, Places, Thread
 
 T = TypeVar("T")
+LONG_BITS = 128
+"""Ids of so many bits tell who committed or claimed. They come from the system, which has no state
+to copy; of two machines that are the same in every bit nothing can tell which one a store answered.
+"""
 
 
 class SimLock:
     """A lock known to the scheduler. Like `threading.Lock` it may be released by anybody."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, owner: Actor | None = None) -> None:
         self._s = scheduler
+        self._owner = owner
         self.held = False
         self._waiters: list[Task] = []
+
+    def _check_owner(self, me: Task) -> None:
+        """A forked child has a copy of the lock: one that was held is never released there."""
+        if self._owner is not None and me.actor is not self._owner:
+            raise Violation("P", f"{me.name} takes a lock of {self._owner.name}, which forked it")
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002  as `threading.Lock` has it
         """Take it, or wait."""
@@ -33,6 +44,7 @@ class SimLock:
             return True
         if me.actor.dead:
             raise Killed(me.name)
+        self._check_owner(me)
         if s.settings.lock_yield and s.rng.random() < s.settings.lock_yield:
             s.point()
         end = None if timeout < 0 else s.now + timeout
@@ -149,23 +161,26 @@ class SimThreads:
 
     def lock(self) -> Lock:
         """A lock."""
-        return SimLock(self.scheduler)
+        return SimLock(self.scheduler, self.actor)
 
     def condition(self, lock: Lock | None = None) -> Condition:
         """A condition variable."""
         if lock is not None:
             assert isinstance(lock, SimLock), "a real lock inside of the simulation"
             return SimCondition(self.scheduler, lock)
-        return SimCondition(self.scheduler, SimLock(self.scheduler))
+        return SimCondition(self.scheduler, SimLock(self.scheduler, self.actor))
 
-    def start(self, run: Callable[[], None], *, name: str) -> Thread:
-        """A task of the same actor."""
+    def start(self, run: Callable[[], None], *, name: str) -> Thread | None:
+        """A task of the same actor; none once its main thread has returned, as in Python 3.12."""
+        return None if self.actor.is_ending else self._spawn(run, name)
+
+    def _spawn(self, run: Callable[[], None], name: str) -> Thread:
         task = self.scheduler.spawn(self.actor, run, name=f"{self.actor.name}/{name[:12]}")
         return SimThread(self.scheduler, task)
 
     def map(self, run: Callable[[Any], T], items: list[Any], *, workers: int) -> list[T]:
         """One task per item when there is more than one worker; first error raised."""
-        if workers <= 1 or len(items) <= 1:
+        if workers <= 1 or len(items) <= 1 or self.actor.is_ending:
             return [run(item) for item in items]
         results: list[Any] = [None] * len(items)
         errors: list[Exception | None] = [None] * len(items)
@@ -176,7 +191,7 @@ class SimThreads:
             except Exception as error:  # noqa: BLE001  raised again below
                 errors[index] = error
 
-        threads = [self.start(lambda i=i: one(i), name=f"map{i}") for i in range(len(items))]  # type: ignore[misc]
+        threads = [self._spawn(lambda i=i: one(i), f"map{i}") for i in range(len(items))]  # type: ignore[misc]
         for thread in threads:
             thread.join()
         for error in errors:
@@ -207,6 +222,25 @@ class SimClock:
         self.scheduler.block("sleep", seconds)
 
 
+def start(actor: Actor, run: Callable[[], None], name: str) -> Thread:
+    """A thread of an actor that is not at its end."""
+    thread = actor.env.threads.start(run, name=name)
+    assert thread is not None, f"{actor.name} is at its end"
+    return thread
+
+
+class SameNames(random.Random):
+    """Randomness whose short draws are those of every other process."""
+
+    def __init__(self, seed: str) -> None:
+        self._short = random.Random("names")
+        super().__init__(seed)
+
+    def getrandbits(self, k: int) -> int:
+        """Names of files are short: the same in all processes, in the same order."""
+        return super().getrandbits(k) if k >= LONG_BITS else self._short.getrandbits(k)
+
+
 def make_actor(
     scheduler: Scheduler,
     name: str,
@@ -216,10 +250,17 @@ def make_actor(
     wall_offset: float = 0.0,
     places: Places | None = None,
     limits: Limits | None = None,
+    draws: random.Random | None = None,
 ) -> Actor:
     """An actor with an environment of its own, seeded by `seed`."""
     clock, threads = SimClock(scheduler), SimThreads(scheduler)
-    env = Env(clock, threads, random.Random(seed), places, limits=limits or Limits())
+
+    def forks() -> int:
+        return 0 if scheduler.current is None else scheduler.current.actor.forks
+
+    env = Env(
+        clock, threads, draws or random.Random(seed), places, limits=limits or Limits(), forks=forks
+    )
     actor = Actor(name, env, boot_offset, wall_offset)
     clock.actor = threads.actor = actor
     return actor

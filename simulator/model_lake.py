@@ -73,9 +73,12 @@ class ModelLake:
         if schema.primary_key:
             rows = rows.take(pa.array(newest_rows(pk_values(rows, schema.primary_key))))
         folder = paths.sstable_dir(shard, name)
-        # The name is random, so what is there under it is ours: Lance overwrites as well.
-        self.store.put(f"{folder}/bloom_filter.bin", name.encode())
-        self.store.put(f"{folder}/data.arrow", encode({"name": name}, rows))
+        try:
+            # Created, not put: two processes may draw the same name (F-17).
+            self.store.put_if_absent(f"{folder}/bloom_filter.bin", name.encode())
+            self.store.put_if_absent(f"{folder}/data.arrow", encode({"name": name}, rows))
+        except ObjectExists:
+            raise StoreError(f"{self.uri}/{folder}: an SSTable is there already") from None
         return SsTableInfo(rows.num_rows, rows.nbytes, None)
 
     def open_sstable(self, shard: UUID, name: str, schema: TableSchema) -> ModelSsTable:

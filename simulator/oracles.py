@@ -92,6 +92,7 @@ class Judge:
         self.base: BaseTruth | None = None
         """Where the base is changed past the log."""
         shelf.world.on_write.append(self.on_write)
+        shelf.world.before_replace.append(self.on_replace)
         shelf.world.before_delete.append(lambda actor, uri: check_delete(self, actor, uri))
 
     def truth(self, shard: UUID) -> ShardTruth:
@@ -135,6 +136,12 @@ class Judge:
             self.base.on_version(data, self.scheduler.step)
         elif is_table and path.startswith("_weir/") and parts[-2] == "wal_store":
             self._on_move(UUID(parts[2]), data, path)
+
+    def on_replace(self, actor: Actor, uri: str, old: bytes, new: bytes) -> None:
+        """F-17: what an SSTable or a fold is made of is created, never put over another's."""
+        _, path = split_uri(uri)
+        if ("_gen_" in path or path.startswith("data/")) and old != new:
+            raise Violation("C", f"{actor.name} overwrites {uri} with other bytes (F-17)")
 
     def _on_record(self, record: TableRecord) -> None:
         if not self.routings or record.routing_version > self.routings[-1].routing_version:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from simulator.env import start
 from simulator.outcomes import handed_back, told_of_put
 from simulator.scenarios import COLUMNS, SHARD, TABLE, Role, Run
 from simulator.scheduler import Actor
@@ -57,10 +58,7 @@ class Session:
         """Open, work in one or more threads, close."""
         if not self.open():
             return
-        threads = [
-            self.actor.env.threads.start(self._work, name=f"put{i}")
-            for i in range(self.role.threads - 1)
-        ]
+        threads = [start(self.actor, self._work, f"put{i}") for i in range(self.role.threads - 1)]
         self._work()
         if self.rng.random() < 0.7:
             for thread in threads:

@@ -51,6 +51,10 @@ class Actor:
     """Seconds for which it stood still."""
     wall_lost: float = 0.0
     """The same, until the wall clock is set right."""
+    forks: int = 0
+    """How many forks lie between it and the process that began."""
+    is_ending: bool = False
+    """Its main thread has returned: no thread starts any more, those that run go on."""
     is_torn: bool = False
     """Its connections broke: the next write is never answered, unless the store dates puts."""
 

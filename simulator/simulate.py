@@ -32,6 +32,7 @@ from simulator.scenarios import (
 from simulator.strangers import LANCE_USERS, draw_strangers, final_of_base
 from simulator.streams import STREAMS
 from simulator.tokens import FEEDERS, draw_tokens, final_of_tokens
+from simulator.twins import TWINS, draw_twins
 from simulator.unmounts import (
     STRANGERS,
     draw_unmounts,
@@ -123,6 +124,7 @@ EDGES: dict[str, tuple[str, ...]] = {
         "collector",
         "table-reader",
     ),
+    "twins": ("forking", "forking", "ending", "ending", "compactor", "collector", "reader"),
     "unmounts": (
         "writer",
         "writer",
@@ -178,6 +180,7 @@ EDGE_ROLES = {
     **REPLACERS,
     **FEEDS,
     **STRANGERS,
+    **TWINS,
 }
 ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
     "clocks": draw_clocks,
@@ -191,6 +194,7 @@ ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
     "operators": draw_story,
     "strangers": draw_strangers,
     "tokens": draw_tokens,
+    "twins": draw_twins,
     "unmounts": draw_unmounts,
     "unseen clones": draw_unseen_clones,
 }

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from simulator.scheduler import Actor, Killed
+from simulator.truth import Violation
 from simulator.world import Late, Shelf, World, short
 from weir.errors import StoreDenied, StoreError
 from weir.store.api import (
@@ -155,6 +156,9 @@ class SimStore:
         actor = self.actor
         if actor.dead:
             raise Killed(actor.name)
+        task = self._s.current
+        if task is not None and task.actor is not actor:
+            raise Violation("S", f"{task.name} uses the client of {actor.name}, which forked it")
         self._w.calls[op] += 1
         if self._s.current is not None:
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from simulator.env import start
 from simulator.roles import KEYS, to_batch
 from simulator.scenarios import SHARD, Role, Run
 from simulator.truth import Row, Violation
@@ -41,7 +42,7 @@ def streamer(run: Run, actor: Actor, role: Role) -> None:
             continue
         run.judge.opened(SHARD, writer.epoch)
         threads = [
-            actor.env.threads.start(lambda w=writer: _work(run, actor, role, w), name="once")  # type: ignore[misc]
+            start(actor, lambda w=writer: _work(run, actor, role, w), "once")  # type: ignore[misc]
             for _ in range(role.threads - 1)
         ]
         _work(run, actor, role, writer)

@@ -75,6 +75,8 @@ class World:
     on_write: list[Callable[[Actor, str, str, Bytes], None]] = field(default_factory=list)
     """Called with (actor, op, path, data) right after a write was applied."""
     before_delete: list[Callable[[Actor, str], None]] = field(default_factory=list)
+    before_replace: list[Callable[[Actor, str, bytes, bytes], None]] = field(default_factory=list)
+    """Called with (actor, uri, old, new) when an object is about to be overwritten."""
     before_entry: list[Callable[[Actor], None]] = field(default_factory=list)
     """Called when a process is about to write an entry of a log."""
     hand: Callable[[Actor, str, bytes], bytes] = lambda _actor, _path, data: data
@@ -161,6 +163,10 @@ class Shelf:
         self.etags += 1
         etag = f"{self.uri}/{self.etags}"
         body = bytes(data)
+        old = self.blobs.get(path)
+        if old is not None:
+            for check in self.world.before_replace:
+                check(actor, f"{self.uri}/{path}", old.data, body)
         self.blobs[path] = Blob(body, Meta(path, len(body), self.now, etag))
         for watch in self.world.on_write:
             watch(actor, op, f"{self.uri}/{path}", body)

@@ -78,8 +78,12 @@ class Threads(Protocol):
     def condition(self, lock: Lock | None = None) -> Condition:
         """A new condition variable, on `lock` if given."""
 
-    def start(self, run: Callable[[], None], *, name: str) -> Thread:
-        """Run `run` in a daemon thread of that name."""
+    def start(self, run: Callable[[], None], *, name: str) -> Thread | None:
+        """Run `run` in a daemon thread of that name; None where no thread can be started.
+
+        The process is at its end, or at a limit of the system: then whoever comes by does the work
+        (F-16).
+        """
 
     def map(self, run: Callable[[Any], T], items: list[Any], *, workers: int) -> list[T]:
         """Apply `run` to each item, `workers` at a time; results in order, first error raised."""
@@ -126,10 +130,13 @@ class SystemThreads:
         """A `threading.Condition`."""
         return threading.Condition(cast("threading.Lock", lock) if lock else threading.Lock())
 
-    def start(self, run: Callable[[], None], *, name: str) -> Thread:
-        """A started daemon thread."""
+    def start(self, run: Callable[[], None], *, name: str) -> Thread | None:
+        """A started daemon thread, if there can be one."""
         thread = threading.Thread(target=run, name=name, daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more, or the interpreter is at its end
+            return None
         return thread
 
     def map(self, run: Callable[[Any], T], items: list[Any], *, workers: int) -> list[T]:
@@ -196,10 +203,7 @@ class _Crew:
             return True
         with self._lock:
             if self._started < _CREW_THREADS:
-                name = f"weir-map-{self._started}"
-                try:
-                    threading.Thread(target=self._work, name=name, daemon=True).start()
-                except RuntimeError:  # the system has no more, or the interpreter is at its end
+                if SYSTEM.threads.start(self._work, name=f"weir-map-{self._started}") is None:
                     return self._started > 0
                 self._started += 1
         return True

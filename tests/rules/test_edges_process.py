@@ -5,19 +5,24 @@ published SSTable; once the main thread had returned, puts over several shards r
 `RuntimeError`, and rows that `atexit` was to make durable were lost.
 """
 
+import asyncio
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import weir
-from tests.support.local_shard import LocalShard, row
+from tests.support.hooks import HookStore
+from tests.support.local_shard import LocalShard, ids, row
 from tests.support.moments import again, expect, make, put, rows
 from weir.env import SYSTEM, Env
+from weir.log.site import ShardSite
+from weir.shard.writer import ShardWriter
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -269,3 +274,98 @@ def test_f17_a_flush_whose_name_is_taken_takes_another(tmp_path: Path) -> None:
     assert [table.path for table in shard.manifest().sstables] == ["00000008_gen_1"]
     assert writer.get([1, 2, 7])["id"].to_pylist() == [1, 2]
     writer.close()
+
+
+class End:
+    """A process at its end: from Python 3.12 on it starts no more threads; those there go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def comes(self) -> None:
+        """From now on there are no more threads."""
+
+        def start(_: threading.Thread) -> None:
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+        self._monkeypatch.setattr(threading.Thread, "start", start)
+
+
+@pytest.fixture
+def end(monkeypatch: pytest.MonkeyPatch) -> End:
+    return End(monkeypatch)
+
+
+TIGHT = {"max_memtable_rows": 8, "max_wal_buffer_size": 1000, "max_unflushed_memtable_bytes": 1000}
+
+
+@pytest.mark.parametrize("memtable", [True, False])
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("begun", [True, False], ids=["threads", "no threads"])
+def test_f16_a_process_at_its_end_puts_flushes_and_closes(tmp_path, end, memtable, durable, begun):
+    """A put whose MemTable was full ended the writer, and `close` raised a bare RuntimeError.
+
+    Found by seed 1 of "twins".
+    """
+    table = make(tmp_path / "t", 1)
+    config = weir.WriterConfig(
+        enable_memtable=memtable,
+        durable_write=durable,
+        max_wal_flush_interval=0.05 if begun else "1h",
+        **TIGHT,
+    )
+    writer = table.shards()[0].writer(config)
+    if begun:
+        put(writer, range(10), "first")
+    end.comes()
+    acks = [writer.put([{"id": i, "v": "late" * 20}], wait=False) for i in range(40)]
+    assert begun or all(ack.done for ack in acks), "nobody else would write them"
+    if memtable:
+        assert rows_of(writer) == expect((range(40), "late" * 20))
+        writer.flush()
+    put(writer, range(5), "last")
+    writer.close()
+    assert all(ack.done for ack in acks)
+    assert rows(again(table)) == expect((range(40), "late" * 20), (range(5), "last"))
+
+
+def test_f16_tasks_look_first_and_compact_at_the_end_of_a_process(tmp_path: Path, end: End) -> None:
+    table = make(tmp_path / "t", 1)
+    writer = table.shards()[0].writer(weir.WriterConfig(durable_write=True, **TIGHT))
+    end.comes()
+
+    async def puts() -> None:
+        await asyncio.gather(*(writer.aput([{"id": i, "v": "task" * 20}]) for i in range(40)))
+
+    asyncio.run(puts())
+    assert writer.update([{"id": 3, "v": "looked"}]).updated == 1
+    writer.close()
+    table.compact()
+    assert rows(again(table)) == expect((range(40), "task" * 20), ([3], "looked"))
+
+
+def test_f16_an_interrupted_flush_is_gone_on_with(tmp_path: Path, end: End) -> None:
+    """Whoever flushes in the place of a thread may be interrupted: after its commit, too."""
+
+    def press() -> None:
+        raise KeyboardInterrupt
+
+    shard = LocalShard(tmp_path / "t", key=False)
+    end.comes()
+    hook = HookStore(shard.store, "put_if_absent", "\0", press)
+    site = ShardSite(hook, hook, shard.shard, shard.env)
+    writer = ShardWriter.open(site, schema=shard.table_schema, lake=shard.lake)
+    writer.put([row(1)])
+    hook.wait_for("/manifest/")
+    with pytest.raises(KeyboardInterrupt):
+        writer.flush()
+    writer.put([row(2)])
+    writer.close()
+    assert [table.generation for table in shard.manifest().sstables] == [1, 2]
+    reader = shard.writer()
+    assert ids(reader) == [1, 2]
+    reader.close()
+
+
+def rows_of(writer: weir.ShardWriter) -> dict[int, str]:
+    return {row["id"]: row["v"] for row in writer.scan().read_all().to_pylist()}

@@ -19,6 +19,10 @@ class HookStore:
         """Do this after the next such call."""
         self._action = action
 
+    def wait_for(self, part: str) -> None:
+        """Act after the next call that mentions this instead."""
+        self._part = part
+
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
         if name != self._verb:

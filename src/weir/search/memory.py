@@ -239,6 +239,7 @@ class WriterIndexes:
             self._level = level
             self._waiting += rows
             if self._thread is None and not self._stopping:
+                # None where no thread can be started: searches do the work then (F-16).
                 self._thread = self._env.threads.start(self._run, name=f"weir-index-{self._name}")
             if self._waiting >= self._config.async_index_buffer_rows:
                 self._changed.notify()

@@ -68,10 +68,10 @@ class Acceptor:
         """`accept` if there is room; else `room` is done when it is worth while to offer again."""
         state = self._state
         with state.lock:
-            if state.is_full(ack.nbytes) and not state.closing and state.failure is None:
-                self.make_room()
-                state.room_tasks.append(room)
-                return False
+            while state.is_full(ack.nbytes) and not state.closing and state.failure is None:
+                if not self.make_room(None):
+                    state.room_tasks.append(room)
+                    return False
             state.wait_for_room(ack, None, self.make_room)  # there is, or never will be
             failed, broken = self._accept(ack)
         self._finish(ack, failed, broken)
@@ -88,7 +88,7 @@ class Acceptor:
             return [], None
         except BaseException as error:  # noqa: BLE001  raised by `_finish`
             # Half booked: rows in memory and in no entry, for which a flush would wait for ever
-            # (W-4). An interrupt, or a system without another thread.
+            # (W-4).
             return self._state.end(internal(error), sent=True), error
 
     def _finish(self, ack: Ack, failed: list[Ack], broken: BaseException | None) -> None:
@@ -129,12 +129,27 @@ class Acceptor:
         if interrupt is not None:
             raise interrupt
 
-    def make_room(self) -> None:
-        """A put waits for room: have written what can be. Lock held."""
-        if not self._state.leading:
-            self._state.pump_wake.notify()
-        if self._flusher is not None:
-            self._flusher.make_room()
+    def make_room(self, timeout: float | None) -> bool:
+        """A put waits for room: have written what can be, or write it here where no other thread
+        would (F-16); True if something was. Lock held, but not while it writes."""
+        state, flusher = self._state, self._flusher
+        if not state.leading:
+            state.pump_wake.notify()
+        if flusher is not None:
+            flusher.make_room()
+        last = state.last_put
+        flushes = flusher is not None and flusher.has_to_be_helped
+        if not state.is_alone or (last is None and not flushes):
+            return False
+        state.lock.release()
+        try:
+            if last is not None:
+                last.see_through(timeout)
+            if flusher is not None:
+                flusher.help()
+        finally:
+            state.lock.acquire()
+        return True
 
     def _wake_flusher(self) -> None:
         memtables = self._state.memtables

@@ -114,6 +114,12 @@ class Ack:
             raise self.error
         return self.position
 
+    def see_through(self, timeout: float | None) -> None:
+        """Have the rows written, for as long as that; the outcome is for somebody else."""
+        if not self.done and self._group is not None:
+            with contextlib.suppress(TimeoutError):
+                self._group.wait(self, timeout)
+
     def add_done_callback(self, callback: DoneCallback) -> None:
         """Call `callback(self)` once done, from the thread that finished it; at once if it is
         done."""

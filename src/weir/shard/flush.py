@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -35,6 +35,18 @@ from weir.shard.tokens import Tokens
 from weir.types import Generation, Position, Version
 
 log = logging.getLogger("weir.shard")
+
+
+@dataclass(eq=False)
+class _Flush:
+    """One MemTable on its way, until it is published: whoever is interrupted leaves it to the next
+    (F-16)."""
+
+    table: MemTable
+    entry: SsTable | None = None
+    """Its SSTable, once that is written."""
+    tried: list[Version] = field(default_factory=list)
+    """Manifest versions that may name it already."""
 
 
 class Flusher:
@@ -62,6 +74,9 @@ class Flusher:
         """Held from a commit until readers see it. Of two commits the one heard of later would set
         the manifest back and hide the other's rows (M-1), or take the other for a fold (L-6)."""
         self._thread: Thread | None = None
+        self._helping = self._env.threads.lock()
+        """Held by who flushes in the place of the thread."""
+        self._under_way: _Flush | None = None
 
     @property
     def active(self) -> MemTable:
@@ -73,9 +88,8 @@ class Flusher:
     def wake(self) -> None:
         """A MemTable was frozen."""
         if self._thread is None and not self._state.stopping:
-            self._thread = self._env.threads.start(
-                self._run, name=f"weir-flush-{self._appender.site.shard}"
-            )
+            name = f"weir-flush-{self._appender.site.shard}"
+            self._thread = self._state.start(self._run, name)
         self._state.flush_wake.notify_all()
 
     def make_room(self) -> None:
@@ -99,6 +113,7 @@ class Flusher:
                 self.wake()
             following = memtables.active.generation
         make_durable()
+        self.help()
         with state.lock:
             while memtables.frozen and memtables.frozen[0].generation < following:
                 if state.failure is not None:
@@ -109,6 +124,18 @@ class Flusher:
         self.close_gap()
         with state.lock:
             return memtables.cut(following)
+
+    @property
+    def has_to_be_helped(self) -> bool:
+        """True when there is something to flush and no thread for it (F-16). Lock held."""
+        return self._thread is None and bool(self._memtables.frozen)
+
+    def help(self) -> None:
+        """Flush in this thread what is due, if there is no other for it (F-16)."""
+        if self._thread is None:
+            with self._helping:
+                while self._state.is_flush_due:
+                    self._flush_first(is_interruptible=True)
 
     def close_gap(self) -> None:
         """Move R to everything covered; costs nothing when it is there already (W-2, W-3)."""
@@ -173,20 +200,24 @@ class Flusher:
                     if state.stopping or state.failure is not None:
                         return
                     state.flush_wake.wait()
-                table = self._memtables.frozen[0]
-            try:
-                self._flush(table)
-            except BaseException as error:
-                # Whatever it was, nobody else would hear of it, and waiters would wait for ever.
-                fail(state, error if isinstance(error, WeirError) else internal(error))
-                if not isinstance(error, Exception):
-                    raise
-                return
+            self._flush_first()
+
+    def _flush_first(self, *, is_interruptible: bool = False) -> None:
+        try:
+            self._flush(self._memtables.frozen[0])
+        except BaseException as error:
+            if is_interruptible and not isinstance(error, Exception):
+                raise  # the next that helps goes on with it
+            # Whatever it was, nobody else would hear of it, and waiters would wait for ever.
+            fail(self._state, error if isinstance(error, WeirError) else internal(error))
+            if not isinstance(error, Exception):
+                raise
 
     def _flush(self, table: MemTable) -> None:
         began = self._env.clock.boottime()
-        entry: SsTable | None = None
-        tried: list[Version] = []
+        if self._under_way is None or self._under_way.table is not table:
+            self._under_way = _Flush(table)
+        flush = self._under_way
 
         def failed(attempt: int, error: StoreError) -> None:
             self._counters.flush_failures += 1
@@ -199,15 +230,15 @@ class Flusher:
             )
 
         def act() -> None:
-            nonlocal entry
-            if entry is None:
-                entry = self._write(table)
+            if flush.entry is None:
+                flush.entry = self._write(table)
             for app, version in table.tokens.items():
                 self._tokens.record(app, version)
             with self._publishing:
-                self._publish(table, entry, tried)
+                self._publish(table, flush.entry, flush.tried)
 
         persist(self._env, act, delay=0.1, failed=failed)
+        self._under_way = None
         took = self._env.clock.boottime() - began
         self._counters.flushes += 1
         self._counters.flushed_rows += table.rows

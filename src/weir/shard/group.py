@@ -45,12 +45,20 @@ class GroupCommit:
         self._logged_at = self._env.clock.boottime()
 
     def nudge(self) -> None:
-        """Rows were queued that nobody waits for: let the pump see to them."""
+        """Rows were queued that nobody waits for: let the pump see to them, or write them here when
+        there can be none (F-16)."""
+        state = self._state
+        self._wake_pump()
+        with state.lock:
+            last = state.last_put if self._pump is None else None
+        if last is not None:
+            self.wait(last)
+
+    def _wake_pump(self) -> None:
         state = self._state
         with state.lock:
             if self._pump is None and not state.stopping:
-                name = f"weir-wal-{state.name}"
-                self._pump = self._env.threads.start(self._run_pump, name=name)
+                self._pump = state.start(self._run_pump, f"weir-wal-{state.name}")
             elif not state.leading:
                 state.pump_wake.notify()
 
@@ -117,7 +125,7 @@ class GroupCommit:
                 state.promote()
             if ack.done:
                 return True
-        self.nudge()
+        self._wake_pump()  # without one whoever comes next writes it, `close` at the latest
         return False
 
     def _leave_for_sure(self, ack: Ack, me: object) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.env import Env, Lock
+from weir.env import Env, Lock, Thread
 from weir.errors import Backpressure, WeirError
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import Fill
@@ -85,6 +85,19 @@ class WriterState:
         self.flush_wake = env.threads.condition(self.lock)
         self.calm_wake = env.threads.condition(self.lock)
         """For those who wait until everybody who was woken has run."""
+        self.is_alone = False
+        """A thread could not be started, so that putters do its work."""
+
+    def start(self, run: Callable[[], None], name: str) -> Thread | None:
+        """A thread for what nobody waits for; None when the process can start none (F-16).
+
+        From then on whoever puts, flushes or closes does that work.
+        """
+        thread = None if self.is_alone else self.env.threads.start(run, name=name)
+        if thread is None and not self.is_alone:
+            self.is_alone = True
+            log.warning("writer.alone %s", self.name)
+        return thread
 
     @property
     def failure(self) -> WeirError | None:
@@ -104,10 +117,20 @@ class WriterState:
         """Puts that wait for the log, shaped or not."""
         return len(self.queue) + len(self.unshaped)
 
-    def wait_for_room(self, ack: Ack, timeout: float | None, make: Callable[[], None]) -> None:
+    @property
+    def last_put(self) -> Ack | None:
+        """The last of the puts that wait for the log."""
+        if self.unshaped:
+            return self.unshaped[-1]
+        return self.queue[-1] if self.queue else None
+
+    def wait_for_room(
+        self, ack: Ack, timeout: float | None, make: Callable[[float | None], bool]
+    ) -> None:
         """Return when the rows of `ack` may be accepted, or raise why they never will.
 
-        `make` is called before each wait. `Backpressure` when `timeout` passes first.
+        `make` is called before each wait, with the time that is left, and tells whether it wrote
+        something itself. `Backpressure` when `timeout` passes first.
         """
         if self.is_full(ack.nbytes) and not self.closing:
             began = self._count_backpressure()
@@ -120,8 +143,8 @@ class WriterState:
                             f"{self.config.max_unflushed_memtable_bytes}; nothing of this put was"
                             " accepted, try again"
                         )
-                    make()
-                    self.room_wake.wait(left)
+                    if not make(left):
+                        self.room_wake.wait(left)
             finally:
                 self.counters.backpressure_seconds += self.env.clock.boottime() - began
         if self.failure is not None or self.closing:
