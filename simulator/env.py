@@ -14,10 +14,6 @@ from simulator.truth import Violation
 from weir.env import Condition, Env, Limits, Lock, Places, Thread
 
 T = TypeVar("T")
-LONG_BITS = 128
-"""Ids of so many bits tell who committed or claimed. They come from the system, which has no state
-to copy; of two machines that are the same in every bit nothing can tell which one a store answered.
-"""
 
 
 class SimLock:
@@ -229,18 +225,6 @@ def start(actor: Actor, run: Callable[[], None], name: str) -> Thread:
     return thread
 
 
-class SameNames(random.Random):
-    """Randomness whose short draws are those of every other process."""
-
-    def __init__(self, seed: str) -> None:
-        self._short = random.Random("names")
-        super().__init__(seed)
-
-    def getrandbits(self, k: int) -> int:
-        """Names of files are short: the same in all processes, in the same order."""
-        return super().getrandbits(k) if k >= LONG_BITS else self._short.getrandbits(k)
-
-
 def make_actor(
     scheduler: Scheduler,
     name: str,
@@ -250,7 +234,6 @@ def make_actor(
     wall_offset: float = 0.0,
     places: Places | None = None,
     limits: Limits | None = None,
-    draws: random.Random | None = None,
 ) -> Actor:
     """An actor with an environment of its own, seeded by `seed`."""
     clock, threads = SimClock(scheduler), SimThreads(scheduler)
@@ -258,9 +241,7 @@ def make_actor(
     def forks() -> int:
         return 0 if scheduler.current is None else scheduler.current.actor.forks
 
-    env = Env(
-        clock, threads, draws or random.Random(seed), places, limits=limits or Limits(), forks=forks
-    )
+    env = Env(clock, threads, random.Random(seed), places, limits=limits or Limits(), forks=forks)
     actor = Actor(name, env, boot_offset, wall_offset)
     clock.actor = threads.actor = actor
     return actor

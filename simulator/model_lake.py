@@ -51,11 +51,14 @@ class ModelLake:
         store: Store,
         schema: TableSchema,
         open_store: Callable[[str], Store] | None = None,
+        file_tag: str = "",
     ) -> None:
         self.uri = store.uri
         self.store = store
         self._schema = schema
         self._open_store = open_store
+        self._file_tag = file_tag
+        """Makes names of data files differ where ids do not: Lance draws them by itself."""
 
     # -- SSTables --------------------------------------------------------------------------------
 
@@ -219,7 +222,7 @@ class ModelLake:
         """Rows, deletes marked, that a fold will bring; commits nothing."""
         if not rows.num_rows:
             return Changes()
-        path = f"data/{name}.model"
+        path = f"data/{name}{self._file_tag}.model"
         self.store.put(path, encode({"name": name}, rows))
         return Changes(added=(json.dumps({"files": [{"path": path}]}),))
 

@@ -34,4 +34,4 @@ class SimPlaces:
         if self._has_fragments:
             env = self.actor.env
             return FragmentLake(self.store(uri), self._schema, lambda: env.new_id().hex)
-        return ModelLake(self.store(uri), self._schema, self.store)
+        return ModelLake(self.store(uri), self._schema, self.store, f"-{self.actor.name}")

@@ -134,6 +134,8 @@ class Session:
                 self.run.note(self.actor, "flushed")
             elif memtable and self.role.threads == 1 and self.run.judges_own_reads:
                 self._read_own()
+        except SnapshotExpired:
+            self.run.note(self.actor, "own read overtaken")  # by a collection (G-12)
         except WeirError as error:
             self._failed(error, None)
 

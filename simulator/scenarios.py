@@ -14,7 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from simulator.effects import BaseTruth
-from simulator.env import SameNames, make_actor
+from simulator.env import make_actor
 from simulator.holdings import Ledger
 from simulator.machines import Machines
 from simulator.model_fragments import FragmentLake
@@ -227,9 +227,10 @@ class Run:
     def actor(self, name: str, seed: str, **offsets: float) -> Actor:
         """A process of this world."""
         places = SimPlaces(self.world, self.schema, has_fragments=self.plan.has_fragments)
-        draws = SameNames(seed) if self.plan.edge.get("twins") else None
+        if self.plan.edge.get("twins"):
+            seed = "twins"  # whatever one draws, all the others draw
         places.actor = make_actor(
-            self.scheduler, name, seed, places=places, limits=self.limits, draws=draws, **offsets
+            self.scheduler, name, seed, places=places, limits=self.limits, **offsets
         )
         return places.actor
 

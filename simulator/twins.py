@@ -2,8 +2,9 @@
 
 A forked child has a copy of its parent's handle, and of locks that nobody will release: the judge
 demands that every call through it is refused with a sentence, and touches neither store nor lock;
-then the child opens a writer of its own. All processes draw the same short names, from the first
-one on at each start: no file of an SSTable may ever be put over another's. And of a process whose
+then the child opens a writer of its own. All processes draw the same ids and names, from the first
+on at each start: no file of an SSTable may ever be put over another's, nor anybody take another's
+claim, entry or commit for its own. And of a process whose
 main thread has returned, so that it starts no more threads, the judge demands what it demands of
 any other: what was accepted is durable once `close` returns, or an error tells of it.
 """

@@ -1345,8 +1345,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "two commits of one writer at once",
         "src/weir/shard/flush.py",
-        "            with self._publishing:\n                self._publish(table, entry, tried)\n",
-        "            self._publish(table, entry, tried)\n",
+        "            with self._publishing:\n"
+        "                self._publish(table, flush.entry, flush.tried)\n",
+        "            self._publish(table, flush.entry, flush.tried)\n",
         tests("tests/rules/test_edges_own_reads.py"),
         "M-1",
     ),

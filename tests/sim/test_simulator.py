@@ -52,7 +52,7 @@ KNOWN = {
         8_009_252,
     ),
     "stream": (4_003_709,),
-    "twins": (1, 2, 4, 28),
+    "twins": (1, 2, 4, 6, 104),
     "unmounts": (31, 60_220, 60_483, 60_508),
 }
 """Seeds that broke a promise once; most of what they found has a test in tests/regress too."""
