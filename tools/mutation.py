@@ -703,6 +703,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "F-16, M-6",
     ),
     Mutant(
+        "rows nobody had shaped are told to who does not come for it",
+        "src/weir/shard/state.py",
+        "                self.refuse(ack, self.ending.leave(ack))\n",
+        "                self.refuse(ack, self.ending.refused(ack.batches))\n",
+        tests("tests/rules/test_edges_shared_rows.py", "-k", "cancelled_after"),
+        "F-16",
+    ),
+    Mutant(
         "a flush that was interrupted begins anew",
         "src/weir/shard/flush.py",
         "        if self._under_way is None or self._under_way.table is not table:\n",

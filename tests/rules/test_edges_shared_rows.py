@@ -148,6 +148,32 @@ def test_f16_a_cancelled_task_leaves_the_writer_sound_and_its_put_goes_on() -> N
     assert rows_on_store(site_on(store)) == {0: 0, 1: 1, 2: 2}
 
 
+def test_f16_rows_of_a_task_cancelled_after_the_end_are_handed_back_by_close() -> None:
+    """Refused because the writer had ended, told to a task that did not come for it any more.
+
+    Found by seed 95: the same for a thread that was interrupted.
+    """
+    store, writer, gate, first = busy()
+
+    async def run() -> None:
+        task = asyncio.create_task(writer.aput([{"k": 1, "v": 1}]))
+        await asyncio.sleep(0)
+        open_writer(site_on(store)).close()
+        gate.release()
+        with pytest.raises(FencedError):
+            first.result()
+        while writer._state.unshaped:
+            pass
+        task.cancel()  # the loop had no time to tell it
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    with pytest.raises(FencedError) as closed:
+        writer.close()
+    assert [batch["k"].to_pylist() for batch in closed.value.not_written] == [[1]]
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_f16_whoever_is_broken_off_while_it_accepts_the_rows_of_others_hangs_nobody(
     error: type[BaseException],

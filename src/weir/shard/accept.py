@@ -122,7 +122,7 @@ class Acceptor:
                     interrupt = None if isinstance(error, Exception) else error
                     for ack in acks:
                         if not ack.done:
-                            state.refuse(ack, state.ending.refused(ack.batches))
+                            state.refuse(ack, state.ending.leave(ack))
                             finished.append(ack)
         self._index(sum(ack.rows for ack in acks))
         run_callbacks(finished)

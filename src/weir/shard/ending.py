@@ -45,6 +45,14 @@ class Ending:
             ack.error = error
             self._left.append((ack, error))
 
+    def leave(self, ack: Ack) -> WeirError:
+        """What a put hears whose rows were on their way to being shaped; if it does not come for
+        that any more, a flush or close tells of them."""
+        error = self.refused(ack.batches)
+        with self._lock:
+            self._left.append((ack, error))
+        return error
+
     def refused(self, batches: Sequence[pa.RecordBatch] = ()) -> WeirError:
         """What a later call is told: its own rows were not written, of others it hears nothing."""
         if self.home.is_left:

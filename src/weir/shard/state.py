@@ -213,7 +213,7 @@ class WriterState:
                 continue
             ack.shaped, ack.nbytes = result, result.nbytes
             if self.failure is not None:
-                self.refuse(ack, self.ending.refused(ack.batches))
+                self.refuse(ack, self.ending.leave(ack))
                 refused.append(ack)
                 continue
             if run and run[0].shaped is not None and run[0].shaped.batch is not result.batch:
