@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from weir.upkeep.move_wal import WalMoveReport
     from weir.upkeep.reshard import ReshardReport
     from weir.upkeep.restore import RestoreReport
+    from weir.upkeep.upgrade import UpgradeReport
 
 __all__ = [
     "Ack",
@@ -108,6 +109,7 @@ __all__ = [
     "TableWriter",
     "UnknownOutcome",
     "Unsharded",
+    "UpgradeReport",
     "Vector",
     "WalAppender",
     "WalEntry",
@@ -177,6 +179,7 @@ _HOMES = {
     "TableWriter": "weir.routing.writer",
     "UnknownOutcome": "weir.errors",
     "Unsharded": "weir.format.sharding",
+    "UpgradeReport": "weir.upkeep.upgrade",
     "Vector": "weir.types",
     "WalAppender": "weir.log.appender",
     "WalEntry": "weir.format.wal_entry",

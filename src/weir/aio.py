@@ -308,6 +308,7 @@ class Table:
     restore = _awaited(SyncTable.restore)
     reshard = _awaited(SyncTable.reshard)
     adopt_shard = _awaited(SyncTable.adopt_shard)
+    upgrade = _awaited(SyncTable.upgrade)
 
 
 async def _each(blocking: Iterator[T]) -> AsyncIterator[T]:

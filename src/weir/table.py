@@ -34,6 +34,7 @@ from weir.upkeep.parents import discard, release_clone
 from weir.upkeep.reshard import ReshardReport, reshard
 from weir.upkeep.restore import RestoreReport, restore
 from weir.upkeep.tasks import Progress, Runner
+from weir.upkeep.upgrade import QUIET, UpgradeReport, upgrade
 
 
 class Table(TableReads):
@@ -290,3 +291,16 @@ class Table(TableReads):
         not fit, or while another change is unfinished. A claim, a flush, two manifests per shard.
         """
         return reshard(self.core, sharding, compact=compact, engine=engine)
+
+    def upgrade(
+        self, *, dry_run: bool = False, quiet: Duration = QUIET, progress: Progress | None = None
+    ) -> UpgradeReport:
+        """Bring a table of format 1 (weir 0.1.0) to LanceDB's shard ids, format 2.
+
+        Drains every log, folds, verifies that the base alone holds every row and key, seals the old
+        shards and stamps the record; after a failure, run it again. A table of this format is left
+        alone. Refuses (`InvalidInput`, nothing changed) while a writer is at work: one of this
+        handle, or an unflushed entry younger than `quiet`; one that is idle is fenced, and opens
+        again. With `dry_run` nothing is written. Reads every key three times at most.
+        """
+        return upgrade(self.core, dry_run=dry_run, quiet=quiet, progress=progress)

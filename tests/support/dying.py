@@ -94,6 +94,14 @@ class MortalLake:
         self.inner = inner
         self.life = life
 
+    @property
+    def __class__(self) -> Any:  # for those who ask whether there is Lance at all
+        return PylanceLake
+
+    @__class__.setter
+    def __class__(self, value: Any) -> None:
+        raise TypeError(value)
+
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)
         if name not in LAKE_WRITES:

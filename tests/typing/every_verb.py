@@ -196,6 +196,7 @@ def let_go(table: weir.Table, clone: str, shard: UUID) -> list[UUID]:
     table.discard_clone(clone)
     table.set_expire(None)
     assert_type(table.adopt_shard(shard, "newer"), weir.AdoptReport)
+    assert_type(table.upgrade(dry_run=True, quiet="1m"), weir.UpgradeReport)
     return table.release_clone(clone)
 
 

@@ -23,6 +23,7 @@ from weir.cli import (
     stats,
     tail,
     top,
+    upgrade,
     upkeep,
     wal,
 )
@@ -33,6 +34,7 @@ DEBUG_ENV = "WEIR_DEBUG"
 COMMANDS = {
     "table.checkpoints()": "weir checkpoint list",
     "table.release_clone(uri)": "weir checkpoint release",
+    "table.upgrade()": "weir upgrade",
     "weir.create": "weir create",
     "weir.enable": "weir enable",
     "weir.open opens it": "choose another place",
@@ -64,6 +66,7 @@ for group in (
     checkpoint,
     clone,
     upkeep,
+    upgrade,
     wal,
     bench,
     doctor,

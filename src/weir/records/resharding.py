@@ -28,6 +28,13 @@ class Resharding:
     checkpoint: UUID | None = None
     """The table as it was, made when all its shards were sealed."""
     seq: int = 0
+    upgrade: bool = False
+    """The sharding stays, the shards get LanceDB's ids: an upgrade from format 1."""
+
+    @property
+    def command(self) -> str:
+        """What finishes it."""
+        return "table.upgrade()" if self.upgrade else f"table.reshard({self.sharding})"
 
     @property
     def is_open(self) -> bool:
@@ -41,6 +48,7 @@ def _encode(record: Resharding) -> dict[str, Any]:
         "routing_version": record.routing_version,
         "sharding": to_record(record.sharding),
         "checkpoint": None if record.checkpoint is None else str(record.checkpoint),
+        **({"upgrade": True} if record.upgrade else {}),
     }
 
 
@@ -53,6 +61,7 @@ def _decode(raw: Mapping[str, Any], path: str) -> Resharding:
         routing_version=int(raw["routing_version"]),
         sharding=from_record(raw["sharding"], path),
         checkpoint=None if checkpoint is None else UUID(checkpoint),
+        upgrade=raw.get("upgrade") is True,
     )
 
 

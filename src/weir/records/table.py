@@ -66,16 +66,30 @@ class TableRecord:
     """Native writers keep every index; False: those that the MemWAL index entry named when the
     table was adopted."""
     format: int = field(default=FORMAT, kw_only=True)
-    """As the table was made: it keeps its shard ids, and so its format."""
+    """As the table was made, or upgraded: its shard ids go with it."""
+    native_routing: int = field(default=FIRST_ROUTING, kw_only=True)
+    """The routing with LanceDB's ids: the first one, or that of the upgrade from format 1."""
 
     @property
     def first_routing(self) -> int:
         """The number of the routing that the table was made with."""
-        return 1 if self.format == 1 else FIRST_ROUTING
+        return 1 if self.format == 1 or self.native_routing != FIRST_ROUTING else FIRST_ROUTING
+
+    @property
+    def is_native(self) -> bool:
+        """True while rows go to the shards that LanceDB would send them to (X-1)."""
+        return self.routing_version == self.native_routing
 
     def shard_of(self, value: Value, dtype: pa.DataType | None) -> UUID:
         """The shard that takes the rows of `value`; `dtype` is that of an identity column."""
-        return shard_id(self.sharding, value, self.routing_version, dtype)
+        return self.shard_at(self.routing_version, self.sharding, value, dtype)
+
+    def shard_at(
+        self, routing_version: int, sharding: Sharding, value: Value, dtype: pa.DataType | None
+    ) -> UUID:
+        """The shard that took the rows of `value` under that routing of this table."""
+        ids = FIRST_ROUTING if routing_version == self.native_routing else routing_version
+        return shard_id(sharding, value, ids, dtype)
 
     def routes_to(
         self, shard: UUID, entries: Sequence[tuple[str, bytes]], columns: pa.Schema
@@ -106,6 +120,11 @@ class TableRecord:
             "created": self.created,
             **({"former": _dump_former(self.former)} if self.former else {}),
             **({} if self.maintain_all else {"maintain_all": False}),
+            **(
+                {}
+                if self.native_routing == FIRST_ROUTING
+                else {"native_routing": self.native_routing}
+            ),
         }
 
 
@@ -124,6 +143,7 @@ _KNOWN = frozenset(
         "created",
         "former",
         "maintain_all",
+        "native_routing",
     }
 )
 
@@ -153,6 +173,7 @@ def _decode(raw: Mapping[str, Any], path: str) -> TableRecord:
         extra={k: v for k, v in raw.items() if k not in _KNOWN},
         maintain_all=raw.get("maintain_all", True) is True,
         format=int(raw["format"]),
+        native_routing=int(raw.get("native_routing", FIRST_ROUTING)),
     )
 
 
@@ -227,4 +248,15 @@ def with_routing(
         routing=routing,
         routing_version=record.routing_version + 1,
         former=(*record.former, (record.routing_version, record.sharding)),
+    )
+
+
+def upgraded(record: TableRecord, routing: tuple[Route, ...]) -> TableRecord:
+    """The record after an upgrade from format 1: the same sharding, LanceDB's shard ids."""
+    following = with_routing(record, record.sharding, routing)
+    return replace(
+        following,
+        format=FORMAT,
+        native_routing=following.routing_version,
+        spec=1 if record.spec else 0,
     )

@@ -13,7 +13,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.format import paths
-from weir.format.sharding import Router, Sharding, Unsharded, shard_id
+from weir.format.sharding import Router, Sharding, Unsharded
 from weir.records.table import TableRecord, TableRecords
 from weir.routing.core import Core
 from weir.shard.once import Untaken
@@ -52,7 +52,7 @@ def untaken(core: Core) -> Untaken | None:
             batches = [
                 part
                 for batch in batches
-                for part in _left(core, sharding, number, app, version, batch)
+                for part in _left(core, record, sharding, number, app, version, batch)
             ]
         return batches
 
@@ -60,14 +60,21 @@ def untaken(core: Core) -> Untaken | None:
 
 
 def _left(
-    core: Core, sharding: Sharding, number: int, app: str, version: int, batch: pa.RecordBatch
+    core: Core,
+    record: TableRecord,
+    sharding: Sharding,
+    number: int,
+    app: str,
+    version: int,
+    batch: pa.RecordBatch,
 ) -> list[pa.RecordBatch]:
     if not isinstance(sharding, Unsharded) and sharding.column not in batch.schema.names:
         return [batch]  # the column is gone, and with it the way to tell
+    dtype = _type(batch, sharding)
     return [
         part
         for value, part in Router(sharding).split(batch)
-        if _highest(core, shard_id(sharding, value, number, _type(batch, sharding)), app) < version
+        if _highest(core, record.shard_at(number, sharding, value, dtype), app) < version
     ]
 
 

@@ -18,7 +18,7 @@ from uuid import UUID
 from weir.errors import InvalidInput
 from weir.format.manifest import ShardManifest, Status
 from weir.format.sharding import Identity, Value, lancedb_id, value_from_entries
-from weir.routing.core import Core
+from weir.routing.core import CONCURRENCY, Core
 
 log = logging.getLogger("weir.routing")
 
@@ -57,6 +57,8 @@ def find_rivals(core: Core, manifests: Iterable[ShardManifest | None]) -> list[R
 def _rival(core: Core, manifest: ShardManifest) -> Rival | None:
     if manifest.status is not Status.ACTIVE or not core.record.primary_key:
         return None  # rows of an append-only table have no order to lose
+    if not manifest.writer_epoch:
+        return None  # made for a change of the routing that goes on; nobody has written to it
     shard, sharding = manifest.shard_id, core.record.sharding
     if isinstance(sharding, Identity):
         told = _of_identity(core, manifest, sharding)
@@ -100,6 +102,30 @@ def _is_current(core: Core, manifest: ShardManifest) -> bool:
 
 def _lancedb_id(core: Core, value: Value) -> UUID | None:
     return lancedb_id(core.record.sharding, value, core.identity_type(core.record.sharding, value))
+
+
+def native_shards(core: Core) -> list[UUID]:
+    """Shards outside the routing, claimed and of any status, that have LanceDB's name for a value
+    of the table: a routing with LanceDB's ids could not have them. Two requests a shard."""
+    looked = core.env.threads.map(
+        lambda shard: core.log(shard).latest(), core.shard_ids(), workers=CONCURRENCY
+    )
+    return [m.shard_id for m in looked if m is not None and m.writer_epoch and _is_native(core, m)]
+
+
+def _is_native(core: Core, manifest: ShardManifest) -> bool:
+    shard, sharding = manifest.shard_id, core.record.sharding
+    if not isinstance(sharding, Identity):
+        routes = core.record.routing
+        named = {_lancedb_id(core, route.value) for route in routes}
+        return shard in named and all(route.shard != shard for route in routes)
+    told: tuple[Value] | None
+    if manifest.field_entries:
+        dtype = core.identity_type(sharding)
+        told = (value_from_entries(sharding, manifest.field_entries, dtype),)
+    else:
+        told = core.unnamed_value(shard, manifest, sharding)
+    return told is not None and _lancedb_id(core, told[0]) == shard != core.route(told[0])
 
 
 def require_no_rival(core: Core, shard: UUID, value: Value) -> None:

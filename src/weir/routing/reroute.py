@@ -73,7 +73,7 @@ def explain(core: Core, errors: Iterable[WeirError]) -> None:
         error.add_note(
             f"{core.uri}: a change of its routing to {change.sharding} was begun and is"
             " not finished. If whoever began it died, finish it by"
-            f" table.reshard({change.sharding}), then put the rows again"
+            f" {change.command}, then put the rows again"
         )
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from weir.errors import WeirError
 from weir.format.manifest import ShardManifest
-from weir.format.sharding import FIRST_ROUTING, Unsharded, from_mem_wal
+from weir.format.sharding import Unsharded, from_mem_wal
 from weir.lake.pylance_lake import PylanceLake
 from weir.records.checkpoints import Checkpoints
 from weir.routing.core import CONCURRENCY, Core
@@ -157,10 +157,10 @@ def _refusal(core: Core) -> str | None:
         return f"its log is in a store of its own, {record.wal_uri}"
     if record.format == 1:
         return (
-            "weir 0.1.0 made the table, with shard ids that LanceDB does not know. To share it,"
-            " copy its rows into a new table"
+            "weir 0.1.0 made the table, with shard ids that LanceDB does not know. To share it:"
+            f" weir upgrade {core.uri}"
         )
-    if record.routing_version != FIRST_ROUTING:
+    if not record.is_native:
         return "it was resharded, and LanceDB knows the first routing of a table only"
     if not record.spec:
         return "its MemWAL index names no sharding"

@@ -18,6 +18,7 @@ Writers that meet a sealed shard wait for step 5 and go on with the new routing 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 from uuid import UUID
@@ -25,6 +26,7 @@ from uuid import UUID
 from weir.errors import CommitConflict, FencedError, InvalidInput, SealedShard
 from weir.format.manifest import ShardManifest, Status
 from weir.format.sharding import (
+    FIRST_ROUTING,
     Identity,
     Sharding,
     check_sharding,
@@ -33,7 +35,7 @@ from weir.format.sharding import (
 )
 from weir.log.rules import Evidence
 from weir.records.resharding import Resharding, append_resharding, read_resharding
-from weir.records.table import TableRecord, TableRecords, with_routing
+from weir.records.table import Route, TableRecord, TableRecords, upgraded, with_routing
 from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
 from weir.routing.shards import Shard, passing_writer
 from weir.shard.tokens import Tokens
@@ -84,25 +86,7 @@ def reshard(
     state, record = _begin(core, sharding)
     if state is None:
         return ReshardReport(record.routing_version, (), (), None, None)
-    core.env.failpoint("reshard.begun")
-    old = TableRecords(core.store).at_routing(state.routing_version)
-    if old is None:
-        raise CommitConflict(f"{core.uri}: the record of its old routing is gone")
-    if record.routing_version == state.routing_version:
-        _fold_sealed(core, old, engine)
-        _make_shards(core, old, sharding)
-        core.env.failpoint("reshard.made")
-        _seal_all(core, old)
-        state = _checkpoint(core, state)
-        core.env.failpoint("reshard.checkpointed")
-        _change_routing(core, old, sharding)
-        core.env.failpoint("reshard.routed")
-    sealed = _seal_all(core, old)
-    core.refresh()
-    tell_natives(core)
-    core.env.failpoint("reshard.told")
-    append_resharding(core.store, replace(state, state="done"), core.env.new_id())
-    core.env.failpoint("reshard.done")
+    state, sealed = _change(core, state, record, engine)
     log.info("table.resharded uri=%s to=%s sealed=%d", core.uri, sharding, len(sealed))
     return ReshardReport(
         routing_version=core.refresh().routing_version,
@@ -113,26 +97,70 @@ def reshard(
     )
 
 
-def _begin(core: Core, sharding: Sharding) -> tuple[Resharding | None, TableRecord]:
+def to_native_shards(core: Core, before_routing: Callable[[], None]) -> Resharding:
+    """The same sharding with LanceDB's shard ids and format 2: the last steps of an upgrade.
+
+    `before_routing` runs when every old shard is sealed, and may still raise.
+    """
+    state, record = _begin(core, core.record.sharding, upgrade=True)
+    assert state is not None, "a table of format 1, or an upgrade that goes on"
+    return _change(core, state, record, "local", before_routing)[0]
+
+
+def _change(
+    core: Core,
+    state: Resharding,
+    record: TableRecord,
+    engine: Literal["local"] | Runner,
+    before_routing: Callable[[], None] = lambda: None,
+) -> tuple[Resharding, list[UUID]]:
+    """Steps 2 to 7, those that are not done yet; the old shards."""
+    core.env.failpoint("reshard.begun")
+    old = TableRecords(core.store).at_routing(state.routing_version)
+    if old is None:
+        raise CommitConflict(f"{core.uri}: the record of its old routing is gone")
+    if record.routing_version == state.routing_version:
+        _fold_sealed(core, old, engine)
+        _make_shards(core, old, state)
+        core.env.failpoint("reshard.made")
+        _seal_all(core, old)
+        state = _checkpoint(core, state)
+        core.env.failpoint("reshard.checkpointed")
+        before_routing()
+        _change_routing(core, old, state)
+        core.env.failpoint("reshard.routed")
+    sealed = _seal_all(core, old)
+    core.refresh()
+    tell_natives(core)
+    core.env.failpoint("reshard.told")
+    done = append_resharding(core.store, replace(state, state="done"), core.env.new_id())
+    core.env.failpoint("reshard.done")
+    return done, sealed
+
+
+def _begin(
+    core: Core, sharding: Sharding, *, upgrade: bool = False
+) -> tuple[Resharding | None, TableRecord]:
     """Step 1, and the table's record after it; None when the table is sharded so already."""
     found = read_resharding(core.store)
     # After the changes that were made: a routing read before the last of them is over (C-11). One
     # that is begun meanwhile takes the place where this one wants to be noted.
     record = core.refresh()
     if found is not None and found.is_open:
-        if found.sharding != sharding:
+        if found.sharding != sharding or found.upgrade != upgrade:
             raise InvalidInput(
                 f"{core.uri}: a change to {found.sharding} was begun and not finished; finish it"
-                f" first: table.reshard({found.sharding})"
+                f" first: {found.command}"
             )
         return found, record
-    if record.sharding == sharding:
+    if record.sharding == sharding and not upgrade:
         return None, record
     begun = Resharding(
         state="begun",
         routing_version=record.routing_version,
         sharding=sharding,
         seq=found.seq if found is not None else 0,
+        upgrade=upgrade,
     )
     return append_resharding(core.store, begun, core.env.new_id()), record
 
@@ -157,14 +185,22 @@ def _sealed_waiting(core: Core, old: TableRecord) -> bool:
     return bool(sealed) and not sealed.issubset(_old_shards(core, old))
 
 
-def _make_shards(core: Core, old: TableRecord, sharding: Sharding) -> None:
+def _new_routes(old: TableRecord, state: Resharding) -> tuple[Route, ...]:
+    """The shards that exist from the start of the new routing."""
+    spec, ids = old.spec + 1, old.routing_version + 1
+    if state.upgrade:
+        spec, ids = 1 if old.spec else 0, FIRST_ROUTING
+    return routes_of(state.sharding, values_of(state.sharding), ids, spec)
+
+
+def _make_shards(core: Core, old: TableRecord, state: Resharding) -> None:
     highest = 0
     for shard in _old_shards(core, old):
         manifest = core.log(shard).latest()
         highest = max(highest, manifest.current_generation if manifest else 0)
-    spec = old.spec + 1
-    for route in routes_of(sharding, values_of(sharding), old.routing_version + 1, spec):
-        first = first_manifest(route.shard, spec, field_entries(sharding, route.value, None))
+    for route in _new_routes(old, state):
+        entries = field_entries(state.sharding, route.value, None)
+        first = first_manifest(route.shard, route.spec, entries)
         first = replace(first, current_generation=Generation(highest + 1))  # C-13
         core.log(route.shard).manifests.create(first)
 
@@ -233,18 +269,20 @@ def _sealed(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
 def _checkpoint(core: Core, state: Resharding) -> Resharding:
     if state.checkpoint is not None:
         return state
-    made = checkpoints.create(core, scope="all", name="before-reshard", ttl=WAY_BACK_TTL)
+    name = "before-upgrade" if state.upgrade else "before-reshard"
+    made = checkpoints.create(core, scope="all", name=name, ttl=WAY_BACK_TTL)
     return append_resharding(core.store, replace(state, checkpoint=made.id), core.env.new_id())
 
 
-def _change_routing(core: Core, old: TableRecord, sharding: Sharding) -> None:
+def _change_routing(core: Core, old: TableRecord, state: Resharding) -> None:
     """Step 5: one append to the table's record."""
-    spec = old.spec + 1
-    routes = routes_of(sharding, values_of(sharding), old.routing_version + 1, spec)
+    routes = _new_routes(old, state)
 
     def change(latest: TableRecord) -> TableRecord:
         if latest.routing_version != old.routing_version:
             return latest  # an earlier attempt did it
-        return replace(with_routing(latest, sharding, routes), spec=spec)
+        if state.upgrade:
+            return upgraded(latest, routes)
+        return replace(with_routing(latest, state.sharding, routes), spec=old.spec + 1)
 
     core.record = TableRecords(core.store).update(change)

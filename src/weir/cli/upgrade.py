@@ -1,0 +1,72 @@
+"""`weir upgrade`: a table of an older format, brought to this one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from weir.cli import options as o
+from weir.cli import screen
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(
+        epilog="Example: [bold]weir upgrade s3://lake/orders --dry-run[/bold]",
+        rich_help_panel="Upkeep",
+    )(upgrade)
+
+
+def upgrade(
+    uri: o.Uri,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done; writes nothing.")
+    ] = False,
+    quiet: Annotated[
+        str,
+        typer.Option(
+            "--quiet",
+            metavar="TIME",
+            help="A log written to since has a writer at work.",
+            callback=o.duration,
+        ),
+    ] = "1m",
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Bring a table of weir 0.1.0 to the format that LanceDB shares.
+
+    Drains every log, folds, verifies rows and keys, stamps. Stop the writers first; one that was
+    interrupted is finished by running it again.
+    """
+    table = o.open_table(uri, option, config)
+    with screen.working("upgrading", quiet=json) as progress:
+        report = table.upgrade(dry_run=dry_run, quiet=quiet, progress=screen.teller(progress))
+    if json:
+        screen.emit(report)
+        return
+    console = screen.out()
+    if report.before == report.after:
+        console.print(f"[good]nothing to do[/good]: format {report.after} is the newest")
+        return
+    verb = "would upgrade" if dry_run else "upgraded"
+    console.print(
+        f"[good]{verb}[/good] from format {report.before} to {report.after}:"
+        f" {screen.many(report.rows, 'row')}{'' if dry_run else ' verified'}"
+    )
+    console.print(
+        screen.facts(
+            {
+                "drained": f"{screen.many(report.shards, 'shard')},"
+                f" {screen.many(report.sstables, 'SSTable')},"
+                f" {report.entries:,} log entries",
+                **(
+                    {}
+                    if report.checkpoint is None
+                    else {"way back": f"checkpoint {report.checkpoint}, for seven days"}
+                ),
+            }
+        )
+    )

@@ -1,0 +1,281 @@
+"""`weir upgrade`: a table of an older format becomes one of this release's, nothing lost.
+
+Format 1 (weir 0.1.0) has shard ids of weir's own; format 2 has LanceDB's, so that LanceDB, pylance
+and weir write to the same logs (X-1). The way is the one Lance recommends for its own formats:
+nothing is rewritten in place, everything is drained and begun again.
+
+  1  look: nobody at work here, and no shard of another program where the new ones shall be
+  2  count what readers see: rows, and a sum over the hashes of all keys
+  3  drain and fold: every log and every SSTable into the base
+  4  verify: the base alone holds the same rows and keys
+  5  seal the old shards; what somebody wrote since step 3 is folded, and verified once more
+  6  stamp: one record names the new shards and the new format; native programs are told
+
+Up to step 5 the table is what it was. Every step is found done or done again by the next run, so
+that a run that died is finished by running it again (C-11).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from weir.durations import Duration, seconds
+from weir.errors import CommitConflict, CorruptEntry, InvalidInput
+from weir.format import paths
+from weir.format.keys import pk_values
+from weir.format.manifest import ShardManifest
+from weir.keys.index import codes_of_keys
+from weir.merge.merge import merge_scan
+from weir.read.reader import SnapshotReader
+from weir.read.scan import with_snapshot
+from weir.read.snapshot import Freshness
+from weir.records.resharding import read_resharding
+from weir.records.table import FORMAT
+from weir.routing.core import CONCURRENCY, Core
+from weir.routing.guard import native_shards
+from weir.types import Position
+from weir.upkeep.compact.plan import find_waiting, log_of
+from weir.upkeep.compact.run import compact
+from weir.upkeep.exclusive import tell_natives
+from weir.upkeep.reshard import to_native_shards
+from weir.upkeep.tasks import Progress
+
+log = logging.getLogger("weir.upkeep")
+
+QUIET: Final = "1m"
+"""A log whose last entry is younger has a writer at work: the default of `fence_ttl`."""
+_AHEAD_SECONDS: Final = 86_400.0
+"""Rows that expire during an upgrade of at most that long are counted by no side."""
+_STEPS: Final = ("look", "count", "fold", "verify", "seal", "stamp")
+
+
+@dataclass(frozen=True)
+class UpgradeReport:
+    """What an upgrade did, or would do."""
+
+    uri: str
+    before: int
+    """The format that the table had."""
+    after: int
+    """The format that it has now, or would have."""
+    dry_run: bool
+    shards: int
+    """Shards of the old format, drained and sealed."""
+    entries: int
+    """Positions of logs that were in no SSTable when it began."""
+    sstables: int
+    """SSTables that were not in the base when it began."""
+    rows: int
+    """Rows that readers see; with their keys verified in the base."""
+    checkpoint: UUID | None
+    """The table as it was, kept for seven days: clone it to go back."""
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Rows of a read, whatever their order, and the sum over their keys' hashes."""
+
+    rows: int
+    keys: int
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} rows (keys {self.keys:016x})"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What is to be drained."""
+
+    shards: int
+    sstables: int
+    tails: dict[UUID, tuple[int, int]]
+    """By shard R and the last position used."""
+
+    @property
+    def entries(self) -> int:
+        return sum(max(0, tip - after) for after, tip in self.tails.values())
+
+
+def upgrade(
+    core: Core,
+    *,
+    dry_run: bool = False,
+    quiet: Duration = QUIET,
+    progress: Progress | None = None,
+) -> UpgradeReport:
+    """See `Table.upgrade`."""
+    record = core.refresh()
+    change = read_resharding(core.store)
+    is_open = change is not None and change.is_open and change.upgrade
+    if record.format == FORMAT and not is_open:
+        return UpgradeReport(core.uri, FORMAT, FORMAT, dry_run, 0, 0, 0, 0, None)
+    if record.format == FORMAT and not dry_run:
+        # The record was stamped and its writer died: rows go to the new shards already.
+        state = to_native_shards(core, lambda: None)
+        return UpgradeReport(core.uri, 1, FORMAT, dry_run, 0, 0, 0, 0, state.checkpoint)
+    tell = _Steps(progress)
+    tell.step("look")
+    found = _look(core, seconds(quiet, name="quiet"))
+    tell.step("count")
+    seen = _count(core, "durable")
+    report = partial(
+        UpgradeReport,
+        uri=core.uri,
+        before=record.format,
+        after=FORMAT,
+        dry_run=dry_run,
+        shards=found.shards,
+        entries=found.entries,
+        sstables=found.sstables,
+        rows=seen.rows,
+    )
+    if dry_run:
+        return report(checkpoint=None)
+    tell_natives(core)  # X-1: LanceDB is not offered the new shards before they are the table's
+    tell.step("fold")
+    _fold(core, progress)
+    tell.step("verify")
+    _verify(core, seen, found)
+    core.env.failpoint("upgrade.verified")
+    tell.step("seal")
+
+    def drained() -> None:
+        _fold_rest(core)
+        tell.step("stamp")
+
+    state = to_native_shards(core, drained)
+    log.info("table.upgraded uri=%s format=%d rows=%d", core.uri, FORMAT, seen.rows)
+    return report(checkpoint=state.checkpoint)
+
+
+class _Steps:
+    """Tells how far it is; folding tells more by itself."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+
+    def step(self, name: str) -> None:
+        if self._progress is not None:
+            self._progress(f"upgrade: {name}", _STEPS.index(name), len(_STEPS))
+
+
+def _look(core: Core, quiet: float) -> _Found:
+    """What is to be drained, or `InvalidInput` for what forbids it. Some requests a shard."""
+    taken = native_shards(core)
+    if taken:
+        raise InvalidInput(
+            f"{core.uri}: another program (LanceDB) has written to shard {taken[0]}, where the rows"
+            " of this table would go. Which row of a key is the newer is not known: weir doctor"
+            " says how to fold it, and a copy into a new table is what can be shared then"
+        )
+    for shard, writer in core.live.items():
+        if writer.is_open:
+            raise InvalidInput(
+                f"{core.uri}: this handle has a writer of shard {shard} open; close it, then"
+                " upgrade the table"
+            )
+    looked = core.env.threads.map(
+        lambda shard: core.log(shard).latest(), core.shard_ids(), workers=CONCURRENCY
+    )
+    manifests = [manifest for manifest in looked if manifest is not None]
+    _, waiting = find_waiting(core, fold_wal=False)
+    tails = {m.shard_id: _require_quiet(core, m, quiet) for m in manifests}
+    return _Found(len(manifests), sum(len(w.cut.sstables) for w in waiting), tails)
+
+
+def _require_quiet(core: Core, manifest: ShardManifest, quiet: float) -> tuple[int, int]:
+    """R and the end of that shard's log, unless somebody has just written to it."""
+    site, tip = log_of(core, manifest)
+    if tip > manifest.replay_after:
+        entry = site.wal.head(paths.wal_path(manifest.shard_id, Position(tip)))
+        age = None if entry is None else site.wal.now() - entry.last_modified
+        if age is not None and age < quiet:
+            raise InvalidInput(
+                f"{site}: an entry was written {max(age, 0):.0f} s ago and is not flushed, so a"
+                f" writer (epoch {manifest.writer_epoch}) is at work. Stop all writers of"
+                f" {core.uri}; if it was killed, try again when {quiet:.0f} s have passed"
+            )
+    return int(manifest.replay_after), int(tip)
+
+
+def _fold(core: Core, progress: Progress | None) -> None:
+    # Like every exclusive change it takes the compactors' claim over; an upgrade that died held it.
+    report = compact(core, fold_wal=True, lease=0, progress=progress)
+    if report.skipped is not None:
+        raise CommitConflict(f"{core.uri}: {report.skipped}; upgrade it when that is done")
+
+
+def _fold_rest(core: Core) -> None:
+    """Step 5: the old shards are sealed, nobody adds to them any more."""
+    if find_waiting(core, fold_wal=True)[1]:
+        _fold(core, None)
+    seen, base = _count(core, "durable"), _count(core, "base")
+    if seen != base:
+        raise CorruptEntry(
+            f"{core.uri}: readers see {seen}, the base holds {base} after everything was folded."
+            " Nothing was stamped, every row is where it was; run weir doctor, and report this"
+        )
+
+
+def _verify(core: Core, seen: _Counted, found: _Found) -> None:
+    """Step 4. A difference is somebody's writing, or an error of ours: nothing is stamped."""
+    base = _count(core, "base")
+    if base == seen:
+        return
+    for shard, (_, tip) in found.tails.items():
+        manifest = core.log(shard).manifests.require()
+        if log_of(core, manifest)[1] > tip:
+            raise InvalidInput(
+                f"{core.log(shard)}: somebody wrote to it while the table was folded. Stop all"
+                f" writers of {core.uri}, then upgrade it again; nothing was changed"
+            )
+    raise CorruptEntry(
+        f"{core.uri}: readers saw {seen}, the base holds {base} after everything was folded."
+        " Nothing was changed but that; run weir doctor, and report this"
+    )
+
+
+def _count(core: Core, freshness: Freshness) -> _Counted:
+    key = list(core.record.primary_key)
+
+    def run(reader: SnapshotReader) -> _Counted:
+        ahead = replace(reader.snapshot, at=core.store.now() + _AHEAD_SECONDS)
+        later = SnapshotReader(core, ahead)
+        columns = key or later.schema.plain.names[:1]
+        _, batches = merge_scan(
+            later.levels(),
+            later.base,
+            later.schema,
+            columns=columns,
+            alive=later.alive,
+            env=core.env,
+        )
+        return _counted(batches, key)
+
+    return with_snapshot(core, freshness, None, run)
+
+
+def _counted(batches: Iterable[pa.RecordBatch], key: list[str]) -> _Counted:
+    rows, total = 0, 0
+    for batch in batches:
+        rows += batch.num_rows
+        if key and batch.num_rows:
+            total += int(_mixed(codes_of_keys(pk_values(batch, key))).sum(dtype=np.uint64))
+    return _Counted(rows, total & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def _mixed(codes: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """The finalizer of splitmix64: sums of small whole numbers would be equal too easily."""
+    bits = codes.astype(np.uint64)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
