@@ -1416,6 +1416,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "G-13",
     ),
     Mutant(
+        "a record opens any place for the log",
+        "src/weir/shard/handover.py",
+        "            require_named(wal, consent)\n",
+        "            name_table(wal, consent.root)\n",
+        tests("tests/rules/test_edges_outside.py", "-k", "opens_no_place"),
+        "G-13",
+    ),
+    Mutant(
+        "compressed entries are held by their stored size",
+        "src/weir/format/wal_entry.py",
+        "        size=held,\n",
+        "        size=len(data),\n",
+        tests("tests/rules/test_edges_memory.py", "-k", "compressed"),
+        "L-10",
+    ),
+    Mutant(
         "a few kilobytes may ask for a gigabyte",
         "src/weir/format/wal_entry.py",
         "min(max_bytes, EXPANDED_BYTES_MAX, max(_EXPANDED_FREE, EXPANDED_RATIO * size))\n",

@@ -276,6 +276,7 @@ def kind_of(path: Path) -> str | None:
     inside = re.sub(r"(checkpoints)/[^/]+$", r"\1/{id}", inside)
     inside = re.sub(r"(consumers)/[^/]+$", r"\1/{name}", inside)
     inside = re.sub(r"(shards)/[^/]+", r"\1/{shard}", inside)
+    inside = re.sub(r"(tables)/[^/]+$", r"\1/{table}.json", inside)
     inside = re.sub(r"(tokens)/[^/]+/load-.*$", r"\1/{app}/load-{id}", inside)
     return re.sub(r"(apps)/[^/]+$", r"\1/{app}.json", inside)
 

@@ -555,6 +555,63 @@ def test_g13_with_a_list_of_allowed_places_a_record_chooses_no_new_one(tmp_path)
     assert (tmp_path / "home").exists()
 
 
+def shard_record(table, place):
+    """A record of a move that never was: the shard's log is said to lie in `place`, with an id."""
+    folder = paths.wal_store_chain(table.shards()[0].id)
+    rewrite(table, folder, lambda raw: raw.update(uri=str(place), store_id="0" * 32))
+
+
+@pytest.mark.parametrize("forge", ["table", "shard"])
+def test_g13_a_record_opens_no_place_for_the_log_where_something_else_is(tmp_path, forge):
+    """Without a list of allowed places too: the place must know the table, or be empty (S-2)."""
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "diary").write_text("mine")
+    if forge == "shard":
+        with table.writer() as writer:
+            put(writer, A, "a")
+        shard_record(table, home)
+    else:
+        rewrite(table, paths.table_chain(), lambda raw: raw.update(wal_uri=str(home)))
+    with pytest.raises(StoreDenied, match=r"not empty.*weir_allow"):
+        put(again(table).writer(), B, "b")
+    assert files(home) == {"diary": b"mine"}
+    # The call names it: that is consent, and from then on the place knows the table.
+    with weir.open(table.uri, wal_uri=str(home)).writer() as writer:
+        put(writer, B, "b")
+    with again(table).writer() as writer:
+        put(writer, [99], "c")
+    assert rows(again(table))[99] == "c"
+
+
+@pytest.mark.parametrize("word", ["named", "a shard's", "none, and empty"])
+def test_s2_a_replaced_disk_and_an_older_table_need_no_word(tmp_path, word):
+    """Whoever was told of the place before, or finds it empty, goes on by itself."""
+    table = make(tmp_path / "t", 2, wal_uri=str(tmp_path / "w"))
+    tables = tmp_path / "w" / paths.WAL_TABLES
+    assert len(list(tables.iterdir())) == 1
+    with table.writer() as writer:
+        put(writer, [1], "a")
+    if word != "named":
+        shutil.rmtree(tables)  # as made by weir 0.1
+    if word == "none, and empty":
+        shutil.rmtree(tmp_path / "w")
+        (tmp_path / "w" / "lost+found").mkdir(parents=True)
+    with again(table).writer() as writer:
+        put(writer, range(2, 12), "b")
+    assert len(rows(again(table))) == 11
+    assert len(list(tables.iterdir())) == 1
+
+
+def test_g13_a_dropped_table_leaves_no_word_in_its_wal_store(tmp_path):
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+    weir.drop(table.uri)
+    assert [p for p in (tmp_path / "w").rglob("*") if p.is_file()] == []
+
+
 def lance_manifest(place):
     """The newest version of a Lance dataset: its path and its bytes."""
     newest = max(Path(place, "_versions").glob("*.manifest"), key=lambda p: p.stat().st_mtime_ns)

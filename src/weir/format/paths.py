@@ -25,6 +25,8 @@ APPS: Final = "_weir/apps"
 CLOCK: Final = "_weir/clock"
 PROBE: Final = "_weir/probe"
 STAGING: Final = "_weir/staging"
+WAL_TABLES: Final = "_weir/tables"
+"""In a WAL store: the tables that were told to keep their logs there."""
 VERSIONS: Final = "_versions"
 """Lance's own: the versions of the base."""
 TABLE_FOLDERS: Final = (
@@ -245,6 +247,11 @@ def wal_store_chain(shard: UUID) -> str:
 def store_id_path(shard: UUID) -> str:
     """The store id, kept inside the WAL store and compared with the record (S-1)."""
     return f"{SHARDS}/{shard}/weir_store_id.json"
+
+
+def wal_table_path(table: str) -> str:
+    """In a WAL store: the word that the table at that URI keeps its log there (G-13)."""
+    return f"{WAL_TABLES}/{hashlib.sha256(table.encode()).hexdigest()[:32]}{_CHAIN_SUFFIX}"
 
 
 def chain_path(folder: str, seq: int) -> str:

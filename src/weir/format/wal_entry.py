@@ -82,7 +82,7 @@ class WalEntry:
     tokens: tuple[tuple[str, int], ...]
     """Exactly-once tokens: (application, version) pairs that became durable with the rows."""
     size: int
-    """Bytes of the stored object."""
+    """Bytes it takes in memory: of the stored object, and what its compressed buffers expand to."""
     filled: Fill | None = None
     """What its generation holds with it, by weir's count; None if another program wrote it."""
     is_staged: bool = False
@@ -245,7 +245,7 @@ def decode_entry(
         bound = min(max_bytes, EXPANDED_BYTES_MAX, max(_EXPANDED_FREE, EXPANDED_RATIO * size))
         if expanded > bound:
             raise _corrupt(path, position, f"it expands to more than {bound} bytes")
-        return _decode(data, position=position, rows_max=8 * (size + expanded))
+        return _decode(data, position=position, held=size + expanded)
     except CorruptEntry:
         raise
     except MemoryError as error:
@@ -256,7 +256,7 @@ def decode_entry(
         raise _corrupt(path, position, str(error)) from error
 
 
-def _decode(data: bytes | memoryview, *, position: Position, rows_max: int) -> WalEntry:
+def _decode(data: bytes | memoryview, *, position: Position, held: int) -> WalEntry:
     source = pa.BufferReader(data)
     reader = pa.ipc.open_stream(source)
     metadata = dict(reader.schema.metadata or {})
@@ -287,7 +287,7 @@ def _decode(data: bytes | memoryview, *, position: Position, rows_max: int) -> W
         rows += batch.num_rows
         if batch.num_rows == 0:
             raise ValueError(f"batch {len(batches)} is empty")
-        if rows > rows_max:
+        if rows > 8 * held:
             raise ValueError(f"it claims {rows} rows, more than its bytes can hold")
         batch.validate(full=True)
         if not batches and custom is not None:
@@ -304,7 +304,7 @@ def _decode(data: bytes | memoryview, *, position: Position, rows_max: int) -> W
         batches=tuple(batches),
         entry_id=entry_id,
         tokens=tokens,
-        size=len(data),
+        size=held,
         filled=_fill(private.get(_FILLED)),
         is_staged=_STAGED in private,
     )

@@ -4,19 +4,26 @@ Keeps
   S-1  identity is checked, not presence: the id in the store must be the id in the record
   S-7  a disk that is gone, or another in its place, is noticed with the next entry
   S-8  a log belongs to a table: the store names it, and a store of another is refused
+  G-13 a table's record alone opens no new place for its log: the place names the table, because a
+       call named the place before, or there is nothing in it
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
-from weir.errors import CorruptEntry, WalStoreMismatch
+from weir.errors import CorruptEntry, InvalidInput, WalStoreMismatch
 from weir.format import paths
 from weir.log.site import ShardSite
 from weir.records import codec
 from weir.store.api import Meta, ObjectExists, ObjectMissing, Store, is_local
-from weir.store.consent import ALLOW, Consent
+from weir.store.consent import ALLOW, Consent, real_place, same_place
+
+_DISKS_OWN: Final = "lost+found"
+"""What an empty disk holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,65 @@ def anothers_store(wal: Store, shard: UUID, by: str | None, consent: Consent) ->
         " deleted there (G-13). If both are one table under two paths, open it under the first, or"
         f" allow the store: storage_options={{{ALLOW!r}: {wal.uri!r}}}"
     )
+
+
+def name_table(wal: Store, table: str) -> None:
+    """Write into the store that the table at that URI keeps its log there. One put.
+
+    Only for a call that names the store, or a store that knows the table already (G-13).
+    """
+    body = codec.dumps({"table": table})
+    with contextlib.suppress(ObjectExists):
+        wal.put_if_absent(paths.wal_table_path(real_place(table)), body)
+
+
+def unname_table(wal: Store, table: str) -> None:
+    """Take that word back. One delete."""
+    wal.delete([paths.wal_table_path(real_place(table))])
+
+
+def _is_named(wal: Store, table: str) -> bool:
+    return wal.head(paths.wal_table_path(real_place(table))) is not None
+
+
+def require_named(wal: Store, consent: Consent) -> None:
+    """`StoreDenied` unless a log of the table may begin in a store that its record names (G-13).
+
+    It may where the store names the table, or where nothing is: the disk of the log was replaced by
+    an empty one (S-2). One head; what was made before stores named tables is known by its shards.
+    """
+    table = consent.root
+    if _is_named(wal, table):
+        return
+    # Asked again after the look: a writer of another shard may have begun in between.
+    if not (_is_empty(wal) or _holds_a_log_of(wal, table) or _is_named(wal, table)):
+        raise consent.refused(
+            wal.uri, "which does not know the table and is not empty, as a new place for its log"
+        )
+    name_table(wal, table)
+
+
+def _is_empty(wal: Store) -> bool:
+    folders, objects = wal.list_folder("")
+    if objects:
+        return False
+    ours = (f"{paths.CLOCK}/", f"{paths.PROBE}/")
+    return not any(
+        not found.path.startswith(ours)
+        for folder in folders
+        if folder != _DISKS_OWN
+        for found in wal.list(folder)
+    )
+
+
+def _holds_a_log_of(wal: Store, table: str) -> bool:
+    folders, _ = wal.list_folder(paths.SHARDS)
+    for name in folders:
+        with contextlib.suppress(InvalidInput):  # a folder of somebody else's
+            found = read_stamp(wal, paths.parse_shard_id(name))
+            if found is not None and same_place(found.table, table):
+                return True
+    return False
 
 
 def require_no_table(wal: Store, shard: UUID) -> None:

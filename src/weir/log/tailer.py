@@ -165,18 +165,20 @@ class WalTailer:
         if len(found) < len(data):
             self._ahead = PREFETCH_ENTRIES_FIRST
             data = data[: data.index(None)]
-        return self._decode(first, wanted, data)
+        return self._decode(first, wanted, data, 4 * self._aim(where.site))
 
     def _decode(
-        self, first: Position, wanted: list[str], data: list[bytes | None]
+        self, first: Position, wanted: list[str], data: list[bytes | None], room: int
     ) -> list[WalEntry]:
-        entries = []
+        entries: list[WalEntry] = []
         for offset, body in enumerate(data):
             assert body is not None, "G-9: a hole was cut off before decoding"
-            self._entry_bytes += (len(body) - self._entry_bytes) / 8
-            entries.append(
-                decode_entry(body, position=Position(first + offset), path=wanted[offset])
-            )
+            entry = decode_entry(body, position=Position(first + offset), path=wanted[offset])
+            self._entry_bytes += (entry.size - self._entry_bytes) / 8
+            room -= entry.size
+            if entries and room < 0:
+                break  # compressed entries are small until they are read; the rest comes later
+            entries.append(entry)
         return entries
 
     def _accept(self, entries: list[WalEntry]) -> Iterator[WalEntry]:

@@ -35,6 +35,7 @@ from weir.lake.base import adopt
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
+from weir.log.stamp import name_table
 from weir.merge.tails import Tails
 from weir.records.lineage import require_ready
 from weir.records.table import Route, TableRecord, TableRecords
@@ -243,6 +244,7 @@ def _finish(
         maintain_all=maintain_all,
     )
     if place.wal_uri is not None:
+        name_table(place.wal, place.uri)  # by this call: the record alone would not do (G-13)
         # before it is a table, so that no native writer has begun where its log is not.
         put_details(place.core(record))
     records = TableRecords(place.store)

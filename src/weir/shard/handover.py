@@ -33,8 +33,10 @@ from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.stamp import (
     foreign_store,
+    name_table,
     read_stamp,
     read_store_id,
+    require_named,
     require_no_table,
     stamp_store_id,
 )
@@ -241,12 +243,17 @@ def _id_for(stores: WalStores, shard: UUID, target: str | None) -> str | None:
     """
     if target is None:
         return None
-    wal = stores.at(target)
+    wal, consent = stores.at(target), stores.consent
+    named = target == stores.alias or consent.covers(wal.uri)
+    if not named and not consent.may_ask(wal.uri):
+        raise consent.refused(wal.uri, "as the place of its log")
     found = read_stamp(wal, shard)
     if found is None:
-        if target != stores.alias and not stores.consent.may_ask(target):
-            raise stores.consent.refused(target, "which has no log of it yet")
         require_no_table(wal, shard)
+        if named:
+            name_table(wal, consent.root)
+        else:
+            require_named(wal, consent)
         return stores.beside(shard).env.new_id().hex
     if found.store_id not in known_ids(stores.store, shard):
         raise foreign_store(wal, shard, found.store_id)

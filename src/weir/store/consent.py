@@ -23,15 +23,18 @@ ALLOW = "weir_allow"
 """Storage option: URI prefixes that records may lead to, with commas or spaces between them."""
 
 
+def real_place(uri: str) -> str:
+    """One spelling of a place: of a local path the folder it leads to, elsewhere the URI."""
+    return os.path.realpath(uri) if uri.startswith("/") else uri
+
+
 def same_place(one: object, other: object) -> bool:
     """True for two URIs of one place; local ones may be paths to one folder."""
     if one == other:
         return True
     if not (isinstance(one, str) and isinstance(other, str)):
         return False
-    if not (one.startswith("/") and other.startswith("/")):
-        return False
-    return os.path.realpath(one) == os.path.realpath(other)
+    return real_place(one) == real_place(other)
 
 
 @dataclass(frozen=True)

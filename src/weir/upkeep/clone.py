@@ -26,7 +26,13 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
-from weir.log.stamp import foreign_store, read_store_id, require_no_table, stamp_store_id
+from weir.log.stamp import (
+    foreign_store,
+    name_table,
+    read_store_id,
+    require_no_table,
+    stamp_store_id,
+)
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
 from weir.records.cut import ShardCut
 from weir.records.lineage import Lineage, ParentPin, append_lineage, read_lineage
@@ -131,6 +137,7 @@ def clone(
     )
     if wal is not None:
         _admit(wal, {pin.shard: _store_id(job, pin) for pin in source.shards})
+        name_table(wal, uri)  # by this call: the clone's record alone would not do (G-13)
     _run(job, _begin(job, deep=deep) if begun is None else _renew(job, begun))
     if temporary:
         checkpoints.delete(core, source)

@@ -23,6 +23,7 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.log.fence import claim_shard
 from weir.log.rules import Evidence
+from weir.log.stamp import unname_table
 from weir.records.lineage import read_lineage
 from weir.routing.core import CONCURRENCY, Core
 from weir.store.api import Store
@@ -85,6 +86,7 @@ def _delete_logs(core: Core, shard: UUID) -> None:
         log.warning("table.drop.skipped uri=%s reason=%s", core.uri, note)
     for site in (core.site(shard), *former):
         if site.wal.uri != core.store.uri:
+            unname_table(site.wal, core.uri)
             _delete(site.wal, [meta.path for meta in site.wal.list(paths.shard_dir(shard))])
 
 

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from weir.errors import CommitConflict, InvalidInput
 from weir.format.manifest import Status
-from weir.log.stamp import foreign_store, read_stamp
+from weir.log.stamp import foreign_store, name_table, read_stamp
 from weir.records.table import TableRecords
 from weir.records.wal_places import known_ids, latest_record
 from weir.routing.core import CONCURRENCY, Core
@@ -69,6 +69,8 @@ def move_wal(
     records = TableRecords(core.store)
     if target is not None and records.load().wal_uri != target:
         require_put_if_absent(core.wal_stores.at(target), core.env)
+    if target is not None:
+        name_table(core.wal_stores.at(target), core.uri)  # by this call, not by the record (G-13)
     records.update(lambda record: replace(record, wal_uri=target))
     # The handle's own wish, if it had one, is over: its writers would move the log back.
     core.wal_uri = None
