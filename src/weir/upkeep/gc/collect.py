@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from weir.config import FENCE_TTL
@@ -33,10 +34,11 @@ from weir.routing.core import Core
 from weir.store.api import Store
 from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.gc import records
+from weir.upkeep.gc.job import Job
 from weir.upkeep.gc.pins import load_pins
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
-from weir.upkeep.gc.shard import Job, collect_shard
+from weir.upkeep.gc.shard import collect_shards
 from weir.upkeep.gc.tasks import WORKERS, Batch, Deleter, delete_batch
 from weir.upkeep.parents import (
     detach,
@@ -91,6 +93,8 @@ class Target:
     """The lowest base version that unfinished work still reads the history of (L-4)."""
     table_id: str | None = None
     """By which planned deletions know the table (S-8)."""
+    workers: int = 1
+    """Shards looked at at a time."""
 
 
 def gc(
@@ -148,22 +152,12 @@ def plan(
 
 def target_of(core: Core) -> Target:
     """The parts of a table that collection works on."""
-    sites: list[ShardSite] = []
-    notes: list[str] = []
-    former: dict[UUID, list[ShardSite]] = {}
-    for shard in core.shard_ids():
-        try:
-            # The floors tell of a move of the log since this handle last looked (S-3).
-            floors = core.log(shard).floors()
-            if floors.store:
-                found, problems = core.wal_stores.former(shard)
-                former[shard] = found
-                notes += problems
-            sites.append(core.site(shard, floors))
-        except (WalStoreMismatch, StoreError) as error:
-            # S-6: what lies beside the data can be collected all the same.
-            notes.append(f"the log of shard {shard} was left alone (S-6): {error}")
-            sites.append(core.beside(shard))
+    found = core.env.threads.map(
+        lambda shard: _place_of(core, shard), core.shard_ids(), workers=core.workers
+    )
+    sites = [place.site for place in found]
+    notes = [note for place in found for note in place.notes]
+    former = {place.site.shard: place.former for place in found if place.former}
     return Target(
         store=core.store,
         env=core.env,
@@ -179,7 +173,31 @@ def target_of(core: Core) -> Target:
         former=former,
         base_keep_from=lambda: keep_base_from(core.store),
         table_id=str(core.record.table_id),
+        workers=core.workers,
     )
+
+
+class _Placed(NamedTuple):
+    """Where a shard and its log are and were."""
+
+    site: ShardSite
+    former: Sequence[ShardSite]
+    notes: Sequence[str]
+
+
+def _place_of(core: Core, shard: UUID) -> _Placed:
+    former: list[ShardSite] = []
+    notes: list[str] = []
+    try:
+        # The floors tell of a move of the log since this handle last looked (S-3).
+        floors = core.log(shard).floors()
+        if floors.store:
+            former, notes = core.wal_stores.former(shard)
+        return _Placed(core.site(shard, floors), former, notes)
+    except (WalStoreMismatch, StoreError) as error:
+        # S-6: what lies beside the data can be collected all the same.
+        notes.append(f"the log of shard {shard} was left alone (S-6): {error}")
+        return _Placed(core.beside(shard), former, notes)
 
 
 def collect(
@@ -213,6 +231,8 @@ def collect(
         deleter=deleter,
         env=target.env,
         pins=lambda: load_pins(target.store, now, ignore_expired=dry_run),
+        now=now,
+        workers=target.workers,
         veto=veto,
         former=target.former,
     )
@@ -230,7 +250,7 @@ def collect(
 def _run_tasks(target: Target, job: Job, now: float) -> None:
     """Every task in its order: what ends first, then what it held, then what is left of it."""
     chosen, report, deleter, dry_run = job.kinds, job.report, job.deleter, job.dry_run
-    tasks = _Tasks(report)
+    tasks = _Tasks(job)
     for kind in ("checkpoints", "consumers"):
         if kind in chosen:
             tasks.run(
@@ -249,8 +269,7 @@ def _run_tasks(target: Target, job: Job, now: float) -> None:
             lambda: records.release_tags(target.store, target.lake, report, dry_run=dry_run),
         )
     if chosen & _SHARD_KINDS:
-        for site in target.sites:
-            tasks.run(str(site), lambda site=site: collect_shard(site, job))  # type: ignore[misc]
+        collect_shards(target.sites, job)
     for kind in ("checkpoints", "consumers"):
         if kind in chosen:
             tasks.run(
@@ -273,15 +292,14 @@ def _run_tasks(target: Target, job: Job, now: float) -> None:
 class _Tasks:
     """Runs tasks one after the other; one that fails is reported, the others go on (G-10)."""
 
-    def __init__(self, report: GcReport) -> None:
-        self._report = report
+    def __init__(self, job: Job) -> None:
+        self._job = job
 
     def run(self, name: str, task: Callable[[], None]) -> None:
         try:
             task()
         except WeirError as error:
-            log.warning("gc.failed task=%s reason=%s", name, error)
-            self._report.errors.append(f"{name}: {type(error).__name__}: {error}")
+            self._job.fail(name, error)
 
 
 def _ages(

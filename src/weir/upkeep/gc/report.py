@@ -90,6 +90,15 @@ class GcReport:
         """The part of one kind, made when first asked for."""
         return self.kinds.setdefault(name, KindReport())
 
+    def add(self, part: GcReport) -> None:
+        """Add up."""
+        for name, kind in part.kinds.items():
+            self.kind(name).add(kind)
+        self.skipped += part.skipped
+        self.errors += part.errors
+        self.ended += part.ended
+        self.pruned += part.pruned
+
     def to_dict(self) -> dict[str, object]:
         """As JSON-ready values."""
         return {

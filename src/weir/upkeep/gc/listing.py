@@ -1,0 +1,134 @@
+"""One shard as a listing shows it: entries, manifest versions, folders of SSTables.
+
+Keeps
+  G-3  what lies on a WAL store is aged by that store's own clock
+  S-6  a WAL store that cannot be listed is left alone, and the report says so
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from weir.errors import StoreError
+from weir.format import paths
+from weir.log.site import ShardSite
+from weir.store.api import Store
+from weir.upkeep.gc.plan import Stored, WalListing
+
+Clock = Callable[[Store], float]
+"""The time of a store, read before anything of it is listed: what is listed then is no older than
+it looks."""
+
+
+@dataclass
+class Listing:
+    """One shard as listed."""
+
+    wal: WalListing | None
+    beside: WalListing | None = None
+    """What an earlier log left beside the data when the log is on a store of its own now (S-3)."""
+    former: list[tuple[ShardSite, WalListing]] = field(default_factory=list)
+    """The same on stores of its own that it was moved away from."""
+    versions: dict[int, Stored] = field(default_factory=dict)
+    folders: dict[str, tuple[int, Stored]] = field(default_factory=dict)
+
+    @property
+    def logs(self) -> list[WalListing]:
+        """Every listing of entries."""
+        every = [self.wal, self.beside, *(left for _, left in self.former)]
+        return [log for log in every if log is not None]
+
+    def __len__(self) -> int:
+        return len(self.versions) + len(self.folders) + sum(map(len, self.logs))
+
+
+def list_shard(
+    site: ShardSite,
+    former: Sequence[ShardSite],
+    clock: Clock,
+    skipped: list[str],
+    *,
+    with_log: bool,
+) -> Listing:
+    """Every object of the shard, folded into numbers; its log, and what it left where it was
+    before (`former`), only when asked for."""
+    separate = site.wal is not site.store
+    wal = _Log()
+    listing = Listing(None)
+    lead = len(paths.shard_dir(site.shard)) + 1
+    for meta in site.store.list(paths.shard_dir(site.shard)):
+        head, _, name = meta.path[lead:].partition("/")
+        if head == "wal":
+            wal.add(name, meta.size, meta.last_modified)
+        elif head == "manifest":
+            version = paths.parse_manifest_name(name)
+            if version is not None:
+                listing.versions[version] = Stored(meta.size, meta.last_modified)
+        elif (parsed := paths.parse_sstable_name(head)) is not None:
+            _, old = listing.folders.get(head, (0, Stored(0, 0.0, 0)))
+            listing.folders[head] = (
+                parsed[1],
+                Stored(old.size + meta.size, max(old.time, meta.last_modified), old.objects + 1),
+            )
+    if not with_log:
+        return listing
+    for place in former:
+        left = _list_log(place, clock, skipped)
+        if left is not None:
+            listing.former.append((place, left))
+    if not separate:
+        listing.wal = wal.sorted()
+        return listing
+    listing.beside = wal.sorted()
+    listing.wal = _list_log(site, clock, skipped)
+    return listing
+
+
+def _list_log(site: ShardSite, clock: Clock, skipped: list[str]) -> WalListing | None:
+    """The log on a store of its own; None, and a note, when that cannot be listed (S-6).
+
+    With the clock of that store: between two clocks a fence that a stalled writer must meet could
+    look old on the day it was written (G-3).
+    """
+    folder = paths.wal_dir(site.shard)
+    found = _Log()
+    try:
+        now = clock(site.wal)
+        for meta in site.wal.list(folder):
+            found.add(meta.path[len(folder) + 1 :], meta.size, meta.last_modified)
+    except StoreError as error:
+        skipped.append(
+            f"{site}: its WAL store could not be listed; its log was left alone (S-6): {error}"
+        )
+        return None
+    return replace(found.sorted(), now=now)
+
+
+class _Log:
+    """Collects a listing of the log in three columns."""
+
+    def __init__(self) -> None:
+        self._positions, self._sizes, self._times = array("q"), array("q"), array("d")
+
+    def add(self, name: str, size: int, time: float) -> None:
+        position = paths.parse_wal_name(name)
+        if position is not None and position < 2**63:
+            self._positions.append(position)
+            self._sizes.append(size)
+            self._times.append(time)
+
+    def sorted(self) -> WalListing:
+        positions = np.array(self._positions, np.int64)
+        order = np.argsort(positions)
+        return WalListing(
+            positions[order],
+            np.array(self._sizes, np.int64)[order],
+            np.array(self._times, np.float64)[order],
+        )
+
+
+NO_LOG = WalListing(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64))
