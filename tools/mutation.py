@@ -319,6 +319,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "G-7c",
     ),
     Mutant(
+        "the pins are read before the floors rise",
+        "src/weir/upkeep/gc/shard.py",
+        "    folded = _read_folded(visits, job)\n",
+        "    folded, early = _read_folded(visits, job), job.pins()\n",
+        tests("tests/rules/test_gc_shards.py", "-k", "k1b"),
+        "K-1b",
+        more=(("        pins = job.pins()\n", "        pins = early\n"),),
+    ),
+    Mutant(
+        "the pins are read when the first shard's floors are up",
+        "src/weir/upkeep/gc/shard.py",
+        "    visits = _each(job, visits, lambda visit: visit.prune_and_raise(job, folded))\n",
+        "    rest = visits[1:]\n"
+        "    visits = _each(job, visits[:1], lambda visit: visit.prune_and_raise(job, folded))\n"
+        "    early = job.pins()\n"
+        "    visits += _each(job, rest, lambda visit: visit.prune_and_raise(job, folded))\n",
+        tests("tests/rules/test_gc_shards.py", "-k", "k1b"),
+        "K-1b",
+        more=(("        pins = job.pins()\n", "        pins = early\n"),),
+    ),
+    Mutant(
         "the entry at R is collected",
         "src/weir/upkeep/gc/plan.py",
         "    keep(positions >= state.latest.replay_after,",
@@ -906,7 +927,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a pin is let go of without a word to the clone",
         "src/weir/upkeep/gc/collect.py",
-        " if dry_run or target.give_up(pin)]\n",
+        " if job.dry_run or target.give_up(pin)]\n",
         "]\n",
         tests("tests/regress/test_clone_interrupted.py"),
         "C-3",
@@ -2063,8 +2084,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a restored base releases what an older one held",
         "src/weir/upkeep/gc/visit.py",
-        "            released_generation(self.latest, shard), released_generation(self.settled, shard)\n",
-        "            released_generation(self.settled, shard), 1 << 62\n",
+        "released_generation(self.latest, shard), ",
+        "1 << 62, ",
         tests("tests/rules/test_shared_tables.py"),
         "X-4",
     ),

@@ -30,7 +30,7 @@ from weir.shard.replay import Replay
 from weir.store.memory import MemoryStore
 from weir.types import Generation, Position
 from weir.upkeep.gc.collect import Target, collect
-from weir.upkeep.gc.pins import load_pins
+from weir.upkeep.gc.pins import Chains, load_pins
 
 # What each lock alone must do, and both.
 BOTH = {"retention": NEVER, "fence_ttl": 0}
@@ -266,7 +266,7 @@ def test_k1b_a_collector_that_asks_before_it_raises_the_floor_breaks_it(monkeypa
 
     def early(world, store) -> None:
         site = world.site(store)
-        pins = load_pins(store, 0.0)
+        pins = load_pins(Chains(store), 0.0)
         monkeypatch.setattr("weir.upkeep.gc.collect.load_pins", lambda *a, **k: pins)
         collect(Target(store, site.env, [site]), 0, "7d", kinds=["wal", "manifests"])
 

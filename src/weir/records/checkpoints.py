@@ -92,6 +92,8 @@ class Checkpoints:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._unowned: set[UUID] = set()
+        """Checkpoints seen to be held by no clone, which never changes."""
 
     def announce(self, checkpoint: Checkpoint, *, pending_until: float) -> Checkpoint:
         """Write record 1: from here on everything named is protected. One put."""
@@ -161,6 +163,17 @@ class Checkpoints:
         alive = [c for c in found if c is not None and (pending or c.confirmed)]
         return sorted(alive, key=lambda c: (c.created, str(c.id)))
 
+    def owned(self) -> list[Checkpoint]:
+        """Those that clones hold, oldest first. Requests as `all`; the others, which have a pin for
+        every shard, are looked at once by this object and not decoded."""
+        found = [
+            self._read(id_, seqs, owned=True)
+            for id_, seqs in self._listed().items()
+            if id_ not in self._unowned
+        ]
+        alive = [c for c in found if c is not None and c.confirmed and c.owner is not None]
+        return sorted(alive, key=lambda c: (c.created, str(c.id)))
+
     def find(self, ref: Ref, *, whole: bool = True) -> Checkpoint:
         """The usable checkpoint meant by an id, a name (its newest) or an object.
 
@@ -215,7 +228,7 @@ class Checkpoints:
                     chains.setdefault(id_, []).append(seq)
         return chains
 
-    def _read(self, id_: UUID, seqs: list[int]) -> Checkpoint | None:
+    def _read(self, id_: UUID, seqs: list[int], *, owned: bool = False) -> Checkpoint | None:
         if 1 not in seqs:
             return None
         wanted = sorted({1, max(seqs)})
@@ -226,6 +239,9 @@ class Checkpoints:
             return None if first is None else self.load(id_)
         state = _STATE.load(last, self._path(id_, max(seqs)))
         if state.deleted:
+            return None
+        if owned and not _OWNED.load(first, self._path(id_, 1)):
+            self._unowned.add(id_)
             return None
         return replace(
             _FIRST.load(first, self._path(id_, 1)),
@@ -329,3 +345,7 @@ def _load_first(raw: Mapping[str, Any], path: str) -> Checkpoint:
 _STATE: Final = RecordCodec("checkpoint record", _dump_state, _load_state)
 _FIRST: Final = RecordCodec("checkpoint record", _dump_first, _load_first)
 """Record 1 also says what the checkpoint holds."""
+_OWNED: Final[RecordCodec[bool]] = RecordCodec(
+    "checkpoint record", lambda _owned: {}, lambda raw, _path: raw["owner"] is not None
+)
+"""Of record 1 nothing but whether a clone holds it."""

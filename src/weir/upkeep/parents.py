@@ -41,7 +41,9 @@ Options = Mapping[str, str] | None
 Word = Literal["holds", "unfinished", "let go", "unseen"]
 
 
-def reclaimable_pins(core: Core, grace: Duration = "1d") -> list[UUID]:
+def reclaimable_pins(
+    core: Core, grace: Duration = "1d", *, records: Checkpoints | None = None
+) -> list[UUID]:
     """Checkpoints that clones hold here and no longer need, or never will. For collection (C-3).
 
     A pin is let go when its clone's own records say so: that it does not hold it any more, or that
@@ -50,7 +52,7 @@ def reclaimable_pins(core: Core, grace: Duration = "1d") -> list[UUID]:
     """
     now = core.store.now()
     limit = seconds(grace, name="grace")
-    words = [(pin, _word(core, pin)) for pin in _held(core)]
+    words = [(pin, _word(core, pin)) for pin in _held(core, records)]
     return [
         pin.id
         for pin, (word, _) in words
@@ -58,9 +60,9 @@ def reclaimable_pins(core: Core, grace: Duration = "1d") -> list[UUID]:
     ]
 
 
-def unseen_clones(core: Core) -> list[str]:
+def unseen_clones(core: Core, *, records: Checkpoints | None = None) -> list[str]:
     """URIs of clones that hold something here for good and cannot be seen from here (C-15)."""
-    lasting = [pin for pin in _held(core) if pin.expires is None]
+    lasting = [pin for pin in _held(core, records) if pin.expires is None]
     return sorted({str(pin.owner) for pin in lasting if _word(core, pin)[0] == "unseen"})
 
 
@@ -87,8 +89,8 @@ def release_clone(core: Core, uri: str) -> list[UUID]:
     return [pin.id for pin in held]
 
 
-def _held(core: Core) -> list[Checkpoint]:
-    return [c for c in checkpoints.checkpoints(core) if c.owner is not None]
+def _held(core: Core, records: Checkpoints | None = None) -> list[Checkpoint]:
+    return (records or Checkpoints(core.store)).owned()
 
 
 def _word(core: Core, pin: Checkpoint) -> tuple[Word, Lineage | None]:
@@ -118,14 +120,14 @@ def _names(lineage: Lineage, core: Core, pin: Checkpoint) -> bool:
     return any(p.checkpoint == pin.id and same_place(p.uri, core.uri) for p in lineage.pins)
 
 
-def narrow_pins(core: Core) -> int:
+def narrow_pins(core: Core, *, records: Checkpoints | None = None) -> int:
     """Let finished clones hold files of the base only: SSTables and log they have copies of (C-14).
 
     For collection; returns how many pins became narrower. A clone that cannot be asked keeps all.
     """
-    records = Checkpoints(core.store)
+    records = records or Checkpoints(core.store)
     done = 0
-    for held in checkpoints.checkpoints(core):
+    for held in records.owned():
         if held.owner is None or held.base_only or not core.consent.may_ask(held.owner):
             continue
         try:

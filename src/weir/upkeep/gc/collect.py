@@ -29,13 +29,14 @@ from weir.errors import (
 from weir.format import paths
 from weir.lake.api import Lake
 from weir.log.site import ShardSite
+from weir.records.checkpoints import Checkpoints
 from weir.records.marks import Marks
 from weir.routing.core import Core
 from weir.store.api import Store
 from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.gc import records
 from weir.upkeep.gc.job import Job
-from weir.upkeep.gc.pins import load_pins
+from weir.upkeep.gc.pins import Chains, load_pins
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
 from weir.upkeep.gc.shard import collect_shards
@@ -158,16 +159,17 @@ def target_of(core: Core) -> Target:
     sites = [place.site for place in found]
     notes = [note for place in found for note in place.notes]
     former = {place.site.shard: place.former for place in found if place.former}
+    held = Checkpoints(core.store)
     return Target(
         store=core.store,
         env=core.env,
         sites=sites,
         lake=core.lake,
         fence_ttl=core.record.writer_defaults.fence_ttl_s,
-        reclaimable=lambda: reclaimable_pins(core),
+        reclaimable=lambda: reclaimable_pins(core, records=held),
         give_up=lambda pin: give_up(core, pin),
-        unseen=lambda: unseen_clones(core),
-        narrow=lambda: narrow_pins(core),
+        unseen=lambda: unseen_clones(core, records=held),
+        narrow=lambda: narrow_pins(core, records=held),
         detach=lambda: detach(core),
         notes=notes,
         former=former,
@@ -223,6 +225,7 @@ def collect(
     began = target.env.clock.boottime()
     deleter = Deleter(target.env, report, dry_run, workers, progress, planned, target.table_id)
     now = target.store.now()
+    chains = Chains(target.store)
     job = Job(
         lake=target.lake,
         ages=ages,
@@ -230,7 +233,8 @@ def collect(
         report=report,
         deleter=deleter,
         env=target.env,
-        pins=lambda: load_pins(target.store, now, ignore_expired=dry_run),
+        chains=chains,
+        pins=lambda: load_pins(chains, now, ignore_expired=dry_run),
         now=now,
         workers=target.workers,
         veto=veto,
@@ -256,17 +260,17 @@ def _run_tasks(target: Target, job: Job, now: float) -> None:
             tasks.run(
                 kind,
                 lambda kind=kind: records.end_expired(  # type: ignore[misc]
-                    target.store, kind, now, report, dry_run=dry_run
+                    job.chains, kind, now, report, dry_run=dry_run
                 ),
             )
     if "checkpoints" in chosen:
-        tasks.run("pins of dead clones", lambda: _end_reclaimable(target, report, dry_run=dry_run))
+        tasks.run("pins of dead clones", lambda: _end_reclaimable(target, job))
         if not dry_run:
             tasks.run("pins of finished clones", lambda: _narrow(target))
     if "base" in chosen:
         tasks.run(
             "tags",
-            lambda: records.release_tags(target.store, target.lake, report, dry_run=dry_run),
+            lambda: records.release_tags(job.chains, target.lake, report, dry_run=dry_run),
         )
     if chosen & _SHARD_KINDS:
         collect_shards(target.sites, job)
@@ -275,7 +279,7 @@ def _run_tasks(target: Target, job: Job, now: float) -> None:
             tasks.run(
                 kind,
                 lambda kind=kind: records.collect_chains(  # type: ignore[misc]
-                    target.store, kind, now, job.ages, deleter, job.veto
+                    job.chains, kind, now, job.ages, deleter, job.veto
                 ),
             )
     if "leftovers" in chosen:
@@ -326,15 +330,15 @@ def _kinds(kinds: Collection[str] | None) -> frozenset[str]:
     return chosen
 
 
-def _end_reclaimable(target: Target, report: GcReport, *, dry_run: bool) -> None:
-    report.skipped += [
+def _end_reclaimable(target: Target, job: Job) -> None:
+    job.report.skipped += [
         f"what the clone {uri} holds here was kept: it cannot be seen (C-15). If it was deleted,"
         f" say so: table.release_clone({uri!r}), or weir checkpoint release"
         for uri in target.unseen()
     ]
-    ids = [pin for pin in target.reclaimable() if dry_run or target.give_up(pin)]
+    ids = [pin for pin in target.reclaimable() if job.dry_run or target.give_up(pin)]
     if ids:
-        records.end_reclaimable(target.store, ids, report, dry_run=dry_run)
+        records.end_reclaimable(job.chains, ids, job.report, dry_run=job.dry_run)
 
 
 def _narrow(target: Target) -> None:

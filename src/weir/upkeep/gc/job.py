@@ -12,7 +12,7 @@ from weir.errors import WeirError
 from weir.lake.api import Lake
 from weir.log.site import ShardSite
 from weir.store.api import Store
-from weir.upkeep.gc.pins import Pins
+from weir.upkeep.gc.pins import Chains, Pins
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import GcReport, Veto
 from weir.upkeep.gc.tasks import Deleter
@@ -30,6 +30,7 @@ class Job:
     report: GcReport
     deleter: Deleter
     env: Env
+    chains: Chains
     pins: Callable[[], Pins]
     now: float
     """The table store's clock, read before anything was listed: things are no older than this."""

@@ -77,37 +77,62 @@ class Pins:
         return min(found, default=None)
 
 
+class Chains:
+    """The chains of a table as one collection reads them, again and again.
+
+    The first record of a checkpoint, which names every shard, never changes, and its id is never
+    used again: it is read and decoded once. What is alive is looked at each time.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._firsts: dict[str, dict[str, Any]] = {}
+
+    def load(self, root: str) -> list[ChainState]:
+        """Every chain below `root`, with its first and newest record. One listing, two gets each;
+        one where the first is known."""
+        for _ in range(_RACES):
+            folders: dict[str, dict[int, tuple[float, int]]] = {}
+            for meta in self.store.list(root):
+                folder, _, name = meta.path.rpartition("/")
+                seq = paths.parse_chain_name(name)
+                if seq is not None:
+                    folders.setdefault(folder, {})[seq] = (meta.last_modified, meta.size)
+            found = [self._load(root, folder, seqs) for folder, seqs in sorted(folders.items())]
+            complete = [chain for chain in found if chain is not None]
+            if len(complete) == len(found):
+                return complete
+        raise CorruptEntry(
+            f"{self.store.uri}/{root}: records vanish as fast as they are listed; run again"
+        )
+
+    def _load(
+        self, root: str, folder: str, seqs: Mapping[int, tuple[float, int]]
+    ) -> ChainState | None:
+        numbers = sorted(seqs)
+        first, newest = (paths.chain_path(folder, seq) for seq in (numbers[0], numbers[-1]))
+        known = self._firsts.get(first)
+        wanted = [newest] if known else [newest, first]
+        data = dict(zip(wanted, self.store.get_many(wanted), strict=True))
+        if None in data.values():
+            return None  # pruned or collected meanwhile: look again
+        records = {path: codec.loads(body, path) for path, body in data.items() if body is not None}
+        begun = (known or records[first]) if numbers[0] == 1 else None
+        if begun is not None and root == paths.CHECKPOINTS:
+            self._firsts[first] = begun
+        return ChainState(
+            folder=folder,
+            seqs=numbers,
+            first=begun,
+            newest=records[newest],
+            times={seq: time for seq, (time, _) in seqs.items()},
+            sizes={seq: size for seq, (_, size) in seqs.items()},
+        )
+
+
 def load_chains(store: Store, root: str) -> list[ChainState]:
-    """Every chain below `root`, with its first and newest record. One listing, two gets each."""
-    for _ in range(_RACES):
-        folders: dict[str, dict[int, tuple[float, int]]] = {}
-        for meta in store.list(root):
-            folder, _, name = meta.path.rpartition("/")
-            seq = paths.parse_chain_name(name)
-            if seq is not None:
-                folders.setdefault(folder, {})[seq] = (meta.last_modified, meta.size)
-        found = [_load(store, folder, seqs) for folder, seqs in sorted(folders.items())]
-        complete = [chain for chain in found if chain is not None]
-        if len(complete) == len(found):
-            return complete
-    raise CorruptEntry(f"{store.uri}/{root}: records vanish as fast as they are listed; run again")
-
-
-def _load(store: Store, folder: str, seqs: Mapping[int, tuple[float, int]]) -> ChainState | None:
-    numbers = sorted(seqs)
-    wanted = [paths.chain_path(folder, seq) for seq in (numbers[0], numbers[-1])]
-    data = store.get_many(wanted)
-    if data[0] is None or data[1] is None:
-        return None  # pruned or collected meanwhile: look again
-    first = codec.loads(data[0], wanted[0]) if numbers[0] == 1 else None
-    return ChainState(
-        folder=folder,
-        seqs=numbers,
-        first=first,
-        newest=codec.loads(data[1], wanted[1]),
-        times={seq: time for seq, (time, _) in seqs.items()},
-        sizes={seq: size for seq, (_, size) in seqs.items()},
-    )
+    """Every chain below `root`, for one look."""
+    return Chains(store).load(root)
 
 
 def end_chain(store: Store, chain: ChainState) -> bool:
@@ -122,14 +147,14 @@ def end_chain(store: Store, chain: ChainState) -> bool:
     return True
 
 
-def load_pins(store: Store, now: float, *, ignore_expired: bool = False) -> Pins:
+def load_pins(chains: Chains, now: float, *, ignore_expired: bool = False) -> Pins:
     """All pins. `ignore_expired` is for a dry run, which may not end what has expired."""
     pins = Pins()
-    for chain in load_chains(store, paths.CHECKPOINTS):
+    for chain in chains.load(paths.CHECKPOINTS):
         if chain.alive and not (ignore_expired and chain.expired(now)):
             for cut in checkpoint_pins(chain):
                 pins.checkpoints.setdefault(cut.shard, []).append(cut)
-    for chain in load_chains(store, paths.CONSUMERS):
+    for chain in chains.load(paths.CONSUMERS):
         # A consumer's first record may be pruned: its newest says it all.
         if not chain.ended and not (ignore_expired and chain.expired(now)):
             pins.unread.append(_positions(chain))

@@ -20,7 +20,7 @@ from weir.format import paths
 from weir.lake.api import Lake, VersionedLake
 from weir.records.checkpoints import checkpoint_of_tag
 from weir.store.api import Store
-from weir.upkeep.gc.pins import ChainState, end_chain, load_chains
+from weir.upkeep.gc.pins import Chains, ChainState, end_chain, load_chains
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import GcReport, Veto
 from weir.upkeep.gc.tasks import Deleter, Holder, Item, batches
@@ -44,13 +44,13 @@ RECORDS_KEPT: Final = 16
 _ROOTS: Final = {"checkpoints": paths.CHECKPOINTS, "consumers": paths.CONSUMERS}
 
 
-def end_expired(store: Store, kind: str, now: float, report: GcReport, *, dry_run: bool) -> None:
+def end_expired(chains: Chains, kind: str, now: float, report: GcReport, *, dry_run: bool) -> None:
     """End every chain of that kind whose lifetime is over."""
-    for chain in load_chains(store, _ROOTS[kind]):
+    for chain in chains.load(_ROOTS[kind]):
         try:
             if chain.ended or not chain.expired(now):
                 continue
-            if dry_run or end_chain(store, chain):
+            if dry_run or end_chain(chains.store, chain):
                 report.ended += 1
                 log.info("gc.expired kind=%s chain=%s", kind, chain.folder)
             else:
@@ -59,15 +59,15 @@ def end_expired(store: Store, kind: str, now: float, report: GcReport, *, dry_ru
             report.errors.append(f"{kind} {chain.folder}: {error}")
 
 
-def end_reclaimable(store: Store, ids: list[UUID], report: GcReport, *, dry_run: bool) -> None:
+def end_reclaimable(chains: Chains, ids: list[UUID], report: GcReport, *, dry_run: bool) -> None:
     """End pins whose holder is gone for good (C-3), as told by whoever knows the clones."""
-    for chain in load_chains(store, paths.CHECKPOINTS):
+    for chain in chains.load(paths.CHECKPOINTS):
         wanted = chain.folder.rpartition("/")[2] in {str(i) for i in ids}
-        if wanted and chain.alive and (dry_run or end_chain(store, chain)):
+        if wanted and chain.alive and (dry_run or end_chain(chains.store, chain)):
             report.ended += 1
 
 
-def release_tags(store: Store, lake: Lake | None, report: GcReport, *, dry_run: bool) -> None:
+def release_tags(chains: Chains, lake: Lake | None, report: GcReport, *, dry_run: bool) -> None:
     """Untag base versions whose checkpoint is gone.
 
     Tags are listed before the records: a checkpointer writes its record first, so a tag without a
@@ -80,9 +80,7 @@ def release_tags(store: Store, lake: Lake | None, report: GcReport, *, dry_run: 
     if not any(tags.values()):
         return
     alive = {
-        chain.folder.rpartition("/")[2]
-        for chain in load_chains(store, paths.CHECKPOINTS)
-        if chain.alive
+        chain.folder.rpartition("/")[2] for chain in chains.load(paths.CHECKPOINTS) if chain.alive
     }
     for tag, checkpoint in tags.items():
         if checkpoint is not None and str(checkpoint) not in alive:
@@ -92,11 +90,11 @@ def release_tags(store: Store, lake: Lake | None, report: GcReport, *, dry_run: 
 
 
 def collect_chains(
-    store: Store, kind: str, now: float, ages: Ages, deleter: Deleter, veto: Veto | None
+    chains: Chains, kind: str, now: float, ages: Ages, deleter: Deleter, veto: Veto | None
 ) -> None:
     """Delete dead chains and superseded records of one kind."""
-    report = deleter.report
-    for chain in load_chains(store, _ROOTS[kind]):
+    report, store = deleter.report, chains.store
+    for chain in chains.load(_ROOTS[kind]):
         part = report.kind(kind)
         part.seen += len(chain.seqs)
         part.seen_bytes += sum(chain.sizes.values())

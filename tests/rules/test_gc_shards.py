@@ -1,0 +1,124 @@
+"""A collection takes each step of all shards before the next: what that must keep, and saves."""
+
+import pyarrow as pa
+import pytest
+
+import weir
+from weir.format import paths
+from weir.testing.fault_store import FaultStore
+from weir.upkeep.gc import shard as gc_shard
+from weir.upkeep.gc.collect import collect, target_of
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+
+
+def flushed(path, shards):
+    """A table in which every shard has entries, versions and SSTables that may go."""
+    table = weir.create(str(path), SCHEMA, primary_key="id", sharding=weir.Bucket("id", shards))
+    for turn in range(3):
+        with table.writer() as writer:
+            writer.put([{"id": i, "v": turn} for i in range(8 * shards)])
+            writer.flush()
+    table.compact()
+    return table
+
+
+def traced(table, **settings):
+    """Collect everything; the report, and each request as (verb, path)."""
+    core = weir.open(table.uri).core
+    core.store = FaultStore(core.store)
+    target = target_of(core)
+    core.store.log.clear()
+    open_base = core.lake.open_base
+
+    def noted(version=None):
+        core.store.log.append(None)
+        return open_base(version)
+
+    core.lake.open_base = noted
+    report = collect(target, 0, 120, keep_first_entries=False, **settings)
+    assert report.ok, report.errors
+    return report, [("base", "") if e is None else (e.op, str(e.path)) for e in core.store.log]
+
+
+def places(trace, verbs, part):
+    return [i for i, (verb, path) in enumerate(trace) if verb in verbs and part in path]
+
+
+def raised(trace):
+    return places(trace, ["put_if_absent"], "/floor/")
+
+
+def doomed(trace):
+    return places(trace, ["delete"], f"{paths.SHARDS}/")
+
+
+def pin_reads(trace):
+    """Listings of the checkpoints while shards are collected."""
+    return [
+        i
+        for i in places(trace, ["list"], paths.CHECKPOINTS)
+        if raised(trace)[0] < i < doomed(trace)[-1]
+    ]
+
+
+def test_k1b_pins_are_read_once_when_the_floors_of_every_shard_are_up(tmp_path):
+    table = flushed(tmp_path / "t", 3)
+    table.checkpoint()
+    with table.writer() as writer:
+        writer.put([{"id": i, "v": 9} for i in range(24)])
+        writer.flush()
+    table.compact()
+    report, trace = traced(table)
+    assert report.kind("wal").deleted, "there was something to collect"
+    shards = {paths.shard_dir(s.id).rpartition("/")[2] for s in table.shards()}
+    assert all(any(shard in trace[i][1] for i in raised(trace)) for shard in shards)
+    (pins,) = pin_reads(trace)
+    assert max(raised(trace)) < pins < min(doomed(trace))
+    assert table.scan().to_table()["v"].to_pylist() == [9] * 24
+    assert table.scan(checkpoint=table.checkpoints()[0]).to_table()["v"].to_pylist() == [2] * 24
+
+
+def test_k1b_in_waves_too_the_floors_come_before_the_pins(tmp_path, monkeypatch):
+    """Listings larger than memory is for: one shard at a time here."""
+    monkeypatch.setattr(gc_shard, "LISTED_MAX", 1)
+    monkeypatch.setattr(gc_shard, "_SHARDS_LISTED", 1)
+    table = flushed(tmp_path / "t", 3)
+    _, trace = traced(table)
+    for shard in table.shards():
+        mine = [i for i in raised(trace) if str(shard.id) in trace[i][1]]
+        gone = [i for i in doomed(trace) if str(shard.id) in trace[i][1]]
+        assert any(max(mine) < i < min(gone) for i in pin_reads(trace))
+    assert len(pin_reads(trace)) == 3
+
+
+def test_l2_the_base_is_read_once_and_after_every_manifest(tmp_path):
+    """A restore claims before it names SSTables again: a base from before would take them away."""
+    table = flushed(tmp_path / "t", 3)
+    report, trace = traced(table, kinds=["sstables"])
+    assert report.pruned == 9
+    looks = [i for i in places(trace, ["get"], "/manifest/") if i < min(raised(trace))]
+    bases = [i for i, (verb, _) in enumerate(trace) if verb == "base"]
+    assert len(bases) == 1
+    first_look = [min(i for i in looks if str(s.id) in trace[i][1]) for s in table.shards()]
+    assert max(first_look) < bases[0] < min(raised(trace))
+
+
+@pytest.mark.parametrize("shards", [2, 6])
+def test_a_checkpoint_is_read_as_often_whatever_the_number_of_shards(tmp_path, shards):
+    table = flushed(tmp_path / "t", shards)
+    for _ in range(3):
+        table.checkpoint(scope="durable")
+    _, trace = traced(table)
+    firsts = [
+        i for i in places(trace, ["get"], paths.CHECKPOINTS) if trace[i][1].endswith("0001.json")
+    ]
+    assert len(places(trace, ["list"], paths.CHECKPOINTS)) <= 12
+    assert len(firsts) <= 3 * 3
+
+
+def test_deletions_of_all_shards_share_requests(tmp_path):
+    table = flushed(tmp_path / "t", 6)
+    report, trace = traced(table, kinds=["wal", "manifests"])
+    assert report.kind("wal").deleted >= 6
+    assert len(doomed(trace)) == 2, "one for each kind"
