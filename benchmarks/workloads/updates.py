@@ -21,7 +21,7 @@ Call = Callable[[int], Any]
 
 
 def _key(number: int) -> int:
-    return (number * 7919) % WARM
+    return (number * 2_654_435_761 >> 11) % WARM
 
 
 def _row(key: int) -> dict[str, Any]:

@@ -56,6 +56,12 @@ class Tiny:
         """What is shaped together is of one kind: dicts, or batches of one schema."""
         return self.data.schema if isinstance(self.data, pa.RecordBatch) else None
 
+    def names(self, column: str) -> bool:
+        """True when a row has a column of that name."""
+        if isinstance(self.data, pa.RecordBatch):
+            return column in self.data.schema.names
+        return any(column in row for row in self.data)
+
     def column(self, name: str, dtype: pa.DataType) -> pa.Array | None:
         """The values of one column; None where the rows have others, or are to be refused."""
         if isinstance(self.data, pa.RecordBatch):

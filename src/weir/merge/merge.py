@@ -144,11 +144,11 @@ def merge_lookup(
     rows = found[0] if len(found) == 1 else pa.concat_tables(found)
     if alive is not None:
         rows = alive.keep(rows)
-    if rows.num_rows > 1:
-        order = pc.index_in(pk_values(rows, key), value_set=asked).to_numpy()
+    if rows.num_rows > 1 and not (here := pk_values(rows, key)).equals(asked):
+        order = pc.index_in(here, value_set=asked).to_numpy()
         if (np.diff(order) < 0).any():
             rows = rows.take(pa.array(np.argsort(order)))
-    return rows.select(target.names).replace_schema_metadata(target.metadata)
+    return (rows.select(target.names) if extra else rows).replace_schema_metadata(target.metadata)
 
 
 def winners(
@@ -246,7 +246,7 @@ def unless_collected(rows: Iterator[pa.RecordBatch], where: object) -> Iterator[
 
 def _without(keys: pa.Table, found: pa.Table, key: Sequence[str]) -> pa.Table:
     """The keys that were not found."""
-    if keys.num_rows == 1:  # the usual lookup; comparing would take longer than finding
+    if keys.num_rows == found.num_rows:  # each key once: all of them, and comparing takes longer
         return keys.slice(0, 0)
     missing = pc.invert(pc.is_in(pk_values(keys, key), value_set=pk_values(found, key)))
     return keys.filter(missing)

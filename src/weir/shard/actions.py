@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +33,21 @@ class Verdict:
     """Rows that make the whole request fail."""
     reason: str = ""
 
+    @property
+    def is_plain(self) -> bool:
+        """True when every row is written, and none is a delete."""
+        if self.conflicts is not None and self.conflicts.any():
+            return False
+        return bool(self.writes.all()) and not self.rows.column(TOMBSTONE).true_count
+
 
 class Verb(Protocol):
     """What a request asks for; equal ones are decided together."""
+
+    @property
+    def minds_itself(self) -> bool:
+        """False when what it makes of a row does not depend on rows that the same verb wrote just
+        before, so that requests on one key can be decided at once."""
 
     def looks_at(self, schema: TableSchema) -> Sequence[str]:
         """The columns of the rows that are there which it needs, beside the key."""
@@ -52,6 +64,8 @@ class Update:
 
     columns: tuple[str, ...]
     missing: str
+
+    minds_itself: ClassVar[bool] = False  # it keeps the columns that it does not write
 
     def looks_at(self, schema: TableSchema) -> Sequence[str]:
         """All columns that are not given."""
@@ -90,6 +104,8 @@ class Insert:
 
     on_conflict: str
 
+    minds_itself: ClassVar[bool] = True
+
     def looks_at(self, schema: TableSchema) -> Sequence[str]:
         """Whether they are there is all that counts."""
         del schema
@@ -109,6 +125,8 @@ class PutWhen:
     """Rows for which a condition holds."""
 
     when: str
+
+    minds_itself: ClassVar[bool] = True
 
     def looks_at(self, schema: TableSchema) -> Sequence[str]:
         """What the condition names."""
@@ -130,6 +148,8 @@ class DeleteWhere:
 
     filter: str
 
+    minds_itself: ClassVar[bool] = True
+
     def looks_at(self, schema: TableSchema) -> Sequence[str]:
         """What the filter names."""
         return condition_columns(self.filter, schema.arrow.names)
@@ -149,6 +169,8 @@ class UpdateWhere:
 
     filter: str
     assignments: tuple[tuple[str, str], ...]
+
+    minds_itself: ClassVar[bool] = True
 
     def looks_at(self, schema: TableSchema) -> Sequence[str]:
         """Everything: whole rows are written."""

@@ -7,22 +7,23 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from weir.env import Limits
 from weir.errors import InvalidInput, KeyConflict, WeirError
 from weir.format.expiry import Alive
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.log.intake import Intake, size_of
-from weir.log.tiny import Shaped
+from weir.log.tiny import Shaped, Tiny, shape_together
 from weir.merge.levels import shaped
-from weir.shard.actions import Mask, Verb, marked, marks
+from weir.shard.actions import Mask, Verb, Verdict, marked, marks
 
 NAMED_KEYS: Final = 10
 """Keys that the message of a conflict names; `KeyConflict.keys` has all."""
@@ -50,30 +51,96 @@ class WriteCounts:
         )
 
 
-@dataclass(frozen=True)
+NOTHING: Final = WriteCounts()
+_ONE_UPDATED: Final = WriteCounts(updated=1)
+_ONE_INSERTED: Final = WriteCounts(inserted=1)
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """Rows of which no two have the same key, and what is asked of them."""
 
     verb: Verb
-    rows: pa.RecordBatch
+    rows: Shaped
+    keys: list[Any]
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is asked of some rows, and what shapes them: those of one kind are shaped at once."""
+
+    verb: Verb
+    intake: Intake
+
+
+@dataclass(slots=True)
 class Request:
     """One call: rows, in steps that are decided one after the other, and what becomes of them."""
 
-    steps: list[Step]
+    steps: list[Step] = field(default_factory=list)
     given: Sequence[pa.RecordBatch] = ()
     """What the caller handed over, and gets back if it fails."""
+    unshaped: Tiny | None = None
+    """The same before whoever decides has shaped it."""
+    kind: Kind | None = None
+    refused: Exception | None = None
+    """Why the rows could not be shaped."""
     rows: list[pa.RecordBatch] = field(default_factory=list)
     piece: Shaped | None = None
-    """The same within the batch they were decided in, where all of them are."""
+    """The rows to write within the batch they were decided in, instead of `rows`."""
     counts: WriteCounts = WriteCounts()
     error: WeirError | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """True when there are no rows."""
+        return not self.steps and self.unshaped is None
+
+    @property
+    def row_count(self) -> int:
+        """Rows that were handed over."""
+        if self.unshaped is not None:
+            return self.unshaped.rows
+        return sum(step.rows.rows for step in self.steps)
+
+    def handed_back(self) -> list[pa.RecordBatch]:
+        """What the caller handed over, in the shape of the log."""
+        if self.unshaped is not None and self.kind is not None:
+            return self.kind.intake.rows(self.unshaped.data)
+        return list(self.given)
+
+    def take_shape(self, found: Shaped | Exception, keys: Mapping[int, list[Any]]) -> None:
+        """Whoever decides has shaped its rows, or could not; `keys` of each batch, by its id."""
+        assert self.kind is not None, "only rows of a kind are left to others to shape"
+        if isinstance(found, Exception):
+            self.refused = found
+        else:
+            self.given = (found.alone(),)
+            own = keys[id(found.batch)][found.offset : found.offset + found.rows]
+            self.steps = _steps(self.kind.verb, found, own)
+        self.unshaped = None  # last: an interrupt before it has them shaped again
+
     def forget(self) -> None:
         """Before it is decided again."""
-        self.rows, self.piece, self.counts, self.error = [], None, WriteCounts(), None
+        self.piece, self.counts, self.error = None, NOTHING, None
+        if self.rows:
+            self.rows = []
+
+
+def shape_all(requests: Sequence[Request], schema: TableSchema, limits: Limits) -> None:
+    """Shape the rows that were left to whoever decides, those of one kind in one conversion."""
+    waiting = [request for request in requests if request.unshaped is not None]
+    for kind, run in groupby(waiting, key=lambda request: request.kind):
+        assert kind is not None, "only rows of a kind are left to others to shape"
+        same = list(run)
+        puts = [request.unshaped for request in same if request.unshaped is not None]
+        shaped = shape_together(kind.intake, puts, limits)
+        keys: dict[int, list[Any]] = {}
+        for found in shaped:
+            if isinstance(found, Shaped) and id(found.batch) not in keys:
+                keys[id(found.batch)] = pk_values(found.batch, schema.primary_key).to_pylist()
+        for request, one in zip(same, shaped, strict=True):
+            request.take_shape(one, keys)
 
 
 class Newest:
@@ -90,7 +157,7 @@ class Newest:
 
     def look(self, keys: Sequence[Any]) -> tuple[pa.Table, Mask]:
         """The rows of those keys, null where there is none, and where there is one."""
-        places = [self._at.get(key) for key in keys]
+        places = list(map(self._at.get, keys))
         present = np.array([place is not None for place in places], np.bool_)
         if places == list(range(self._rows.num_rows)):
             return self._rows, present  # all that was looked for is there, in this order
@@ -121,10 +188,11 @@ class Newest:
         self._at = mark
 
 
-def decide_all(requests: Sequence[Request], newest: Newest, intake: Intake) -> None:
-    """Decide them, each in the light of those before it."""
-    runs = list(_runs(requests, intake.schema))
+def decide_all(runs: Sequence[list[Request]], newest: Newest, intake: Intake) -> None:
+    """Decide the runs that `runs_of` gave, each request in the light of those before it."""
     for number, run in enumerate(runs, 1):
+        for request in run:
+            request.forget()
         _decide(run, newest, intake, more=number < len(runs))
 
 
@@ -132,44 +200,81 @@ def steps_of(verb: Verb, batches: Iterable[pa.RecordBatch], schema: TableSchema)
     """The rows in their order, cut so that within a step no key occurs twice."""
     steps: list[Step] = []
     for batch in batches:
-        keys = pk_values(batch, schema.primary_key)
-        if batch.num_rows == 1 or pc.count_distinct(keys).as_py() == batch.num_rows:
-            steps.append(Step(verb, batch))
-            continue
-        seen: set[Any] = set()
-        start = 0
-        for index, key in enumerate(keys.to_pylist()):
-            if key in seen:
-                steps.append(Step(verb, batch.slice(start, index - start)))
-                start, seen = index, set()
-            seen.add(key)
-        steps.append(Step(verb, batch.slice(start)))
+        keys = pk_values(batch, schema.primary_key).to_pylist()
+        steps += _steps(verb, Shaped(batch, 0, batch.num_rows, 0), keys)
     return steps
 
 
-def _runs(requests: Sequence[Request], schema: TableSchema) -> Iterator[list[Request]]:
-    """Neighbours that ask for the same of different keys: they are decided at once."""
-    run: list[Request] = []
+def _steps(verb: Verb, rows: Shaped, keys: list[Any]) -> list[Step]:
+    if len(keys) == 1 or len(set(keys)) == len(keys):
+        return [Step(verb, rows, keys)]
+    steps: list[Step] = []
+    seen: set[Any] = set()
+    start = 0
+
+    def cut(end: int) -> None:
+        part = Shaped(rows.batch, rows.offset + start, end - start, 0)
+        steps.append(Step(verb, part, keys[start:end]))
+
+    for index, key in enumerate(keys):
+        if key in seen:
+            cut(index)
+            start = index
+            seen.clear()
+        seen.add(key)
+    cut(len(keys))
+    return steps
+
+
+def runs_of(requests: Sequence[Request], *, may_expire: bool) -> list[list[Request]]:
+    """Neighbours that can be decided at once: they ask for the same, of different keys or of such
+    as do not mind each other. A row that is written may have expired (L-11), which they do mind."""
+    runs: list[list[Request]] = []
+    verb: Verb | None = None
     taken: set[Any] = set()
     for request in requests:
-        request.forget()
-        keys = set(_keys_of(request, schema)) if len(request.steps) == 1 else None
-        fits = bool(run) and keys is not None and len(run[0].steps) == 1
-        if fits:
-            fits = run[0].steps[0].verb == request.steps[0].verb and taken.isdisjoint(keys or ())
-        if not fits:
-            if run:
-                yield run
-            run, taken = [], set()
-        run.append(request)
-        taken |= keys or set()
-    if run:
-        yield run
+        if not request.steps:
+            continue  # refused
+        step = request.steps[0]
+        alone = len(request.steps) > 1
+        if (
+            not alone
+            and verb is not None
+            and (step.verb is verb or step.verb == verb)
+            and (not (may_expire or verb.minds_itself) or taken.isdisjoint(step.keys))
+        ):
+            runs[-1].append(request)
+        else:
+            runs.append([request])
+            verb = None if alone else step.verb
+            taken.clear()
+        taken.update(step.keys)
+    return runs
 
 
-def _keys_of(request: Request, schema: TableSchema) -> list[Any]:
-    keys = (pk_values(step.rows, schema.primary_key) for step in request.steps)
-    return [key for array in keys for key in array.to_pylist()]
+def joined(steps: Sequence[Step]) -> pa.RecordBatch:
+    """The rows of those steps; what was shaped together is not copied."""
+    batches = [part.alone() for part in _parts(steps)]
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def joined_column(steps: Sequence[Step], name: str) -> pa.Array:
+    """One column of them, which may have different others."""
+    columns = [part.batch.column(name).slice(part.offset, part.rows) for part in _parts(steps)]
+    return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
+
+
+def _parts(steps: Sequence[Step]) -> list[Shaped]:
+    """Their rows, with neighbours in one batch as one."""
+    parts: list[Shaped] = []
+    for step in steps:
+        last = parts[-1] if parts else None
+        one = step.rows
+        if last is not None and last.batch is one.batch and last.offset + last.rows == one.offset:
+            parts[-1] = Shaped(last.batch, last.offset, last.rows + one.rows, 0)
+        else:
+            parts.append(one)
+    return parts
 
 
 def _decide(run: list[Request], newest: Newest, intake: Intake, *, more: bool) -> None:
@@ -196,7 +301,7 @@ def _decide(run: list[Request], newest: Newest, intake: Intake, *, more: bool) -
         request.forget()
         request.error = InvalidInput(f"the rows cannot be decided on: {error}")
     if request.error is not None:
-        request.rows, request.piece, request.counts = [], None, WriteCounts()
+        request.rows, request.piece, request.counts = [], None, NOTHING
         if mark is not None:
             newest.back_to(mark)
 
@@ -213,39 +318,80 @@ def _decide_step(
 
     `more`: something comes after it.
     """
-    given = [step.rows for step in steps]
-    batch = given[0] if len(given) == 1 else pa.concat_batches(given)
-    keys = pk_values(batch, intake.schema.primary_key).to_pylist()
+    verb = steps[0].verb
+    keys = steps[0].keys if len(steps) == 1 else [key for step in steps for key in step.keys]
     current, present = newest.look(keys)
-    verdict = steps[0].verb.decide(batch, current, present, intake)
+    verdict = verb.decide(joined(steps), current, present, intake)
+    had = present if verb.minds_itself else _had(keys, present, verdict)
+    if verdict.is_plain and _note_plainly(run, steps, had, verdict):
+        if more:
+            newest.take_in(verdict.rows)
+        return
     first = written = 0
     all_gone = marks(verdict.rows.column(TOMBSTONE))
     row_bytes = size_of(verdict.rows) // max(1, verdict.rows.num_rows)
-    for request, part in zip(run, given, strict=True):
-        here = slice(first, first + part.num_rows)
+    for request, step in zip(run, steps, strict=True):
+        rows_given = step.rows.rows
+        here = slice(first, first + rows_given)
         writes = verdict.writes[here]
         count = int(writes.sum())
-        rows = verdict.rows.slice(written, count)
         gone = all_gone[written : written + count]
         piece = Shaped(verdict.rows, written, count, count * row_bytes)
-        first, written = first + part.num_rows, written + count
+        first, written = first + rows_given, written + count
         if verdict.conflicts is not None and verdict.conflicts[here].any():
-            request.error = _conflict(part, verdict.conflicts[here], verdict.reason, intake.schema)
+            conflicts = verdict.conflicts[here]
+            request.error = _conflict(step.rows.alone(), conflicts, verdict.reason, intake.schema)
             continue
-        had = present[here][writes]
         deleted = int(gone.sum())
-        inserted = int((~(had | gone)).sum())
+        inserted = int((~(had[here][writes] | gone)).sum())
         request.counts += WriteCounts(
             inserted=inserted,
             updated=count - inserted - deleted,
             deleted=deleted,
-            skipped=part.num_rows - count,
+            skipped=rows_given - count,
         )
         if count:
-            request.rows.append(rows)
-            request.piece = piece if len(request.steps) == 1 else None
+            if len(request.steps) == 1:
+                request.piece = piece
+            else:
+                request.rows.append(piece.alone())
             if more:
-                newest.take_in(rows)
+                newest.take_in(piece.alone())
+
+
+def _had(keys: Sequence[Any], present: Mask, verdict: Verdict) -> Mask:
+    """Where there is a row when it comes to that one: there was, or one before it wrote it."""
+    if present.all() or len(set(keys)) == len(keys):
+        return present
+    had = present.copy()
+    seen: set[Any] = set()
+    for index, key in enumerate(keys):
+        if key in seen:
+            had[index] = True
+        elif verdict.writes[index]:
+            seen.add(key)
+    return had
+
+
+def _note_plainly(
+    run: Sequence[Request], steps: Sequence[Step], had: Mask, verdict: Verdict
+) -> bool:
+    """The usual outcome: every row of every request is written, and each has one step."""
+    if any(len(request.steps) > 1 for request in run):
+        return False
+    row_bytes = size_of(verdict.rows) // max(1, verdict.rows.num_rows)
+    were = had.tolist()
+    first = 0
+    for request, step in zip(run, steps, strict=True):
+        count = step.rows.rows
+        request.piece = Shaped(verdict.rows, first, count, count * row_bytes)
+        if count == 1:
+            request.counts = _ONE_UPDATED if were[first] else _ONE_INSERTED
+        else:
+            updated = sum(were[first : first + count])
+            request.counts = WriteCounts(inserted=count - updated, updated=updated)
+        first += count
+    return True
 
 
 def _conflict(

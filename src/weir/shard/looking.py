@@ -24,9 +24,19 @@ import pyarrow.compute as pc
 from weir.env import Lock
 from weir.errors import Backpressure, KeyConflict, WeirError
 from weir.format.keys import pk_values
+from weir.format.schema import TableSchema
 from weir.log.intake import Intake, size_of
 from weir.shard.ack import Ack
-from weir.shard.decide import Newest, Request, WriteCounts, decide_all
+from weir.shard.decide import (
+    Newest,
+    Request,
+    Step,
+    WriteCounts,
+    decide_all,
+    joined_column,
+    runs_of,
+    shape_all,
+)
 from weir.shard.group import GroupCommit
 from weir.shard.own_reads import OwnReads
 from weir.shard.requests import Requests
@@ -40,7 +50,7 @@ TRIES: Final = 4
 """Decisions that puts may overtake before one is made where none can: under the lock."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Call:
     """A request on its way."""
 
@@ -54,6 +64,9 @@ class Call:
     lead (`Turns`)."""
     chosen: bool = False
     """It decides next."""
+    left: bool = False
+    """Its caller has gone, told that nothing was written unless it was settled by then. Changed
+    under the writer's lock, where rows are accepted: who left is not decided for any more."""
 
     @property
     def settled(self) -> bool:
@@ -83,7 +96,7 @@ class Looking:
     def run(self, request: Request, *, wait: bool, timeout: float | None) -> WriteCounts:
         """Decide it, write what is to be written, and tell what became of it."""
         call = Call(request)
-        if not request.steps:
+        if request.is_empty:
             return self._answer(call, wait=wait, timeout=timeout)
         try:
             self._settle(call, timeout)
@@ -96,23 +109,23 @@ class Looking:
 
     def _answer(self, call: Call, *, wait: bool, timeout: float | None) -> WriteCounts:
         request, ack = call.request, call.ack
+        if request.refused is not None:
+            raise request.refused
         if request.error is not None and not isinstance(request.error, KeyConflict):
             raise request.error
         if ack is not None:
-            self._finish(ack, request.given, wait=wait, timeout=timeout)
+            self._finish(ack, request, wait=wait, timeout=timeout)
         elif wait and request.steps:
             if call.rests_on is not None:
                 # O-3: what was found there may never become durable.
-                self._finish(call.rests_on, request.given, wait=True, timeout=timeout)
+                self._finish(call.rests_on, request, wait=True, timeout=timeout)
             self._reads.require_owner()  # O-4: a successor may have decided otherwise
         if request.error is not None:
-            request.error.not_written = list(request.given)
+            request.error.not_written = request.handed_back()
             raise request.error
         return request.counts
 
-    def _finish(
-        self, ack: Ack, given: Sequence[pa.RecordBatch], *, wait: bool, timeout: float | None
-    ) -> None:
+    def _finish(self, ack: Ack, request: Request, *, wait: bool, timeout: float | None) -> None:
         if not wait:
             if not ack.done:
                 self._group.nudge()
@@ -123,7 +136,7 @@ class Looking:
             ack.claimed = False
             raise
         if isinstance(ack.error, WeirError):
-            raise _own(ack.error, given)
+            raise _own(ack.error, request.handed_back())
 
     def _settle(self, call: Call, timeout: float | None) -> None:
         """Have it decided and accepted, by this thread or by another that decides for all."""
@@ -142,7 +155,8 @@ class Looking:
             while decides and not call.settled:
                 self._decide(self._together(call), timeout)
         finally:
-            self._leave(call, decides=decides)
+            if decides or call.chosen or not call.settled:
+                self._leave(call)
 
     def _gather(self) -> None:
         """Return when everybody whose write is durable has run: they are about to ask again, and
@@ -158,23 +172,31 @@ class Looking:
         try:
             in_time = call.gate.acquire(timeout=-1 if timeout is None else timeout)
         except BaseException:
-            if call.ack is not None:
+            if self._is_settled_for(call) and call.ack is not None:
                 self._group.abandon(call.ack)
             raise
         if in_time:
             call.gate.release()  # a turnstile: others may wait for the same ack, and rest on it
-        elif not call.chosen and not call.settled:
+        elif not call.chosen and not self._is_settled_for(call):
             raise Backpressure(
                 f"{self._state.name}: others are still being decided after {timeout} s; nothing of"
                 " this write was accepted, try again"
             )
         return not call.settled
 
-    def _leave(self, call: Call, *, decides: bool) -> None:
-        """Who decided, or was chosen to, passes that on to the first that still waits for it."""
+    def _is_settled_for(self, call: Call) -> bool:
+        """Whether it was decided and accepted; if it was not, it will not be: its caller goes."""
+        with self._state.lock:
+            call.left = True
+            return call.settled
+
+    def _leave(self, call: Call) -> None:
+        """Who decided, or was chosen to, passes that on to the first that still waits for it; who
+        gives up just goes."""
         with self._pending_lock:
+            decides = call.gate is None or call.chosen
             self._pending = [c for c in self._pending if c is not call and not c.settled]
-            if not decides and not call.chosen:
+            if not decides:
                 return
             self._deciding = bool(self._pending)
             if self._pending:
@@ -187,15 +209,19 @@ class Looking:
         """The calls that are decided now, this one among them, in the order they came."""
         with self._pending_lock:
             waiting = [call for call in self._pending if not call.settled]
-        calls, rows = [first], _rows_of(first)
+        rows = first.request.row_count
+        calls: list[Call] = []
         for call in waiting:
-            if call is not first and rows + _rows_of(call) <= TOGETHER_ROWS:
+            more = 0 if call is first else call.request.row_count
+            if rows + more <= TOGETHER_ROWS or call is first:
                 calls.append(call)
-                rows += _rows_of(call)
-        return [call for call in waiting if call in calls]
+                rows += more
+        return calls
 
     def _decide(self, calls: list[Call], timeout: float | None) -> None:
         """Decide those calls at once and have their rows accepted, all of them or none."""
+        requests = [call.request for call in calls]
+        shape_all(requests, self._intake.schema, self._state.env.limits)
         one = _Round(self._state, self._intake, self._reads, self._group, calls)
         one.look()
         tries = 0
@@ -229,14 +255,12 @@ class _Round:
         self._group = group
         self._calls = calls
         self._waits = state.config.durable_write
-        self._requests = [call.request for call in calls]
         schema = intake.schema
         names = list(schema.primary_key)
-        steps = [step for request in self._requests for step in request.steps]
-        columns = [pa.concat_arrays([step.rows.column(name) for step in steps]) for name in names]
-        self._keys = pa.Table.from_arrays(columns, schema=schema.key_schema)
-        self._values = pk_values(self._keys, names)
-        looked_at = {name for step in steps for name in step.verb.looks_at(schema)}
+        steps = [step for call in calls for step in call.request.steps]
+        self._keys = _keys_of(steps, schema)
+        verbs = dict.fromkeys(step.verb for step in steps)
+        looked_at = {name for verb in verbs for name in verb.looks_at(schema)}
         self._columns = [n for n in schema.arrow.names if n in looked_at or n in names]
         self._generation = self._batches = 0
         self.is_lost = False
@@ -258,7 +282,8 @@ class _Round:
         newest = Newest(self._found, self._intake.schema, self._alive)
         for rows in self._since:
             newest.take_in(rows)
-        decide_all(self._requests, newest, self._intake)
+        requests = [call.request for call in self._calls]
+        decide_all(runs_of(requests, may_expire=self._alive is not None), newest, self._intake)
 
     def acks_if_current(self) -> list[Ack] | None:
         """The rows to be written, if the decision still holds. Lock held."""
@@ -273,7 +298,12 @@ class _Round:
         return self._acks()
 
     def _is_current(self) -> bool:
-        """True when no row of those keys came since the last decision. Lock held."""
+        """True when no row of those keys came since the last decision, and nobody left who was
+        decided for. Lock held."""
+        there = [call for call in self._calls if not call.left]
+        if len(there) < len(self._calls):
+            self._calls = there
+            return False
         since: list[pa.RecordBatch] = []
         tables = list(self._memtables)
         if tables[0].generation > self._generation:
@@ -288,29 +318,35 @@ class _Round:
         return len(self._since) == known
 
     def _ours(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        mine = pc.is_in(pk_values(batch, self._intake.schema.primary_key), value_set=self._values)
+        key = self._intake.schema.primary_key
+        mine = pc.is_in(pk_values(batch, key), value_set=pk_values(self._keys, key))
         return batch.filter(mine) if mine.true_count else None
 
     @property
     def nbytes(self) -> int:
         """About what is to be accepted."""
-        return sum(_bytes_of(request) for request in self._requests)
+        return sum(_bytes_of(call.request) for call in self._calls)
 
     def _acks(self) -> list[Ack]:
         """The rows to be written, as puts."""
         acks = []
         for call in self._calls:
-            rows = call.request.rows
+            request = call.request
             call.ack = None
-            if rows:
-                nbytes, piece = _bytes_of(call.request), call.request.piece
-                if nbytes > SURELY_FITS:
-                    nbytes = self._intake.fit(rows, self._state.env.limits)
-                count = sum(batch.num_rows for batch in rows)
-                call.ack = Ack(self._group, () if piece else rows, rows=count, nbytes=nbytes)
-                call.ack.shaped = piece
-                call.ack.claimed = True
-                acks.append(call.ack)
+            if request.piece is None and not request.rows:
+                continue
+            nbytes = _bytes_of(request)
+            if nbytes > SURELY_FITS:
+                nbytes = self._intake.fit(_rows_of(request), self._state.env.limits)
+            if request.piece is not None:
+                ack = Ack(self._group, (), rows=request.piece.rows, nbytes=nbytes)
+                ack.shaped = request.piece
+            else:
+                count = sum(batch.num_rows for batch in request.rows)
+                ack = Ack(self._group, request.rows, rows=count, nbytes=nbytes)
+            ack.claimed = True
+            call.ack = ack
+            acks.append(ack)
         return acks
 
     def settle(self) -> None:
@@ -320,7 +356,7 @@ class _Round:
             for call in self._calls:
                 call.rests_on = last
                 call.is_decided = True
-                if call.gate is None or call.chosen:
+                if call.gate is None or call.chosen or call.left:
                     continue
                 if call.ack is None or call.ack.done or not self._waits:
                     call.gate.release()
@@ -336,8 +372,18 @@ def _bytes_of(request: Request) -> int:
     return sum(map(size_of, request.rows))
 
 
-def _rows_of(call: Call) -> int:
-    return sum(step.rows.num_rows for step in call.request.steps)
+def _keys_of(steps: Sequence[Step], schema: TableSchema) -> pa.Table:
+    """The keys of all of them, each once."""
+    if not steps:
+        return schema.key_schema.empty_table()  # what was asked could not be shaped
+    columns = [joined_column(steps, name) for name in schema.primary_key]
+    table = pa.Table.from_arrays(columns, schema=schema.key_schema)
+    last = {key: index for index, key in enumerate(key for step in steps for key in step.keys)}
+    return table if len(last) == table.num_rows else table.take(pa.array(list(last.values())))
+
+
+def _rows_of(request: Request) -> Sequence[pa.RecordBatch]:
+    return request.rows if request.piece is None else [request.piece.alone()]
 
 
 def _own(error: WeirError, given: Sequence[pa.RecordBatch]) -> WeirError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from weir.errors import InvalidInput
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.lake.expressions import require_text
 from weir.log.intake import Intake
+from weir.log.tiny import Tiny, tiny
 from weir.shard.actions import (
     DeleteWhere,
     Insert,
@@ -21,7 +23,7 @@ from weir.shard.actions import (
     Verb,
     check_assignments,
 )
-from weir.shard.decide import Request, Step, steps_of
+from weir.shard.decide import Kind, Request, Step, steps_of
 from weir.shard.own_reads import OwnReads
 from weir.types import Rows
 
@@ -41,18 +43,35 @@ class Requests:
         self._intake = intake
         self._reads = reads
         self._partial = PartialRows(intake)
+        self._updates: dict[tuple[frozenset[str], str], Kind] = {}
 
     def update(self, rows: Rows, missing: Missing) -> Request:
         """Rows with the key and some columns."""
         check_choice(missing, Missing, "missing")
+        put = tiny(rows)
+        kind = None if put is None else self._update_of(put, missing)
+        if kind is not None:
+            return Request(unshaped=put, kind=kind)
         return self.update_shaped(self._partial.shape(rows), missing)
+
+    def _update_of(self, put: Tiny, missing: Missing) -> Kind | None:
+        """The kind of an update of a few dicts that name the same columns; None: look closer."""
+        if not isinstance(put.data, list):
+            return None
+        names = put.data[0].keys()
+        if put.rows > 1 and any(row.keys() != names for row in put.data):
+            return None
+        known = self._updates.get((frozenset(names), missing))
+        if known is None or known.intake.owns is not self._intake.owns:
+            known = Kind(*self._partial.update(names, missing))
+            self._updates[frozenset(names), missing] = known
+        return known
 
     def update_shaped(self, batches: Sequence[pa.RecordBatch], missing: Missing) -> Request:
         """The same of rows that a `PartialRows` has shaped."""
         steps: list[Step] = []
         for batch in batches:
-            columns = tuple(name for name in batch.schema.names if name != TOMBSTONE)
-            steps += steps_of(Update(columns, missing), [batch], self._schema)
+            steps += steps_of(_update(batch.schema.names, missing), [batch], self._schema)
         return Request(steps, batches)
 
     def insert(self, rows: Rows, on_conflict: OnConflict) -> Request:
@@ -76,9 +95,13 @@ class Requests:
         names = list(self._schema.primary_key)
         for batch in self._reads.scan(names, filter):
             for start in range(0, batch.num_rows, WHERE_ROWS):
-                yield Request([Step(verb, batch.slice(start, WHERE_ROWS))])
+                part = batch.slice(start, WHERE_ROWS)
+                yield Request(steps_of(verb, [part], self._schema))
 
     def _whole(self, verb: Verb, rows: Rows, *, deletes: bool) -> Request:
+        put = tiny(rows)
+        if put is not None and (deletes or not put.names(TOMBSTONE)):
+            return Request(unshaped=put, kind=Kind(verb, self._intake))
         batches = self._intake.rows(rows)
         if not deletes and any(batch.column(TOMBSTONE).true_count for batch in batches):
             raise InvalidInput(f"rows marked {TOMBSTONE!r} are deletes; an insert takes none")
@@ -109,18 +132,42 @@ class PartialRows:
         if names is None:
             return self._intake.rows(rows)
         if TOMBSTONE in names:
-            raise InvalidInput(f"column {TOMBSTONE!r}: an update deletes nothing; use delete")
-        columns = tuple(name for name in self._intake.schema.arrow.names if name in names)
+            raise _no_deletes()
+        return self._intake_of(names).rows(rows)
+
+    def update(self, names: Iterable[str], missing: Missing) -> tuple[Update, Intake]:
+        """What an update of rows with those columns is, and what shapes them."""
+        if TOMBSTONE in names:
+            raise _no_deletes()
+        intake = self._intake_of(names)
+        return _update(intake.schema.wal.names, missing), intake
+
+    def _intake_of(self, names: Iterable[str]) -> Intake:
+        named = set(names)
+        columns = tuple(name for name in self._intake.schema.arrow.names if name in named)
         partial = self._known.get(columns)
         if partial is None or partial.owns is not self._intake.owns:
             partial = Intake(_only(self._intake.schema, columns), self._intake.owns)
             self._known[columns] = partial
-        return partial.rows(rows)
+        return partial
+
+
+def _update(names: Iterable[str], missing: Missing) -> Update:
+    return Update(tuple(name for name in names if name != TOMBSTONE), missing)
+
+
+def _no_deletes() -> InvalidInput:
+    return InvalidInput(f"column {TOMBSTONE!r}: an update deletes nothing; use delete")
+
+
+@lru_cache(maxsize=8)
+def _choices(known: Any) -> tuple[str, ...]:
+    return get_args(known)
 
 
 def check_choice(value: str, known: Any, name: str) -> None:
     """Raise `InvalidInput` unless it is one of the known ones."""
-    if value not in get_args(known):
+    if value not in _choices(known):
         raise InvalidInput(f"{name} must be one of {list(get_args(known))}, got {value!r}")
 
 
