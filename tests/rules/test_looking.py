@@ -25,6 +25,7 @@ from tests.support.threads import Caller
 from weir.config import WriterConfig
 from weir.env import Env
 from weir.errors import (
+    Backpressure,
     FencedError,
     InvalidInput,
     KeyConflict,
@@ -186,8 +187,7 @@ def test_o2_two_of_one_group_on_one_key_are_as_if_one_came_after_the_other() -> 
         )
         late.append(Caller(lambda: writer.insert([row(1, 9)], on_conflict="skip")))
         late.append(Caller(lambda: writer.update([{"k": 2, "v": 8}], missing="insert")))
-        while len(writer._looking._pending) < 7:  # type: ignore[union-attr]
-            pass
+        waiting(writer, 7)
 
     with writer:
         writer.put([row(1, 1)])
@@ -198,6 +198,54 @@ def test_o2_two_of_one_group_on_one_key_are_as_if_one_came_after_the_other() -> 
         assert told[4:] == [WriteCounts(skipped=1), WriteCounts(inserted=1)]
         assert have(writer) == {1: 5, 2: 8}
         assert points.met == 2  # the others with one look
+
+
+def waiting(writer: ShardWriter, count: int) -> None:
+    """Return when so many calls wait to be decided, or are."""
+    while len(writer._looking._pending) < count:  # type: ignore[union-attr]
+        pass
+
+
+def test_o2_updates_of_one_key_are_decided_at_once_and_each_told_of_its_own() -> None:
+    writer, points = watched()
+    late: list[Caller] = []
+
+    def let_others_come() -> None:
+        for value in (5, 6, 7):
+            rows = [{"k": 4, "v": value}]
+            late.append(Caller(lambda rows=rows: writer.update(rows, missing="insert")))
+            waiting(writer, 1 + len(late))
+
+    with writer:
+        writer.put([row(1, 1)])
+        points.actions = [let_others_come]
+        writer.update([{"k": 1}])
+        told = [caller.result() for caller in late]
+        assert told == [WriteCounts(inserted=1), WriteCounts(updated=1), WriteCounts(updated=1)]
+        assert have(writer) == {1: 1, 4: 7}
+        assert points.met == 2
+
+
+def test_o2_a_call_that_gave_up_is_not_decided_for() -> None:
+    writer, points = watched()
+    late: list[Caller] = []
+
+    def let_two_come() -> None:
+        late.append(Caller(lambda: writer.insert([row(3, 3)])))
+        waiting(writer, 2)
+        late.append(Caller(lambda: writer.insert([row(4, 4)], timeout=0.5)))
+        waiting(writer, 3)
+
+    def let_the_second_give_up() -> None:
+        with pytest.raises(Backpressure, match="nothing of this write was accepted"):
+            late[1].result()
+
+    with writer:
+        writer.put([row(1, 1)])
+        points.actions = [let_two_come, let_the_second_give_up]
+        writer.update([{"k": 1, "v": 2}])
+        assert late[0].result() == WriteCounts(inserted=1)
+        assert have(writer) == {1: 2, 3: 3}
 
 
 def test_o2_a_key_twice_in_one_call_is_decided_in_the_order_of_the_rows() -> None:
@@ -393,8 +441,9 @@ def test_m7_a_request_that_fails_fails_alone_in_its_group() -> None:
     def let_others_come() -> None:
         condition = "10 / incoming.v > 0"
         late.extend(Caller(lambda v=v: writer.put([row(v, v)], when=condition)) for v in (5, 0, 6))
-        while len(writer._looking._pending) < 4:  # type: ignore[union-attr]
-            pass
+        late.append(Caller(lambda: writer.insert([row(7, 7)])))
+        late.append(Caller(lambda: writer.insert([{"k": 8, "v": "eight"}])))
+        waiting(writer, 6)
 
     with writer:
         writer.put([row(1, 1)])
@@ -404,7 +453,10 @@ def test_m7_a_request_that_fails_fails_alone_in_its_group() -> None:
         assert late[2].result().inserted == 1
         with pytest.raises(InvalidInput, match="Divide by zero"):
             late[1].result()
-        assert have(writer) == {1: 1, 5: 5, 6: 6}
+        assert late[3].result().inserted == 1
+        with pytest.raises(SchemaMismatch, match="column 'v' is int64 and cannot hold 'eight'"):
+            late[4].result()
+        assert have(writer) == {1: 1, 5: 5, 6: 6, 7: 7}
 
 
 def test_a_conflict_names_keys_and_travels() -> None:

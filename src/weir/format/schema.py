@@ -58,6 +58,17 @@ class TableSchema:
         return pa.schema([self.plain.field(name) for name in self.primary_key])
 
     @cached_property
+    def outputs(self) -> dict[tuple[str, ...], pa.Schema]:
+        """What users see of the columns that were asked for so far: a lookup is faster than
+        building a schema."""
+        return {}
+
+    @cached_property
+    def levels(self) -> dict[tuple[str, ...] | None, pa.Schema]:
+        """What a merge sees of the columns that were asked for so far."""
+        return {}
+
+    @cached_property
     def field_ids(self) -> dict[str, int]:
         """The id of each top-level column."""
         return {f.name: int(f.metadata[FIELD_ID]) for f in self.arrow}

@@ -59,6 +59,14 @@ class Level(Protocol):
 
 def level_schema(schema: TableSchema, columns: Sequence[str] | None = None) -> pa.Schema:
     """The shape in which a level hands out `columns` (all of them when None), `_tombstone` last."""
+    key = None if columns is None else tuple(columns)
+    known = schema.levels.get(key)
+    if known is None:
+        known = schema.levels[key] = _level_schema(schema, columns)
+    return known
+
+
+def _level_schema(schema: TableSchema, columns: Sequence[str] | None) -> pa.Schema:
     names = schema.plain.names if columns is None else [n for n in columns if n != TOMBSTONE]
     fields = []
     for name in names:
@@ -172,6 +180,15 @@ class MemLevel:
         """The level as it was with so many batches and rows, whatever is appended later."""
         return MemView(self, count, rows)
 
+    def holds_any(self, keys: Sequence[Any]) -> bool:
+        """False when no row has one of those keys, given as the values that compare."""
+        with self._lock:
+            self._lookups += 1
+            if self._lookups <= COLD_LOOKUPS and self._rows > SMALL_ROWS:
+                return True  # not indexed yet: look closer
+            self._catch_up()
+            return not self._index.keys().isdisjoint(keys)
+
     def _lookup(self, keys: pa.Table, columns: Sequence[str] | None, count: int | None) -> pa.Table:
         target = level_schema(self._schema, columns)
         picked = self._picked(keys, count)
@@ -250,3 +267,7 @@ class MemView:
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The newest row of each of those keys that is here."""
         return self._level._lookup(keys, columns, self._count)  # noqa: SLF001
+
+    def holds_any(self, keys: Sequence[Any]) -> bool:
+        """False when no row has one of those keys, given as the values that compare."""
+        return self._level.holds_any(keys)

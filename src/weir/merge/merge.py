@@ -46,6 +46,13 @@ def output_schema(schema: TableSchema, columns: Sequence[str] | None) -> pa.Sche
     """What a scan of `columns` hands out; `InvalidInput` names a column the table does not have."""
     if columns is None:
         return schema.plain
+    known = schema.outputs.get(tuple(columns))
+    if known is None:
+        known = schema.outputs[tuple(columns)] = _output_schema(schema, columns)
+    return known
+
+
+def _output_schema(schema: TableSchema, columns: Sequence[str]) -> pa.Schema:
     for name in columns:
         if name not in schema.plain.names:
             raise InvalidInput(f"the table has no column {name!r}; it has {schema.plain.names}")
@@ -124,8 +131,7 @@ def merge_lookup(
     times = () if alive is None else (alive.column,)
     extra = [n for n in dict.fromkeys((*key, *times)) if n not in target.names]
     names = [*target.names, *extra]
-    wanted = pa.schema([schema.plain.field(name) for name in names])
-    asked = pk_values(keys, key)
+    wanted = output_schema(schema, names) if extra else target
     left, found = keys, []
     for level in levels:
         if left.num_rows == 0:
@@ -138,17 +144,21 @@ def merge_lookup(
             found.append(shaped(here, wanted))
     if base is not None and left.num_rows:
         opened = under_schema(base() if callable(base) else base, schema)
-        found.append(shaped(opened.lookup(left, names), wanted))
+        here = opened.lookup(left, names)
+        if here.num_rows:
+            found.append(shaped(here, wanted))
     if not found:
         return target.empty_table()
     rows = found[0] if len(found) == 1 else pa.concat_tables(found)
     if alive is not None:
         rows = alive.keep(rows)
-    if rows.num_rows > 1 and not (here := pk_values(rows, key)).equals(asked):
-        order = pc.index_in(here, value_set=asked).to_numpy()
-        if (np.diff(order) < 0).any():
-            rows = rows.take(pa.array(np.argsort(order)))
-    return (rows.select(target.names) if extra else rows).replace_schema_metadata(target.metadata)
+    if rows.num_rows > 1:
+        asked, order = pk_values(keys, key), pk_values(rows, key)
+        if not order.equals(asked):
+            places = pc.index_in(order, value_set=asked).to_numpy()
+            if (np.diff(places) < 0).any():
+                rows = rows.take(pa.array(np.argsort(places)))
+    return rows.select(target.names) if extra else rows
 
 
 def winners(

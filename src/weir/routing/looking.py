@@ -16,7 +16,7 @@ from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import all_shards
 from weir.shard.ack import Ack
 from weir.shard.decide import WriteCounts
-from weir.shard.requests import Missing, OnConflict, PartialRows, check_choice
+from weir.shard.requests import MISSING, Missing, OnConflict, PartialRows, check_choice
 from weir.shard.writer import ShardWriter
 from weir.types import Rows
 
@@ -48,7 +48,7 @@ class LookingTableVerbs(ABC):
         self, rows: Rows, *, missing: Missing = "error", timeout: float | None = None
     ) -> WriteCounts:
         """Set some columns of rows, given with their key; see `ShardWriter.update`."""
-        check_choice(missing, Missing, "missing")
+        check_choice(missing, MISSING, "missing")
         batches = PartialRows(self._keyed("update")).shape(rows)
 
         def update(writer: ShardWriter, part: list[pa.RecordBatch]) -> WriteCounts:

@@ -41,6 +41,18 @@ class Verdict:
         return bool(self.writes.all()) and not self.rows.column(TOMBSTONE).true_count
 
 
+class Found(Protocol):
+    """What is there of the keys of some rows, row by row."""
+
+    @property
+    def present(self) -> Mask:
+        """Where there is a row."""
+
+    @property
+    def rows(self) -> pa.Table:
+        """The rows, null where there is none."""
+
+
 class Verb(Protocol):
     """What a request asks for; equal ones are decided together."""
 
@@ -52,10 +64,8 @@ class Verb(Protocol):
     def looks_at(self, schema: TableSchema) -> Sequence[str]:
         """The columns of the rows that are there which it needs, beside the key."""
 
-    def decide(
-        self, given: pa.RecordBatch, current: pa.Table, present: Mask, intake: Intake
-    ) -> Verdict:
-        """`given` and `current` row by row; `current` is null where nothing is `present`."""
+    def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
+        """What is to be written of the rows given, in the light of those that were found."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +81,9 @@ class Update:
         """All columns that are not given."""
         return [name for name in schema.arrow.names if name not in self.columns]
 
-    def decide(
-        self, given: pa.RecordBatch, current: pa.Table, present: Mask, intake: Intake
-    ) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
         """See `Verb`."""
-        schema = intake.schema
+        schema, present = intake.schema, found.present
         if self.missing == "insert" and not present.all():
             for column in schema.arrow:
                 if not column.nullable and column.name not in self.columns:
@@ -83,6 +91,7 @@ class Update:
                         f"column {column.name!r} is declared not null and is missing from a row"
                         " whose key is new"
                     )
+        current = found.rows
         columns = [
             given.column(column.name)
             if column.name in self.columns
@@ -111,11 +120,10 @@ class Insert:
         del schema
         return ()
 
-    def decide(
-        self, given: pa.RecordBatch, current: pa.Table, present: Mask, intake: Intake
-    ) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
         """See `Verb`."""
-        del current, intake
+        del intake
+        present = found.present
         conflicts = present if self.on_conflict == "error" else None
         return Verdict(marked(given, ~present), ~present, conflicts, "exists already")
 
@@ -132,13 +140,11 @@ class PutWhen:
         """What the condition names."""
         return condition_columns(self.when, schema.arrow.names)
 
-    def decide(
-        self, given: pa.RecordBatch, current: pa.Table, present: Mask, intake: Intake
-    ) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
         """See `Verb`."""
         names = intake.schema.arrow.names
         rows = pa.Table.from_batches([given])
-        holds = marks(when_mask(self.when, current, rows, pa.array(~present), names))
+        holds = marks(when_mask(self.when, found.rows, rows, pa.array(~found.present), names))
         return Verdict(marked(given, holds), holds)
 
 
@@ -154,11 +160,9 @@ class DeleteWhere:
         """What the filter names."""
         return condition_columns(self.filter, schema.arrow.names)
 
-    def decide(
-        self, given: pa.RecordBatch, current: pa.Table, present: Mask, intake: Intake
-    ) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
         """See `Verb`."""
-        passing = _passing(self.filter, current, present)
+        passing = _passing(self.filter, found)
         batches = intake.tombstones(marked(given, passing))
         return Verdict(_together(batches, intake.schema), passing)
 
@@ -177,24 +181,23 @@ class UpdateWhere:
         names: list[str] = schema.arrow.names
         return names
 
-    def decide(
-        self, given: pa.RecordBatch, current: pa.Table, present: Mask, intake: Intake
-    ) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
         """See `Verb`."""
         del given
-        passing = _passing(self.filter, current, present)
-        rows = current.filter(pa.array(passing))
+        passing = _passing(self.filter, found)
+        rows = found.rows.filter(pa.array(passing))
         if rows.num_rows:
             for name, values in new_values(dict(self.assignments), rows).items():
                 rows = rows.set_column(rows.schema.get_field_index(name), name, values)
         return Verdict(_together(intake.rows(rows), intake.schema), passing)
 
 
-def _passing(filter: str, current: pa.Table, present: Mask) -> Mask:
+def _passing(filter: str, found: Found) -> Mask:
     """Which rows are there and pass."""
+    present = found.present
     passing = present.copy()
     if present.any():
-        passing[present] = marks(filter_mask(filter, current.filter(pa.array(present))))
+        passing[present] = marks(filter_mask(filter, found.rows.filter(pa.array(present))))
     return passing
 
 

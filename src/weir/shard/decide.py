@@ -7,9 +7,9 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -77,15 +77,15 @@ class Kind:
 class Request:
     """One call: rows, in steps that are decided one after the other, and what becomes of them."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: Sequence[Step] = ()
     given: Sequence[pa.RecordBatch] = ()
-    """What the caller handed over, and gets back if it fails."""
+    """What the caller handed over, and gets back if it fails; empty: the rows of the steps."""
     unshaped: Tiny | None = None
     """The same before whoever decides has shaped it."""
     kind: Kind | None = None
     refused: Exception | None = None
     """Why the rows could not be shaped."""
-    rows: list[pa.RecordBatch] = field(default_factory=list)
+    rows: Sequence[pa.RecordBatch] = ()
     piece: Shaped | None = None
     """The rows to write within the batch they were decided in, instead of `rows`."""
     counts: WriteCounts = WriteCounts()
@@ -107,40 +107,72 @@ class Request:
         """What the caller handed over, in the shape of the log."""
         if self.unshaped is not None and self.kind is not None:
             return self.kind.intake.rows(self.unshaped.data)
-        return list(self.given)
+        return list(self.given) or [step.rows.alone() for step in self.steps]
 
-    def take_shape(self, found: Shaped | Exception, keys: Mapping[int, list[Any]]) -> None:
-        """Whoever decides has shaped its rows, or could not; `keys` of each batch, by its id."""
+    def take_shape(self, rows: Shaped, keys: list[Any]) -> None:
+        """Whoever decides has shaped its rows."""
         assert self.kind is not None, "only rows of a kind are left to others to shape"
-        if isinstance(found, Exception):
-            self.refused = found
-        else:
-            self.given = (found.alone(),)
-            own = keys[id(found.batch)][found.offset : found.offset + found.rows]
-            self.steps = _steps(self.kind.verb, found, own)
+        self.steps = _steps(self.kind.verb, rows, keys)
         self.unshaped = None  # last: an interrupt before it has them shaped again
+
+    def refuse(self, error: Exception) -> None:
+        """Its rows cannot be shaped."""
+        self.refused = error
+        self.unshaped = None
 
     def forget(self) -> None:
         """Before it is decided again."""
         self.piece, self.counts, self.error = None, NOTHING, None
-        if self.rows:
-            self.rows = []
+        self.rows = ()
 
 
 def shape_all(requests: Sequence[Request], schema: TableSchema, limits: Limits) -> None:
     """Shape the rows that were left to whoever decides, those of one kind in one conversion."""
-    waiting = [request for request in requests if request.unshaped is not None]
-    for kind, run in groupby(waiting, key=lambda request: request.kind):
-        assert kind is not None, "only rows of a kind are left to others to shape"
-        same = list(run)
-        puts = [request.unshaped for request in same if request.unshaped is not None]
-        shaped = shape_together(kind.intake, puts, limits)
-        keys: dict[int, list[Any]] = {}
-        for found in shaped:
-            if isinstance(found, Shaped) and id(found.batch) not in keys:
-                keys[id(found.batch)] = pk_values(found.batch, schema.primary_key).to_pylist()
-        for request, one in zip(same, shaped, strict=True):
-            request.take_shape(one, keys)
+    kind: Kind | None = None
+    run: list[tuple[Request, Tiny]] = []
+    for request in requests:
+        if request.unshaped is None:
+            continue
+        if request.kind is not kind and request.kind != kind:
+            _shape_run(run, kind, schema, limits)
+            run = []
+        kind = request.kind
+        run.append((request, request.unshaped))
+    _shape_run(run, kind, schema, limits)
+
+
+def _shape_run(
+    run: Sequence[tuple[Request, Tiny]], kind: Kind | None, schema: TableSchema, limits: Limits
+) -> None:
+    if not run or kind is None:
+        return
+    batch: pa.RecordBatch | None = None
+    keys: list[Any] = []
+    found = shape_together(kind.intake, [put for _, put in run], limits)
+    for (request, _), one in zip(run, found, strict=True):
+        if isinstance(one, Exception):
+            request.refuse(one)
+            continue
+        if one.batch is not batch:
+            batch = one.batch
+            keys = pk_values(batch, schema.primary_key).to_pylist()
+        request.take_shape(one, keys[one.offset : one.offset + one.rows])
+
+
+class _Looked:
+    """What is there of some keys; see `Found`."""
+
+    def __init__(self, rows: pa.Table, places: list[int | None]) -> None:
+        self._rows = rows
+        self._places = places
+        self.present: Mask = np.array([place is not None for place in places], np.bool_)
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        """Only taken by verbs that ask for more than what is present."""
+        if self._places == list(range(self._rows.num_rows)):
+            return self._rows  # all that was looked for is there, in this order
+        return self._rows.take(pa.array(self._places, pa.int64()))
 
 
 class Newest:
@@ -150,18 +182,15 @@ class Newest:
         """`rows` hold the key and whatever else the group looks at; all of them are `alive`."""
         self._alive = alive
         self._schema = schema
-        self._columns = pa.schema([pa.field(f.name, f.type) for f in rows.schema])
-        self._rows = pa.Table.from_arrays(rows.combine_chunks().columns, schema=self._columns)
-        keys = pk_values(rows, schema.primary_key).to_pylist()
-        self._at: dict[Any, int] = {key: index for index, key in enumerate(keys)}
+        self._rows = rows
+        self._at: dict[Any, int] = {}
+        if rows.num_rows:
+            keys = pk_values(rows, schema.primary_key).to_pylist()
+            self._at = {key: index for index, key in enumerate(keys)}
 
-    def look(self, keys: Sequence[Any]) -> tuple[pa.Table, Mask]:
-        """The rows of those keys, null where there is none, and where there is one."""
-        places = list(map(self._at.get, keys))
-        present = np.array([place is not None for place in places], np.bool_)
-        if places == list(range(self._rows.num_rows)):
-            return self._rows, present  # all that was looked for is there, in this order
-        return self._rows.take(pa.array(places, pa.int64())), present
+    def look(self, keys: Sequence[Any]) -> _Looked:
+        """What is there of those keys."""
+        return _Looked(self._rows, list(map(self._at.get, keys)))
 
     def take_in(self, rows: pa.RecordBatch) -> None:
         """Rows that came, or are to be written, for the requests that come after."""
@@ -169,9 +198,9 @@ class Newest:
             rows = self._alive.bury(rows)  # L-11: as if it were deleted
         keys = pk_values(rows, self._schema.primary_key).to_pylist()
         first = self._rows.num_rows
-        self._rows = pa.concat_tables(
-            [self._rows, shaped(pa.Table.from_batches([rows]), self._columns)]
-        )
+        columns = pa.schema([pa.field(f.name, f.type) for f in self._rows.schema])
+        known = pa.Table.from_arrays(self._rows.columns, schema=columns)
+        self._rows = pa.concat_tables([known, shaped(pa.Table.from_batches([rows]), columns)])
         gone = rows.column(TOMBSTONE).to_pylist()
         for index, (key, is_gone) in enumerate(zip(keys, gone, strict=True)):
             if is_gone:
@@ -301,7 +330,7 @@ def _decide(run: list[Request], newest: Newest, intake: Intake, *, more: bool) -
         request.forget()
         request.error = InvalidInput(f"the rows cannot be decided on: {error}")
     if request.error is not None:
-        request.rows, request.piece, request.counts = [], None, NOTHING
+        request.rows, request.piece, request.counts = (), None, NOTHING
         if mark is not None:
             newest.back_to(mark)
 
@@ -320,9 +349,9 @@ def _decide_step(
     """
     verb = steps[0].verb
     keys = steps[0].keys if len(steps) == 1 else [key for step in steps for key in step.keys]
-    current, present = newest.look(keys)
-    verdict = verb.decide(joined(steps), current, present, intake)
-    had = present if verb.minds_itself else _had(keys, present, verdict)
+    found = newest.look(keys)
+    verdict = verb.decide(joined(steps), found, intake)
+    had = found.present if verb.minds_itself else _had(keys, found.present, verdict)
     if verdict.is_plain and _note_plainly(run, steps, had, verdict):
         if more:
             newest.take_in(verdict.rows)
@@ -354,7 +383,7 @@ def _decide_step(
             if len(request.steps) == 1:
                 request.piece = piece
             else:
-                request.rows.append(piece.alone())
+                request.rows = [*request.rows, piece.alone()]
             if more:
                 newest.take_in(piece.alone())
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from weir.errors import FencedError, MissingEntry
 from weir.format.expiry import Alive, alive_under
+from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.lake.api import Base, Lake
 from weir.log.appender import WalAppender
@@ -80,10 +81,9 @@ class OwnReads:
         """The newest rows of those keys, and which rows have not expired at this moment."""
 
         def look() -> tuple[pa.Table, Alive | None]:
-            levels = self._fresh_levels()
+            levels, base = self._fresh_levels(keys)
             alive = self._alive(None)
-            base, schema = self._lake.open_base, self._schema
-            return merge_lookup(keys, levels, base, schema, columns, alive=alive), alive
+            return merge_lookup(keys, levels, base, self._schema, columns, alive=alive), alive
 
         return self._read(look)
 
@@ -158,12 +158,18 @@ class OwnReads:
         now = self._appender.site.env.clock.wall()
         return alive_under(base.expire, now, base.schema.arrow, self._schema.arrow)
 
-    def _fresh_levels(self) -> list[Level]:
-        """The levels alone; the base is asked only when there are SSTables it may have folded."""
+    def _fresh_levels(self, keys: pa.Table) -> tuple[Sequence[Level], Base | Callable[[], Base]]:
+        """The levels that those keys may be in, and the base, which is opened only when there are
+        SSTables that it may have folded, or when a key is in no level."""
         with self._state.lock:
-            if not self._memtables.manifest.sstables:
-                return [table.level.now() for table in self._memtables.unflushed()]
-        return self._levels()[0]
+            if self._memtables.manifest.sstables:
+                fresh = None
+            else:
+                fresh = [table.level.now() for table in self._memtables.unflushed()]
+        if fresh is None:
+            return self._levels()
+        values = pk_values(keys, self._schema.primary_key).to_pylist()
+        return [level for level in fresh if level.holds_any(values)], self._lake.open_base
 
     def _check_folded_after_us(self, compacted: int) -> None:
         """Fenced (F-13) when a successor's generation was folded under the number of ours: leaving

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import pyarrow as pa
 
@@ -31,6 +30,8 @@ Missing = Literal["error", "skip", "insert"]
 """What an update does with a key that does not exist."""
 OnConflict = Literal["error", "skip"]
 """What an insert does with a key that exists."""
+MISSING: Final[tuple[str, ...]] = get_args(Missing)
+ON_CONFLICT: Final[tuple[str, ...]] = get_args(OnConflict)
 
 WHERE_ROWS: Final = 10_000
 """Keys that `delete_where` and `update_where` decide at a time."""
@@ -44,10 +45,11 @@ class Requests:
         self._reads = reads
         self._partial = PartialRows(intake)
         self._updates: dict[tuple[frozenset[str], str], Kind] = {}
+        self._inserts = {choice: Kind(Insert(choice), intake) for choice in ON_CONFLICT}
 
     def update(self, rows: Rows, missing: Missing) -> Request:
         """Rows with the key and some columns."""
-        check_choice(missing, Missing, "missing")
+        check_choice(missing, MISSING, "missing")
         put = tiny(rows)
         kind = None if put is None else self._update_of(put, missing)
         if kind is not None:
@@ -76,13 +78,25 @@ class Requests:
 
     def insert(self, rows: Rows, on_conflict: OnConflict) -> Request:
         """Whole rows whose keys are to be new."""
-        check_choice(on_conflict, OnConflict, "on_conflict")
-        return self._whole(Insert(on_conflict), rows, deletes=False)
+        check_choice(on_conflict, ON_CONFLICT, "on_conflict")
+        kind = self._inserts[on_conflict]
+        put = tiny(rows)
+        if put is not None and not put.names(TOMBSTONE):
+            return Request(unshaped=put, kind=kind)
+        batches = self._intake.rows(rows)
+        if any(batch.column(TOMBSTONE).true_count for batch in batches):
+            raise InvalidInput(f"rows marked {TOMBSTONE!r} are deletes; an insert takes none")
+        return Request(steps_of(kind.verb, batches, self._schema), batches)
 
     def put_when(self, rows: Rows, when: str) -> Request:
         """Whole rows, or deletes, of which a condition is to hold."""
         require_text(when, "when")
-        return self._whole(PutWhen(when), rows, deletes=True)
+        verb = PutWhen(when)
+        put = tiny(rows)
+        if put is not None:
+            return Request(unshaped=put, kind=Kind(verb, self._intake))
+        batches = self._intake.rows(rows)
+        return Request(steps_of(verb, batches, self._schema), batches)
 
     def where(self, filter: str, assignments: Mapping[str, str] | None) -> Iterator[Request]:
         """Requests for the keys whose rows pass, found in a scan as it goes on."""
@@ -97,15 +111,6 @@ class Requests:
             for start in range(0, batch.num_rows, WHERE_ROWS):
                 part = batch.slice(start, WHERE_ROWS)
                 yield Request(steps_of(verb, [part], self._schema))
-
-    def _whole(self, verb: Verb, rows: Rows, *, deletes: bool) -> Request:
-        put = tiny(rows)
-        if put is not None and (deletes or not put.names(TOMBSTONE)):
-            return Request(unshaped=put, kind=Kind(verb, self._intake))
-        batches = self._intake.rows(rows)
-        if not deletes and any(batch.column(TOMBSTONE).true_count for batch in batches):
-            raise InvalidInput(f"rows marked {TOMBSTONE!r} are deletes; an insert takes none")
-        return Request(steps_of(verb, batches, self._schema), batches)
 
     @property
     def _schema(self) -> TableSchema:
@@ -160,15 +165,10 @@ def _no_deletes() -> InvalidInput:
     return InvalidInput(f"column {TOMBSTONE!r}: an update deletes nothing; use delete")
 
 
-@lru_cache(maxsize=8)
-def _choices(known: Any) -> tuple[str, ...]:
-    return get_args(known)
-
-
-def check_choice(value: str, known: Any, name: str) -> None:
+def check_choice(value: str, known: Sequence[str], name: str) -> None:
     """Raise `InvalidInput` unless it is one of the known ones."""
-    if value not in _choices(known):
-        raise InvalidInput(f"{name} must be one of {list(get_args(known))}, got {value!r}")
+    if value not in known:
+        raise InvalidInput(f"{name} must be one of {list(known)}, got {value!r}")
 
 
 def _names(rows: Rows) -> Sequence[str] | None:

@@ -91,7 +91,7 @@ class ShardWriter(LookingVerbs):
         acceptor = Acceptor(state, self.intake, self._flusher)
         self._group = GroupCommit(state, acceptor, appender)
         self.puts = Puts(state, self.intake, acceptor, self._group)
-        if self._reads is not None:
+        if self._reads is not None and self._keyed:
             self._looking = Looking(state, self.intake, self._reads, self._group)
         self.once = Once(appender, self.puts.accept)
 
@@ -335,6 +335,8 @@ class ShardWriter(LookingVerbs):
             flusher.publish_replayed()
 
     def _look(self, call: str) -> Looking:
+        if self._looking is not None and self.before_looking is None and self.is_open:
+            return self._looking  # every call but the first
         if not self.intake.schema.primary_key:
             raise InvalidInput(f"{self.site}: {call} needs a primary key; it is append-only")
         self._readable(call)
