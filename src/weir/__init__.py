@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from weir.routing.shards import Shard
     from weir.routing.writer import TableWriter
     from weir.shard.ack import Ack
-    from weir.shard.decide import WriteCounts
+    from weir.shard.asked import WriteCounts
     from weir.shard.stats import MemtableStats, WalStats, WriterStats
     from weir.shard.writer import ShardWriter
     from weir.table import Table
@@ -189,7 +189,7 @@ _HOMES = {
     "WalStoreMismatch": "weir.errors",
     "WalTailer": "weir.log.tailer",
     "WeirError": "weir.errors",
-    "WriteCounts": "weir.shard.decide",
+    "WriteCounts": "weir.shard.asked",
     "WriterClosed": "weir.errors",
     "WriterConfig": "weir.config",
     "WriterStats": "weir.shard.stats",

@@ -37,7 +37,7 @@ from weir.records.checkpoints import Ref
 from weir.routing.opening import Options
 from weir.routing.receipt import Receipt
 from weir.routing.writer import TableWriter as SyncWriter
-from weir.shard.decide import WriteCounts
+from weir.shard.asked import WriteCounts
 from weir.shard.requests import Missing, OnConflict
 from weir.shard.stats import WriterStats
 from weir.table import Table as SyncTable

@@ -36,7 +36,7 @@ from weir.errors import (
     WriterClosed,
 )
 from weir.log.tailer import WalTailer
-from weir.shard.decide import WriteCounts
+from weir.shard.asked import WriteCounts
 from weir.shard.writer import ShardWriter
 from weir.store.memory import MemoryStore
 from weir.testing.fault_store import FaultStore

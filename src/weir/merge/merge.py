@@ -143,8 +143,7 @@ def merge_lookup(
                 here = here.filter(pc.invert(here.column(TOMBSTONE)))
             found.append(shaped(here, wanted))
     if base is not None and left.num_rows:
-        opened = under_schema(base() if callable(base) else base, schema)
-        here = opened.lookup(left, names)
+        here = under_schema(base() if callable(base) else base, schema).lookup(left, names)
         if here.num_rows:
             found.append(shaped(here, wanted))
     if not found:

@@ -15,7 +15,7 @@ from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import all_shards
 from weir.shard.ack import Ack
-from weir.shard.decide import WriteCounts
+from weir.shard.asked import WriteCounts
 from weir.shard.requests import MISSING, Missing, OnConflict, PartialRows, check_choice
 from weir.shard.writer import ShardWriter
 from weir.types import Rows

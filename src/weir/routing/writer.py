@@ -35,7 +35,7 @@ from weir.routing.receipt import Failures, Receipt, report, settled
 from weir.routing.reroute import REROUTES, Parts, await_routing, explain, has_left, split
 from weir.routing.shards import Shard, schema_for_writing
 from weir.shard.ack import Ack
-from weir.shard.decide import WriteCounts
+from weir.shard.asked import WriteCounts
 from weir.shard.ending import forked
 from weir.shard.stats import WriterStats
 from weir.shard.writer import ShardWriter

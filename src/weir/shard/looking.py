@@ -27,16 +27,8 @@ from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.log.intake import Intake, size_of
 from weir.shard.ack import Ack
-from weir.shard.decide import (
-    Newest,
-    Request,
-    Step,
-    WriteCounts,
-    decide_all,
-    joined_column,
-    runs_of,
-    shape_all,
-)
+from weir.shard.asked import Request, Step, WriteCounts, joined_column, shape_all
+from weir.shard.decide import Newest, decide_all, runs_of
 from weir.shard.group import GroupCommit
 from weir.shard.own_reads import OwnReads
 from weir.shard.requests import Requests

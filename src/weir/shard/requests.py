@@ -22,7 +22,7 @@ from weir.shard.actions import (
     Verb,
     check_assignments,
 )
-from weir.shard.decide import Kind, Request, Step, steps_of
+from weir.shard.asked import Kind, Request, Step, steps_of
 from weir.shard.own_reads import OwnReads
 from weir.types import Rows
 

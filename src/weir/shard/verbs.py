@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.shard.decide import Request, WriteCounts
+from weir.shard.asked import Request, WriteCounts
 from weir.shard.looking import Looking
 from weir.shard.requests import Missing, OnConflict
 from weir.types import Rows

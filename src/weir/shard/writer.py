@@ -31,7 +31,7 @@ from weir.search.memory import WriterIndexes
 from weir.search.plan import SearchOptions
 from weir.shard.accept import Acceptor
 from weir.shard.ack import Ack
-from weir.shard.decide import WriteCounts
+from weir.shard.asked import WriteCounts
 from weir.shard.flush import Flusher
 from weir.shard.group import GroupCommit
 from weir.shard.looking import Looking
