@@ -11,21 +11,24 @@ from __future__ import annotations
 
 import random
 
-from simulator.roles import check_final_view, final, write_record
+from simulator.keepers import collector
+from simulator.roles import Session, check_final_view, final, open_shard, write_record
 from simulator.scenarios import SHARD, TABLE, Plan, Role, Run
 from simulator.scheduler import Actor
 from simulator.truth import Violation
 from simulator.world import AWAY, HOLE, Faults
 from weir.config import WriterConfig
-from weir.errors import WeirError
+from weir.errors import SnapshotExpired, WeirError
 from weir.format.sharding import Unsharded
 from weir.log.stamp import read_store_id, stamp_store_id
 from weir.making import open as open_table
+from weir.read.scan import Scan
 from weir.records.table import Route
 from weir.records.wal_places import latest_record
+from weir.routing.core import Core
 from weir.routing.opening import create_shards
 from weir.store.open import open_store
-from weir.upkeep.checkpoint import create
+from weir.upkeep.checkpoint import Checkpoint, create, delete
 
 DISK, SPARE = "/wal", "/wal-2"
 FOREIGN = "/foreign"
@@ -133,6 +136,7 @@ def final_of_unmounts(run: Run, actor: Actor) -> None:
     uri = latest_record(run.store(actor), SHARD).uri
     if uri is not None:
         run.world.mounts["final", uri] = run.judge.truth(SHARD).places[-1][1]
+    core, passed = _passed_checkpoint(run, actor)
     final(run, actor)
     uri = latest_record(run.store(actor), SHARD).uri
     if uri is None:
@@ -147,8 +151,39 @@ def final_of_unmounts(run: Run, actor: Actor) -> None:
         if pin is None or pin.wal_through < run.judge.truth(SHARD).acked:
             raise Violation("K", f"{pin} does not hold all that was acknowledged")
         table.stats()
+        _read_without_its_disk(run, core, passed)
+    run.judge.pins.pop(passed.id, None)
+    delete(core, passed)
     run.world.mounts["final", uri] = f"hole://new-{uri[1:]}"
     final(run, actor)
+
+
+def _passed_checkpoint(run: Run, actor: Actor) -> tuple[Core, Checkpoint]:
+    """A checkpoint of rows in the log that the table itself does not need any more, and a handle
+    that has seen the log but not read it."""
+    config = WriterConfig(fence_ttl=run.plan.fence_ttl)
+    session = Session(run, actor, Role("final", sessions=1, ops=0), run.next_session())
+    writer = open_shard(run, actor, config)
+    run.judge.opened(SHARD, writer.epoch)
+    put, data = session.make()
+    run.judge.acked(SHARD, put, writer.put(data).position)
+    core = open_table(TABLE, env=actor.env).core
+    made = create(core, "durable")
+    for pin in made.shards:
+        run.judge.pins[made.id] = (pin.shard, pin.manifest_version, pin.wal_through)
+    writer.close()
+    actor.env.clock.sleep(3 * run.plan.fence_ttl)
+    collector(run, actor, Role("collector", sessions=1, ops=1))
+    return core, made
+
+
+def _read_without_its_disk(run: Run, core: Core, checkpoint: Checkpoint) -> None:
+    try:
+        Scan(core, pinned=checkpoint).to_table()
+    except SnapshotExpired as error:
+        raise Violation("T", "without its disk a checkpoint is called collected") from error
+    except WeirError as error:
+        run.judge.failed(SHARD, error, None, 0)
 
 
 STRANGERS = {"stranger": stranger}

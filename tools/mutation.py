@@ -2172,6 +2172,7 @@ ACTORS = {
     "a wrong WAL store is refused after the claim": soak(200, "unmounts"),
     "the place of another table is a WAL store": soak(200, "unmounts"),
     "a clone takes the WAL store of its parent": soak(1000, "unmounts"),
+    "a checkpoint whose disk is gone is called collected": soak(200, "unmounts"),
     "a clone that is not there was deleted": soak(200, "unseen clones"),
 }
 """Bugs that a test finds, and an actor of the simulator must find too."""
