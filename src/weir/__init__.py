@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from weir.routing.receipt import Receipt
     from weir.routing.shards import Shard
     from weir.routing.writer import TableWriter
+    from weir.search.words import Boolean, Match, Phrase, Words
     from weir.shard.ack import Ack
     from weir.shard.asked import WriteCounts
     from weir.shard.stats import MemtableStats, WalStats, WriterStats
@@ -66,6 +67,7 @@ __all__ = [
     "AdoptReport",
     "Backpressure",
     "Bookmark",
+    "Boolean",
     "Bucket",
     "Change",
     "Changes",
@@ -85,10 +87,12 @@ __all__ = [
     "InvalidInput",
     "KeyConflict",
     "Keys",
+    "Match",
     "MemtableStats",
     "MissingEntry",
     "NotAWeirTable",
     "PartialWrite",
+    "Phrase",
     "Receipt",
     "ReshardReport",
     "RestoreReport",
@@ -119,6 +123,7 @@ __all__ = [
     "WalStoreMismatch",
     "WalTailer",
     "WeirError",
+    "Words",
     "WriteCounts",
     "WriterClosed",
     "WriterConfig",
@@ -136,6 +141,7 @@ _HOMES = {
     "AdoptReport": "weir.upkeep.adopt_shard",
     "Backpressure": "weir.errors",
     "Bookmark": "weir.read.changes",
+    "Boolean": "weir.search.words",
     "Bucket": "weir.format.sharding",
     "Change": "weir.read.changes",
     "Changes": "weir.read.changes",
@@ -155,10 +161,12 @@ _HOMES = {
     "InvalidInput": "weir.errors",
     "KeyConflict": "weir.errors",
     "Keys": "weir.types",
+    "Match": "weir.search.words",
     "MemtableStats": "weir.shard.stats",
     "MissingEntry": "weir.errors",
     "NotAWeirTable": "weir.errors",
     "PartialWrite": "weir.errors",
+    "Phrase": "weir.search.words",
     "Receipt": "weir.routing.receipt",
     "ReshardReport": "weir.upkeep.reshard",
     "RestoreReport": "weir.upkeep.restore",
@@ -189,6 +197,7 @@ _HOMES = {
     "WalStoreMismatch": "weir.errors",
     "WalTailer": "weir.log.tailer",
     "WeirError": "weir.errors",
+    "Words": "weir.search.words",
     "WriteCounts": "weir.shard.asked",
     "WriterClosed": "weir.errors",
     "WriterConfig": "weir.config",

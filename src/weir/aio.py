@@ -293,6 +293,7 @@ class Table:
 
     get = _awaited(SyncTable.get)
     search = _awaited(SyncTable.search)
+    hybrid_search = _awaited(SyncTable.hybrid_search)
     shards = _awaited(SyncTable.shards)
     stats = _awaited(SyncTable.stats)
     set_expire = _awaited(SyncTable.set_expire)

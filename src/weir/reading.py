@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
 from weir.read.changes import Bookmark, Changes
 from weir.read.scan import OrderBy, Scan, get_rows
-from weir.read.search import search
+from weir.read.search import hybrid_search, search
 from weir.read.snapshot import Freshness, Snapshot, take_snapshot
 from weir.routing.core import Core
-from weir.search.lance import PROBES, REFINE
-from weir.search.plan import SearchOptions
+from weir.search.asked import SearchOptions
+from weir.search.hybrid import RANK_CONSTANT, Fusion
+from weir.search.words import Words
 from weir.types import Filter, Keys, Vector
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.checkpoint import Moment
@@ -104,7 +105,7 @@ class TableReads:
     def search(
         self,
         column: str,
-        query: str | Vector,
+        query: Words | Sequence[Words] | Vector | Sequence[Vector],
         k: int = 10,
         filter: Filter | None = None,
         columns: Sequence[str] | None = None,
@@ -112,16 +113,22 @@ class TableReads:
         checkpoint: Moment | None = None,
         *,
         metric: str | None = None,
-        nprobes: int = PROBES,
-        refine_factor: int = REFINE,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
         exact: bool = False,
+        offset: int = 0,
+        distance_range: tuple[float | None, float | None] | None = None,
     ) -> pa.Table:
         """The `k` rows nearest to a vector, or best for words of text, nearest first.
 
         The columns asked for (all when None), and `_distance` (l2 squared, 1 - cosine, or 1 - dot)
-        or `_score` (BM25 by the statistics of all levels). A row with any of the words is found.
+        or `_score` (BM25 by the statistics of all levels). Plain text finds rows with any of its
+        words; `Match`, `Phrase` and `Boolean` say more. Several queries, a list or a matrix, are
+        answered from one snapshot, `k` rows each, and `query_index` says which query a row answers.
+        `offset` leaves out the best; `distance_range` is (lower, upper), the upper not included.
         `nprobes`, `refine_factor` and `exact`: how thoroughly an approximate index is searched;
-        what is fresher is exact. Requests: a scan's snapshot, then index pages and rows needed.
+        when nothing is said, as thoroughly as it turns out to need. What is fresher is exact.
+        Requests: a scan's snapshot, then index pages and rows needed.
         """
         return search(
             self.core,
@@ -132,5 +139,43 @@ class TableReads:
             columns=columns,
             freshness=freshness,
             pinned=checkpoints.pinned(self.core, checkpoint),
-            options=SearchOptions(metric, nprobes, refine_factor, exact),
+            options=SearchOptions(metric, nprobes, refine_factor, exact, offset, distance_range),
+        )
+
+    def hybrid_search(
+        self,
+        queries: Mapping[str, Words | Vector],
+        k: int = 10,
+        filter: Filter | None = None,
+        columns: Sequence[str] | None = None,
+        freshness: Freshness = "durable",
+        checkpoint: Moment | None = None,
+        *,
+        weights: Mapping[str, float] | None = None,
+        rank_constant: int = RANK_CONSTANT,
+        depth: int | None = None,
+        offset: int = 0,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        exact: bool = False,
+    ) -> pa.Table:
+        """The `k` best rows of several rankings of one snapshot, fused by key.
+
+        `queries` has a query for each column, as `search` takes them. A row gets
+        `weight / (rank_constant + rank)` from each ranking whose first `depth` rows have it (by
+        default four times `k + offset`, at least 100), and `_relevance_score` is their sum.
+        `InvalidInput` for an append-only table. Requests: those of a search for each column, with
+        one snapshot.
+        """
+        return hybrid_search(
+            self.core,
+            queries,
+            k=k,
+            filter=filter,
+            columns=columns,
+            freshness=freshness,
+            pinned=checkpoints.pinned(self.core, checkpoint),
+            fusion=Fusion(weights, rank_constant, depth),
+            options=SearchOptions(metric, nprobes, refine_factor, exact, offset),
         )

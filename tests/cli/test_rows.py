@@ -401,4 +401,15 @@ def test_search_by_vector_and_by_words(run, tmp_path):
         assert [row["id"] for row in near] == [2]
         found = run("search", table.uri, "text", "fresh", "--json").lines()
         assert [row["id"] for row in found] == [0]
+        later = run("search", table.uri, "e", "[1.9, 1]", "--k", 1, "--offset", 1, "--json").lines()
+        assert [row["id"] for row in later] == [1]
+        for words, option, ids in (
+            ("rows fresh", "--all", [0]),
+            ("rows fresh", "--phrase", []),
+            ("fresh rows", "--phrase", [0]),
+        ):
+            found = run("search", table.uri, "text", words, option, "--json").lines()
+            assert [row["id"] for row in found] == ids
+    both = run("search", table.uri, "text", "fresh", "--all", "--phrase")
+    assert (both.status, "not both" in both.err) == (1, True)
     assert run("search", table.uri, "e", "[1, x]").status == 1

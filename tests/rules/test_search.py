@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import weir
 from tests.support.tables import compact_with_pylance
 from weir.lake.index import released_generation
-from weir.search.lance import _tokens
+from weir.search.lance_texts import _tokens
 
 DIM = 4
 SCHEMA = pa.schema(
@@ -279,6 +279,34 @@ def test_recall_where_the_base_is_approximate(tmp_path):
         assert hits / 300 >= 0.95
 
 
+@pytest.mark.parametrize("bytes_compared", [0, 16 << 20])
+def test_recall_on_random_vectors_with_nothing_said(tmp_path, monkeypatch, bytes_compared):
+    """The worst case of a quantized index, whether or not it is small enough to be left alone."""
+    monkeypatch.setattr("weir.search.plan.EXACT_BYTES", bytes_compared)
+    rng = np.random.default_rng(5)
+    stored = rng.normal(size=(8_000, 32)).astype("f4")
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("vec", pa.list_(pa.float32(), 32))])
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+    vectors = pa.FixedSizeListArray.from_arrays(stored.ravel(), 32)
+    with table.writer() as writer:
+        writer.put(pa.table([pa.array(np.arange(8_000)), vectors], schema=schema))
+        writer.flush()
+    compact_with_pylance(table)
+    lance.dataset(table.uri).create_index(
+        "vec", "IVF_PQ", name="near", num_partitions=80, num_sub_vectors=4
+    )
+    queries = rng.normal(size=(20, 32)).astype("f4")
+    found = table.search("vec", queries, k=10, columns=["id"])
+    hits = 0
+    for number, query in enumerate(queries):
+        true = np.argsort(((stored - query) ** 2).sum(axis=1))[:10]
+        ids = found.filter(pc.field("query_index") == number)["id"].to_pylist()
+        hits += len(set(true.tolist()) & set(ids))
+    assert hits / 200 >= 0.9
+    told = table.search("vec", queries[0], k=10, nprobes=1, refine_factor=1, columns=["id"])
+    assert told.num_rows == 10
+
+
 def test_l1_rows_the_base_has_not_indexed_yet_are_found(tmp_path):
     table = make(tmp_path / "t")
     with table.writer() as writer:
@@ -361,6 +389,11 @@ def test_a_writer_finds_its_own_rows_of_its_own_shard(tmp_path):
         ("vec", ORIGIN, {"columns": ["y"]}, "no column 'y'"),
         ("vec", ORIGIN, {"freshness": "new"}, "freshness"),
         ("vec", ORIGIN, {"nprobes": 0}, "nprobes"),
+        ("vec", ORIGIN, {"offset": -1}, "offset"),
+        ("vec", ORIGIN, {"distance_range": 3}, "distance_range"),
+        ("vec", [ORIGIN, [1.0]], {}, "of the same length"),
+        ("vec", [], {}, "shape"),
+        ("text", ["fox", 3], {}, "takes words"),
     ],
 )
 def test_what_cannot_be_searched_says_why(tmp_path, column, query, options, message):

@@ -55,6 +55,11 @@ def by_name(root: str) -> None:
     weir.drop(db.create_table("events", SCHEMA).uri)
 
 
+def fuse(table: weir.Table) -> pa.Table:
+    """Two rankings; checked, not run: the table has one column to search."""
+    return table.hybrid_search({"v": "c", "e": [0.5]}, weights={"v": 0.5}, offset=1)
+
+
 def adopt(dataset: str) -> weir.Table:
     """A dataset of Lance as a table; checked, not run."""
     return weir.enable(dataset, primary_key="id", sharding=weir.Unsharded())
@@ -141,6 +146,9 @@ def read(table: weir.Table) -> list[dict[str, object]]:
     assert_type(scan.snapshot(), weir.Snapshot)
     assert_type(table.get([1, 3], columns=["v"], freshness="durable"), pa.Table)
     assert_type(table.search("v", "c", k=1), pa.Table)
+    words = weir.Boolean(must=[weir.Phrase("a b")], should=[weir.Match("c", operator="and"), "d"])
+    assert_type(table.search("v", words, offset=1, distance_range=(None, 0.5)), pa.Table)
+    assert_type(table.search("v", ["c", "d"]), pa.Table)
     assert_type(table.snapshot("flushed"), weir.Snapshot)
     assert_type(weir.Snapshot.from_json(table.snapshot().to_json()), weir.Snapshot)
     return table.get([1]).to_pylist()

@@ -9,6 +9,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
+import weir
 from weir.cli import options as o
 from weir.cli import rows, screen
 from weir.errors import InvalidInput
@@ -116,6 +117,15 @@ def search(
         str, typer.Argument(help="Words, or a vector as '[0.1, 0.2]'.", metavar="QUERY")
     ],
     k: Annotated[int, typer.Option("--k", "-k", metavar="N", min=1, help="How many rows.")] = 10,
+    offset: Annotated[
+        int, typer.Option("--offset", metavar="N", min=0, help="Best rows to leave out.")
+    ] = 0,
+    phrase: Annotated[
+        bool, typer.Option("--phrase", help="The words one after another, not any of them.")
+    ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="All of the words, not any of them.")
+    ] = False,
     columns: o.Columns = None,
     filter: o.Filter = None,
     freshness: o.Freshness = "durable",
@@ -132,8 +142,9 @@ def search(
     table = o.open_table(uri, option, config)
     found: pa.Table = table.search(
         column,
-        _query(query),
+        _query(query, phrase=phrase, every=every),
         k=k,
+        offset=offset,
         filter=filter,
         columns=o.names(columns),
         freshness=freshness,  # type: ignore[arg-type]
@@ -141,7 +152,11 @@ def search(
     rows.write(found.to_reader(), kind)
 
 
-def _query(text: str) -> str | list[float]:
+def _query(text: str, *, phrase: bool, every: bool) -> weir.Words | list[float]:
+    if phrase and every:
+        raise InvalidInput("a phrase has all of its words: use --phrase or --all, not both")
+    if phrase or every:
+        return weir.Phrase(text) if phrase else weir.Match(text, operator="and")
     if not text.lstrip().startswith("["):
         return text
     try:

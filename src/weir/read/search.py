@@ -7,23 +7,27 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from weir.errors import InvalidInput
+from weir.merge.merge import output_schema
 from weir.read.reader import SnapshotReader
 from weir.read.scan import with_snapshot
 from weir.read.snapshot import Freshness, Pinned, check_freshness
 from weir.routing.core import Core
-from weir.search.plan import SearchOptions, search_levels
+from weir.search.asked import SearchOptions
+from weir.search.hybrid import Fusion, fused
+from weir.search.plan import Plan, search_levels
+from weir.search.words import Words
 from weir.types import Filter, Vector
 
 
 def search(
     core: Core,
     column: str,
-    query: str | Vector,
+    query: Words | Sequence[Words] | Vector | Sequence[Vector],
     *,
     k: int = 10,
     filter: Filter | None = None,
@@ -32,20 +36,10 @@ def search(
     pinned: Pinned | None = None,
     options: SearchOptions,
 ) -> pa.Table:
-    """The `k` rows nearest to a vector, or best for words, best first.
-
-    The columns asked for (all when None), and `_distance` (l2 squared, 1 - cosine, or 1 - dot) or
-    `_score` (BM25 by the statistics of all levels together). A row with any of the words is found.
-    `filter` is SQL text as in Lance, or a pyarrow expression. `nprobes`, `refine_factor` and
-    `exact` say how thoroughly an approximate index is searched; what is fresher is exact.
-    Requests: those of a scan's snapshot, then the index pages and rows that are needed.
-    """
-    check_freshness(freshness)
-    if columns is not None and (isinstance(columns, str) or not list(columns)):
-        raise InvalidInput(f"columns must be a list of at least one column, got {columns!r}")
+    """See `Table.search`. Requests: a snapshot's, then the index pages and rows needed."""
+    columns = _checked(freshness, columns)
 
     def run(reader: SnapshotReader) -> pa.Table:
-        alive = reader.alive
         return search_levels(
             reader.levels(),
             reader.base,
@@ -53,10 +47,47 @@ def search(
             column,
             query,
             k=k,
-            filter=filter if alive is None else alive.also(filter),
+            filter=_alive_too(reader, filter),
             columns=columns,
             fresh=core.fresh,
             options=options,
         )
 
     return with_snapshot(core, freshness, pinned, run)
+
+
+def hybrid_search(
+    core: Core,
+    queries: Mapping[str, Words | Vector],
+    *,
+    k: int,
+    filter: Filter | None,
+    columns: Sequence[str] | None,
+    freshness: Freshness,
+    pinned: Pinned | None,
+    fusion: Fusion,
+    options: SearchOptions,
+) -> pa.Table:
+    """See `Table.hybrid_search`: all rankings of one snapshot."""
+    columns = _checked(freshness, columns)
+
+    def run(reader: SnapshotReader) -> pa.Table:
+        target = output_schema(reader.schema, columns)
+        levels = tuple(reader.levels())
+        passing = _alive_too(reader, filter)
+        plan = Plan(levels, reader.base, reader.schema, passing, None, core.fresh)
+        return fused(plan, queries, k, target, fusion, options)
+
+    return with_snapshot(core, freshness, pinned, run)
+
+
+def _checked(freshness: Freshness, columns: Sequence[str] | None) -> Sequence[str] | None:
+    check_freshness(freshness)
+    if columns is not None and (isinstance(columns, str) or not list(columns)):
+        raise InvalidInput(f"columns must be a list of at least one column, got {columns!r}")
+    return columns
+
+
+def _alive_too(reader: SnapshotReader, filter: Filter | None) -> Filter | None:
+    """The filter, and that rows have not expired."""
+    return filter if reader.alive is None else reader.alive.also(filter)

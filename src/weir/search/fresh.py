@@ -20,10 +20,11 @@ from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import newest_rows
 from weir.lake.filters import filter_columns, filter_rows
 from weir.merge.levels import level_schema, shaped
-from weir.search.lance import Candidates, TextQuery, VectorQuery
+from weir.search.lance import Candidates, VectorQuery
 from weir.search.lazy import Lazy
 from weir.search.memory import FreshIndexes
 from weir.search.text import TextStats
+from weir.search.text_query import TextQuery, Texts
 from weir.search.vector import VectorBlock, exact_distances, rough_distances, slack
 
 _ROW: Final = "__weir_row"
@@ -228,14 +229,24 @@ class MemoryTexts:
         numbers, values = [np.zeros(0, np.int64)], [np.zeros(0)]
         for start, block in _numbered(self._blocks):
             rows, counts = block.matches(list(self._ids.values()))
-            scores = self._common.scores(self._query.names, counts, block.lengths[rows])
-            numbers.append(rows + start)
-            values.append(-scores)
+            seen = rows + start < self._rows.rows
+            rows, counts = rows[seen], counts[seen]
+            matches, scores = self._query.judged(
+                self._common, counts, block.lengths[rows], self._texts_of(rows + start)
+            )
+            numbers.append(rows[matches] + start)
+            values.append(-scores[matches])
         found, ranks = np.concatenate(numbers), np.concatenate(values)
-        seen = found < self._rows.rows
-        found, ranks = found[seen], ranks[seen]
         allowed = self._rows.allowed[found] if len(found) else np.zeros(0, np.bool_)
         return found[allowed], ranks[allowed]
+
+    def _texts_of(self, numbers: Ints) -> Texts:
+        def texts(at: Ints) -> Sequence[str | None]:
+            column = pa.chunked_array(self._rows.arrays(self._query.column))
+            found: list[str | None] = column.take(pa.array(numbers[at])).to_pylist()
+            return found
+
+        return texts
 
     def fetch(self, count: int) -> Candidates:
         """The best `count` rows."""

@@ -25,6 +25,7 @@ from weir.lake.api import Lake
 from weir.lake.cache import ByteCache
 from weir.lake.index import IndexInfo, index_builder, index_of, maintained_indexes
 from weir.merge.levels import MemLevel
+from weir.search.lance import Effort
 from weir.search.text import Analyzer, TextBlock
 from weir.search.text import join_blocks as join_texts
 from weir.search.vector import VectorBlock, vector_block
@@ -126,6 +127,10 @@ class FreshIndexes:
         self._grown: ByteCache[GrowingIndex[Any]] = ByteCache(FRESH_BYTES, env)
         self.sizes: ByteCache[tuple[int, int]] = ByteCache(4096, env)
         """Rows and words of text indexes on the store, by dataset, version and name."""
+        self.words: ByteCache[int] = ByteCache(65_536, env)
+        """Rows with a word, by dataset, version, index and word."""
+        self.efforts: ByteCache[Effort] = ByteCache(4096, env)
+        """How thoroughly approximate indexes must be searched, by dataset, version and column."""
         self.known: ByteCache[list[IndexInfo]] = ByteCache(4096, env)
         """Indexes of datasets on the store, by dataset and version."""
         self._lock = env.threads.lock()

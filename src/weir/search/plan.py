@@ -8,65 +8,33 @@ one, so that nothing is missed after a compaction.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 
-from weir.errors import InvalidInput
 from weir.format.schema import TOMBSTONE, TOMBSTONE_FIELD, TableSchema
 from weir.lake.api import Base
 from weir.lake.base.view import LanceBase
 from weir.lake.filters import filter_columns
-from weir.lake.index import (
-    Dataset,
-    IndexInfo,
-    dataset_indexes,
-    index_of,
-    is_text_type,
-    is_vector_type,
-)
+from weir.lake.index import Dataset, IndexInfo, dataset_indexes, index_of
 from weir.lake.sstable.read import LanceSsTable
 from weir.merge.levels import Level, MemLevel, MemView
 from weir.merge.merge import Belongs, output_schema
+from weir.search.asked import SearchOptions, check_count, queries_of
 from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors
-from weir.search.lance import (
-    PROBES,
-    REFINE,
-    LanceTexts,
-    LanceVectors,
-    ScannedTexts,
-    TextQuery,
-    VectorQuery,
-    index_sizes,
-)
+from weir.search.lance import EXACT_BYTES, REFINE, Effort, LanceVectors, VectorQuery
+from weir.search.lance_texts import LanceTexts, ScannedTexts, index_sizes
 from weir.search.memory import FreshIndexes
-from weir.search.ranking import LEVELS_AT_ONCE, Ranked, best_rows
+from weir.search.ranking import LEVELS_AT_ONCE, Best, Ranked, Window, best_of, rows_of
 from weir.search.text import TextStats
-from weir.search.vector import METRICS, query_vector
+from weir.search.text_query import TextQuery
+from weir.search.vector import METRICS, Matrix
+from weir.search.words import Words
 
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """How thoroughly, and by which measure."""
-
-    metric: str | None = None
-    """Distance: "l2", "cosine" or "dot"; None: that of the column's index, or l2."""
-    nprobes: int = PROBES
-    """Partitions of an approximate index looked at, at least."""
-    refine_factor: int = REFINE
-    """Candidates per row wanted whose exact distance is computed."""
-    exact: bool = False
-    """Compare every vector, use no approximate index."""
-
-    def __post_init__(self) -> None:
-        if self.metric is not None and self.metric not in METRICS:
-            raise InvalidInput(f"metric must be one of {list(METRICS)}, got {self.metric!r}")
-        for name in ("nprobes", "refine_factor"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidInput(f"{name} must be a whole number above 0, got {value!r}")
+QUERY_INDEX: Final = "query_index"
+"""The column that says which query of a batch a row answers."""
 
 
 def search_levels(
@@ -84,76 +52,118 @@ def search_levels(
     options: SearchOptions,
 ) -> pa.Table:
     """The `k` best rows of `levels` (newest first) over `base`; see `Table.search`."""
-    if type(k) is not int or k < 1:
-        raise InvalidInput(f"k must be a whole number above 0, got {k!r}")
-    if column not in schema.plain.names:
-        raise InvalidInput(f"the table has no column {column!r}; it has {schema.plain.names}")
+    check_count(k)
     target = output_schema(schema, columns)
-    plan = _Plan(tuple(levels), base, schema, column, filter, belongs, fresh)
-    dtype = schema.plain.field(column).type
-    if is_vector_type(dtype):
-        vector = query_vector(query, dtype, column)
-        ranked = plan.by_vector(vector, options)
-        return best_rows(ranked, k, schema, target, lambda values: values, "_distance", fresh.env)
-    if not is_text_type(dtype):
-        raise InvalidInput(
-            f"column {column!r} is {dtype}; a search needs text, or a fixed-size list of floats"
-        )
-    if not isinstance(query, str):
-        raise InvalidInput(f"a search in text column {column!r} takes words, got {query!r}")
-    ranked = plan.by_text(query)
-    return best_rows(ranked, k, schema, target, lambda values: -values, "_score", fresh.env)
+    plan = Plan(tuple(levels), base, schema, filter, belongs, fresh, tuple(target.names))
+    asked, is_batch = queries_of(schema, column, query)
+    found = [plan.search(column, one, k, target, options) for one in asked]
+    if not is_batch:
+        return found[0]
+    numbers = [np.full(part.num_rows, number, np.int32) for number, part in enumerate(found)]
+    field = pa.field(QUERY_INDEX, pa.int32())
+    return pa.concat_tables(found).append_column(field, pa.array(np.concatenate(numbers)))
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """What is searched: levels over a base, and which of their rows count."""
+
     levels: tuple[Level, ...]
     base: Base | None
     schema: TableSchema
-    column: str
     filter: Any
     belongs: Belongs | None
     fresh: FreshIndexes
+    wanted: tuple[str, ...] = ()
+    """Columns that will be asked for of the rows found."""
+    _in_memory: dict[int, MemoryRows] = field(default_factory=dict, repr=False)
 
-    def by_vector(self, vector: Any, options: SearchOptions) -> list[Ranked]:
+    def search(
+        self, column: str, query: Matrix | Words, k: int, target: pa.Schema, options: SearchOptions
+    ) -> pa.Table:
+        """The columns of `target` of the `k` best rows, with their distances or scores."""
+        ranked, best = self.best(column, query, options.window(k), options)
+        best = best.part(slice(options.offset, None))
+        name, values = "_distance", best.values
+        if not isinstance(query, np.ndarray):
+            name, values = "_score", -best.values
+        added = pa.field(name, pa.float32())
+        column_of_values = pa.array(values.astype(np.float32))
+        if not target.names:
+            return pa.table([column_of_values], schema=pa.schema([added]))
+        return rows_of(ranked, best, target).append_column(added, column_of_values)
+
+    def best(
+        self, column: str, query: Matrix | Words, window: Window, options: SearchOptions
+    ) -> tuple[list[Ranked], Best]:
+        """The best rows, and where they can be had."""
+        if isinstance(query, np.ndarray):
+            ranked = self.by_vector(column, query, options)
+        else:
+            ranked = self.by_text(column, query)
+        return ranked, best_of(ranked, window, self.schema.primary_key, self.fresh.env)
+
+    def by_vector(self, column: str, vector: Matrix, options: SearchOptions) -> list[Ranked]:
         """What to ask of each level for a vector."""
-        metric = options.metric or self._metric()
-        query = VectorQuery(
-            self.column, vector, metric, options.nprobes, options.refine_factor, options.exact
-        )
+        metric = options.metric or self._metric(column)
+        query = VectorQuery(column, vector, metric, exact=options.exact)
 
-        def on_lance(dataset: Dataset) -> LanceVectors:
-            index = index_of(self._indexes(dataset), self.column, "vector")
-            asked = query
-            if index is not None and index.metric != metric:
-                asked = replace(query, exact=True)
-            elif index is not None and index.is_flat:
-                asked = replace(query, refine=None)
-            return LanceVectors(dataset, asked, self._names(dataset), filter=self.filter)
+        def on_lance(dataset: Dataset, *, is_base: bool) -> LanceVectors:
+            asked, effort = self._thoroughly(dataset, query, options, is_base=is_base)
+            names = self._names(dataset)
+            return LanceVectors(dataset, asked, names, filter=self.filter, effort=effort)
 
         def in_memory(rows: MemoryRows) -> MemoryVectors:
             return MemoryVectors(rows, query, self._key, self.fresh)
 
         ranked = [
             Ranked(
-                on_lance(level.dataset) if _is_current(level) else in_memory(self._memory(level)),
+                on_lance(level.dataset, is_base=False)
+                if _is_current(level)
+                else in_memory(self._memory(level)),
                 self.levels[:number],
             )
             for number, level in enumerate(self.levels)
         ]
         if isinstance(self.base, LanceBase):
-            ranked.append(Ranked(on_lance(self.base.dataset), self.levels, self.belongs))
+            ranked.append(
+                Ranked(on_lance(self.base.dataset, is_base=True), self.levels, self.belongs)
+            )
         elif self.base is not None:
             rows = self._of_base(self.base)
             ranked.append(Ranked(in_memory(rows), self.levels, self.belongs))
         return ranked
 
-    def by_text(self, text: str) -> list[Ranked]:
+    def _thoroughly(
+        self, dataset: Dataset, query: VectorQuery, options: SearchOptions, *, is_base: bool
+    ) -> tuple[VectorQuery, Effort | None]:
+        """How to ask an index: as told, else as thoroughly as it needs."""
+        index = index_of(self._indexes(dataset), query.column, "vector")
+        if query.exact or index is None:
+            return replace(query, exact=True), None
+        if index.metric != query.metric:
+            return replace(query, exact=True), None
+        refine = None if index.is_flat else options.refine_factor or REFINE
+        asked = replace(query, probes=options.nprobes, refine=refine)
+        if options.nprobes is not None or options.refine_factor is not None:
+            return asked, None
+        if index.is_flat and not is_base:
+            return asked, None  # a writer gives it no more partitions than are looked at
+        vectors = self.schema.plain.field(query.column).type
+        row_bytes = vectors.list_size * (vectors.value_type.bit_width // 8)
+        rows = dataset.count_rows()
+        if rows * row_bytes <= EXACT_BYTES:
+            return replace(query, exact=True), None
+        key = (dataset.uri, dataset.version, query.column)
+        return asked, self.fresh.efforts.get_or_make(
+            key, lambda: Effort(row_bytes, rows), lambda _: 1
+        )
+
+    def by_text(self, column: str, words: Words) -> list[Ranked]:
         """What to ask of each level for words, all by the same statistics."""
-        index = self._base_index("text")
-        options = index.analyzer if index is not None else self._sstable_analyzer()
-        analyzer = self.fresh.analyzer(options)
-        query = TextQuery(self.column, text, analyzer.terms(text), analyzer)
+        index = self._base_index(column, "text")
+        options = index.analyzer if index is not None else self._sstable_analyzer(column)
+        query = TextQuery.of(column, words, self.fresh.analyzer(options))
         if not query.terms:
             return []
         sources: list[tuple[Any, Sequence[Level], Belongs | None]] = []
@@ -164,6 +174,8 @@ class _Plan:
         sources.extend(
             (source, self.levels, self.belongs) for source in self._base_texts(query, index)
         )
+        if len(sources) == 1 and isinstance(sources[0][0], LanceTexts) and sources[0][0].is_final:
+            return [Ranked(*one) for one in sources]
         common = TextStats()
         for stats in self.fresh.env.threads.map(
             lambda one: one[0].stats, sources, workers=LEVELS_AT_ONCE
@@ -177,7 +189,7 @@ class _Plan:
         """The level's own index, when it has one that cuts words alike and covers every row."""
         if not _is_current(level):
             return None
-        index = index_of(self._indexes(level.dataset), self.column, "text")
+        index = index_of(self._indexes(level.dataset), query.column, "text")
         if index is None or index.analyzer != options:
             return None
         return self._lance_texts(level.dataset, index, query)
@@ -206,13 +218,14 @@ class _Plan:
         key = (dataset.uri, dataset.version, index.name)
         return LanceTexts(
             dataset,
-            index.name,
+            index,
             query,
             self._names(dataset),
             filter=self.filter,
             sizes=lambda: self.fresh.sizes.get_or_make(
                 key, lambda: index_sizes(dataset, index.name, query), lambda _: 1
             ),
+            known=self.fresh.words,
         )
 
     @property
@@ -224,11 +237,17 @@ class _Plan:
         names = self._key
         if self.belongs is not None and not self.schema.primary_key:
             names = list(self.schema.plain.names)
+        if not self.levels:
+            # What is best here is best of all: fetched at once, and not one by one afterwards.
+            names = list(dict.fromkeys((*names, *self.wanted)))
         return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
 
     def _memory(self, level: Level) -> MemoryRows:
-        batches = level.batches if isinstance(level, MemLevel | MemView) else list(level.scan())
-        return MemoryRows(batches, self.schema, filter=self.filter)
+        """The rows of a level, the same for every query of a batch."""
+        if id(level) not in self._in_memory:
+            batches = level.batches if isinstance(level, MemLevel | MemView) else list(level.scan())
+            self._in_memory[id(level)] = MemoryRows(batches, self.schema, filter=self.filter)
+        return self._in_memory[id(level)]
 
     def _of_base(self, base: Base) -> MemoryRows:
         batches = [
@@ -241,24 +260,24 @@ class _Plan:
         key = (dataset.uri, dataset.version)
         return self.fresh.known.get_or_make(key, lambda: dataset_indexes(dataset), lambda _: 1)
 
-    def _base_index(self, kind: str) -> IndexInfo | None:
+    def _base_index(self, column: str, kind: str) -> IndexInfo | None:
         if not isinstance(self.base, LanceBase):
             return None
-        return index_of(self._indexes(self.base.dataset), self.column, kind)
+        return index_of(self._indexes(self.base.dataset), column, kind)
 
-    def _metric(self) -> str:
-        index = self._base_index("vector") or self._sstable_index("vector")
+    def _metric(self, column: str) -> str:
+        index = self._base_index(column, "vector") or self._sstable_index(column, "vector")
         return index.metric if index is not None and index.metric in METRICS else "l2"
 
-    def _sstable_analyzer(self) -> dict[str, Any]:
-        index = self._sstable_index("text")
+    def _sstable_analyzer(self, column: str) -> dict[str, Any]:
+        index = self._sstable_index(column, "text")
         return {} if index is None else index.analyzer
 
-    def _sstable_index(self, kind: str) -> IndexInfo | None:
+    def _sstable_index(self, column: str, kind: str) -> IndexInfo | None:
         """Of a table whose writers keep an index that the base does not have yet."""
         for level in self.levels:
             if _is_current(level):
-                found = index_of(self._indexes(level.dataset), self.column, kind)
+                found = index_of(self._indexes(level.dataset), column, kind)
                 if found is not None:
                     return found
         return None

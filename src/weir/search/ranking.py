@@ -9,6 +9,7 @@ enough survive and nothing it has not offered could be better.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -20,12 +21,11 @@ import pyarrow.compute as pc
 
 from weir.env import Env
 from weir.format.keys import pk_values
-from weir.format.schema import TOMBSTONE, TableSchema
+from weir.format.schema import TOMBSTONE
 from weir.merge.levels import Level, shaped
-from weir.search.lance import Candidates
+from weir.search.lance import GROWTH, Candidates
 
 SLACK_ROWS: Final = 10
-GROWTH: Final = 4
 LEVELS_AT_ONCE: Final = 8
 
 Ints = npt.NDArray[np.int64]
@@ -51,63 +51,67 @@ class Ranked:
     belongs: Callable[[pa.RecordBatch], pa.Array] | None = None
 
 
-@dataclass
-class _Best:
+@dataclass(frozen=True)
+class Window:
+    """Which of the best rows are wanted: `count` of those with a value from `lower` up to, and not
+    including, `upper`."""
+
+    count: int
+    lower: float = -math.inf
+    upper: float = math.inf
+
+
+@dataclass(frozen=True)
+class Best:
     """The best rows so far: values ascending, each with its source and handle."""
 
-    k: int
+    window: Window
     values: Floats
     sources: Ints
     handles: Ints
 
     @property
     def worst(self) -> float:
-        """The value a row must beat; infinite while there is room."""
-        return float(self.values[-1]) if len(self.values) >= self.k else float("inf")
+        """The value a row must be below; that of the window while there is room."""
+        full = len(self.values) >= self.window.count
+        return min(float(self.values[-1]), self.window.upper) if full else self.window.upper
 
-    def with_rows(self, source: int, values: Floats, handles: Ints) -> _Best:
-        order = np.argsort(np.concatenate([self.values, values]), kind="stable")[: self.k]
+    def with_rows(self, source: int, values: Floats, handles: Ints) -> Best:
+        """These and some of another source."""
+        joined = np.concatenate([self.values, values])
+        order = np.argsort(joined, kind="stable")[: self.window.count]
         numbers = np.full(len(values), source, np.int64)
-        return _Best(
-            self.k,
-            np.concatenate([self.values, values])[order],
+        return Best(
+            self.window,
+            joined[order],
             np.concatenate([self.sources, numbers])[order],
             np.concatenate([self.handles, handles])[order],
         )
 
+    def part(self, at: Ints | slice) -> Best:
+        """Some of them."""
+        return Best(self.window, self.values[at], self.sources[at], self.handles[at])
 
-def best_rows(
-    ranked: Sequence[Ranked],
-    k: int,
-    schema: TableSchema,
-    target: pa.Schema,
-    value: Callable[[Floats], Floats],
-    name: str,
-    env: Env,
-) -> pa.Table:
-    """The `k` best rows of all sources, best first, in the columns of `target` and `name`."""
+
+def best_of(ranked: Sequence[Ranked], window: Window, key: Sequence[str], env: Env) -> Best:
+    """The best rows of all sources, best first."""
     nothing = np.zeros(0, np.int64)
-    best = _Best(k, np.zeros(0), nothing, nothing)
+    best = Best(window, np.zeros(0), nothing, nothing)
     # At the same time: on an object store each waits for requests of its own.
     first = env.threads.map(
-        lambda one: one.source.fetch(k + SLACK_ROWS), list(ranked), workers=LEVELS_AT_ONCE
+        lambda one: one.source.fetch(window.count + SLACK_ROWS),
+        list(ranked),
+        workers=LEVELS_AT_ONCE,
     )
     for number, (one, offered) in enumerate(zip(ranked, first, strict=True)):
-        best = _merged(best, number, one, offered, schema.primary_key)
-    field = pa.field(name, pa.float32())
-    values = pa.array(value(best.values).astype(np.float32))
-    rows = _payload(ranked, best, target) if target.names else None
-    if rows is None:
-        return pa.table([values], schema=pa.schema([field]))
-    return rows.append_column(field, values)
+        best = _merged(best, number, one, offered, key)
+    return best
 
 
-def _merged(
-    best: _Best, number: int, one: Ranked, offered: Candidates, key: Sequence[str]
-) -> _Best:
-    count = best.k + SLACK_ROWS
+def _merged(best: Best, number: int, one: Ranked, offered: Candidates, key: Sequence[str]) -> Best:
+    count = best.window.count + SLACK_ROWS
     while True:
-        better = offered.values < best.worst
+        better = (offered.values < best.worst) & (offered.values >= best.window.lower)
         alive = _alive(offered.rows.filter(pa.array(better)), one, key)
         at = np.flatnonzero(better)[alive]
         merged = best.with_rows(number, offered.values[at], offered.handles[at])
@@ -141,7 +145,8 @@ def _alive(rows: pa.Table, one: Ranked, key: Sequence[str]) -> npt.NDArray[np.bo
     return alive
 
 
-def _payload(ranked: Sequence[Ranked], best: _Best, target: pa.Schema) -> pa.Table:
+def rows_of(ranked: Sequence[Ranked], best: Best, target: pa.Schema) -> pa.Table:
+    """The columns of `target` of the best rows, in their order."""
     parts: list[pa.Table] = []
     places: list[Ints] = []
     for number, one in enumerate(ranked):
@@ -152,5 +157,7 @@ def _payload(ranked: Sequence[Ranked], best: _Best, target: pa.Schema) -> pa.Tab
             places.append(at)
     if not parts:
         return target.empty_table()
+    if len(parts) == 1:
+        return parts[0]
     joined = pa.concat_tables(parts)
     return joined.take(np.argsort(np.concatenate(places), kind="stable"))

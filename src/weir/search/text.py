@@ -62,10 +62,10 @@ class TextStats:
         df = self.df.get(term, 0)
         return math.log((self.num_docs + 1) / (df + 0.5)) if df else 0.0
 
-    def scores(self, terms: Sequence[str], counts: Ints, lengths: Ints) -> Floats:
-        """BM25 of rows: `counts` has one column for each term."""
+    def parts(self, terms: Sequence[str], counts: Ints, lengths: Ints) -> Floats:
+        """What each term adds to the BM25 of each row: `counts` has one column for each term."""
         weights = np.array([self.idf(term) for term in terms])
-        return np.asarray(term_weights(counts, lengths, self.average_length) @ weights)
+        return np.asarray(term_weights(counts, lengths, self.average_length) * weights)
 
 
 def term_weights(counts: Ints, lengths: Ints, average_length: float) -> Floats:
@@ -155,6 +155,11 @@ class Analyzer:
         """The tokens of one text, in order."""
         with lance_errors(f"tokenizing text with {self._options}"):
             return [token.text for token in lance.tokenize(text, **self._options)]
+
+    def positions(self, text: str) -> list[tuple[str, int]]:
+        """The tokens of one text with their positions; a word that is dropped leaves a gap."""
+        with lance_errors(f"tokenizing text with {self._options}"):
+            return [(t.text, t.position) for t in lance.tokenize(text, **self._options)]
 
     def terms(self, query: str) -> dict[str, str]:
         """Each different token of a query, and a text that has that token alone ("" when there is

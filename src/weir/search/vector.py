@@ -62,22 +62,26 @@ def join_blocks(blocks: Sequence[VectorBlock]) -> VectorBlock:
     )
 
 
-def query_vector(query: Any, dtype: pa.DataType, column: str) -> Matrix:
-    """The query as a vector that fits the column, or `InvalidInput`."""
+def query_vectors(query: Any, dtype: pa.DataType, column: str) -> tuple[list[Matrix], bool]:
+    """The query as vectors that fit the column, and whether it is a batch; or `InvalidInput`."""
     if isinstance(query, pa.Array | pa.ChunkedArray | pa.Scalar):
         query = query.to_pylist() if not isinstance(query, pa.Scalar) else query.as_py()
     try:
-        vector = np.asarray(query, np.float32)
+        vectors = np.asarray(query, np.float32)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"a search in {column!r} takes a vector of numbers: {error}") from error
-    if vector.shape != (dtype.list_size,):
+        raise InvalidInput(
+            f"a search in {column!r} takes a vector of numbers, or several of the same length:"
+            f" {error}"
+        ) from error
+    is_batch = vectors.ndim == 2 and len(vectors) > 0
+    if vectors.ndim not in (1, 2) or vectors.shape[-1] != dtype.list_size or not len(vectors):
         raise InvalidInput(
             f"column {column!r} has vectors of {dtype.list_size} numbers, the query has the shape"
-            f" {vector.shape}"
+            f" {vectors.shape}"
         )
-    if not np.isfinite(vector).all():
+    if not np.isfinite(vectors).all():
         raise InvalidInput(f"the query for {column!r} holds a number that is not finite")
-    return vector
+    return (list(vectors), True) if is_batch else ([vectors], False)
 
 
 def rough_distances(block: VectorBlock, query: Matrix, metric: str) -> npt.NDArray[np.float32]:

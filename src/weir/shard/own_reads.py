@@ -24,8 +24,10 @@ from weir.log.appender import WalAppender
 from weir.log.intake import key_table
 from weir.merge.levels import Level
 from weir.merge.merge import Belongs, merge_lookup, merge_scan, replanned, unless_collected
+from weir.search.asked import SearchOptions
 from weir.search.memory import WriterIndexes
-from weir.search.plan import SearchOptions, search_levels
+from weir.search.plan import search_levels
+from weir.search.words import Words
 from weir.shard.memtable import MemTables
 from weir.shard.state import WriterState, fail
 from weir.types import Filter, Vector
@@ -90,7 +92,7 @@ class OwnReads:
     def search(
         self,
         column: str,
-        query: str | Vector,
+        query: Words | Sequence[Words] | Vector | Sequence[Vector],
         k: int,
         filter: Filter | None,
         columns: Sequence[str] | None,

@@ -26,9 +26,9 @@ from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.tags import Bounds, LogEnds
-from weir.search.lance import PROBES, REFINE
+from weir.search.asked import SearchOptions
 from weir.search.memory import WriterIndexes
-from weir.search.plan import SearchOptions
+from weir.search.words import Words
 from weir.shard.accept import Acceptor
 from weir.shard.ack import Ack
 from weir.shard.asked import WriteCounts
@@ -257,18 +257,20 @@ class ShardWriter(LookingVerbs):
     def search(
         self,
         column: str,
-        query: str | Vector,
+        query: Words | Sequence[Words] | Vector | Sequence[Vector],
         k: int = 10,
         filter: Filter | None = None,
         columns: Sequence[str] | None = None,
         *,
         metric: str | None = None,
-        nprobes: int = PROBES,
-        refine_factor: int = REFINE,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
         exact: bool = False,
+        offset: int = 0,
+        distance_range: tuple[float | None, float | None] | None = None,
     ) -> pa.Table:
         """The `k` best rows of this shard, with all this writer has put; see `Table.search`."""
-        options = SearchOptions(metric, nprobes, refine_factor, exact)
+        options = SearchOptions(metric, nprobes, refine_factor, exact, offset, distance_range)
         return self._readable("search").search(column, query, k, filter, columns, options)
 
     @property

@@ -4,7 +4,7 @@ import threading
 
 from weir.env import SYSTEM
 from weir.search.fresh import MemoryTexts, MemoryVectors
-from weir.search.lance import LanceTexts
+from weir.search.lance_texts import LanceTexts
 from weir.search.lazy import Lazy
 
 

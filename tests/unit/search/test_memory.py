@@ -99,7 +99,7 @@ def test_scores_are_those_of_lance(tmp_path):
     block = analyzer.block(pa.array(texts))
     terms = {term: analyzer.token_id(term) for term in ("fox", "owl")}
     rows, counts = block.matches(list(terms.values()))
-    scores = block.stats(terms).scores(list(terms), counts, block.lengths[rows])
+    scores = block.stats(terms).parts(list(terms), counts, block.lengths[rows]).sum(axis=1)
     scanner = dataset.scanner(columns=["_score"], full_text_query="fox owl", with_row_id=True)
     found = scanner.to_table()
     lances = dict(zip(found["_rowid"].to_pylist(), found["_score"].to_pylist(), strict=True))

@@ -1,0 +1,96 @@
+"""What a search is asked: one query or several, and how thoroughly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weir.errors import InvalidInput
+from weir.format.schema import TableSchema
+from weir.lake.index import is_text_type, is_vector_type
+from weir.search.ranking import Window
+from weir.search.vector import METRICS, Matrix, query_vectors
+from weir.search.words import Boolean, Match, Phrase, Words
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How thoroughly, by which measure, and which part of the ranking."""
+
+    metric: str | None = None
+    """Distance: "l2", "cosine" or "dot"; None: that of the column's index, or l2."""
+    nprobes: int | None = None
+    """Partitions of an approximate index looked at, at least."""
+    refine_factor: int | None = None
+    """Candidates per row wanted whose exact distance is computed."""
+    exact: bool = False
+    """Compare every vector, use no approximate index."""
+    offset: int = 0
+    """Best rows that are left out."""
+    distance_range: tuple[float | None, float | None] | None = None
+    """Distances from the first up to, and not including, the second; None: no bound."""
+
+    def __post_init__(self) -> None:
+        if self.metric is not None and self.metric not in METRICS:
+            raise InvalidInput(f"metric must be one of {list(METRICS)}, got {self.metric!r}")
+        for name in ("nprobes", "refine_factor"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise InvalidInput(f"{name} must be a whole number above 0, got {value!r}")
+        if type(self.offset) is not int or self.offset < 0:
+            raise InvalidInput(f"offset must be a whole number, zero or more, got {self.offset!r}")
+        if self.distance_range is not None:
+            _check_range(self.distance_range)
+
+    def window(self, k: int) -> Window:
+        """The part of the ranking that is looked for."""
+        lower, upper = self.distance_range or (None, None)
+        return Window(
+            k + self.offset,
+            -math.inf if lower is None else lower,
+            math.inf if upper is None else upper,
+        )
+
+
+def check_count(k: object) -> None:
+    """`InvalidInput` unless it is a number of rows."""
+    if type(k) is not int or k < 1:
+        raise InvalidInput(f"k must be a whole number above 0, got {k!r}")
+
+
+def queries_of(
+    schema: TableSchema, column: str, query: Any
+) -> tuple[Sequence[Matrix | Words], bool]:
+    """The queries, and whether they are a batch; `InvalidInput` for one that does not fit."""
+    if column not in schema.plain.names:
+        raise InvalidInput(f"the table has no column {column!r}; it has {schema.plain.names}")
+    dtype = schema.plain.field(column).type
+    if is_vector_type(dtype):
+        return query_vectors(query, dtype, column)
+    if not is_text_type(dtype):
+        raise InvalidInput(
+            f"column {column!r} is {dtype}; a search needs text, or a fixed-size list of floats"
+        )
+    if isinstance(query, str | Match | Phrase | Boolean):
+        return [query], False
+    several = list(query) if isinstance(query, list | tuple) else []
+    if not several or not all(isinstance(one, str | Match | Phrase | Boolean) for one in several):
+        raise InvalidInput(
+            f"a search in text column {column!r} takes words, a weir.Match, Phrase or Boolean, or a"
+            f" list of these, got {query!r}"
+        )
+    return several, True
+
+
+def _check_range(given: Any) -> None:
+    is_pair = isinstance(given, tuple | list) and len(given) == 2
+    if not is_pair or not all(
+        bound is None or (isinstance(bound, int | float) and not math.isnan(bound))
+        for bound in given
+    ):
+        raise InvalidInput(
+            f"distance_range is a pair of a lower and an upper distance, None for no bound, got"
+            f" {given!r}"
+        )

@@ -1,0 +1,138 @@
+"""Several rankings of the same rows fused into one: by vector and by words, say.
+
+Reciprocal rank fusion: a row gets `weight / (rank_constant + rank)` from each ranking it is in, 1
+being the first rank, and the sum decides. Distances and scores do not compare, ranks do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from weir.errors import InvalidInput
+from weir.format.keys import pk_values
+from weir.search.asked import SearchOptions, check_count, queries_of
+from weir.search.plan import Plan
+from weir.search.ranking import Best, Ranked, Window, rows_of
+
+RELEVANCE: Final = "_relevance_score"
+RANK_CONSTANT: Final = 60
+DEPTH_MIN: Final = 100
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How rankings are fused."""
+
+    weights: Mapping[str, float] | None = None
+    """What a ranking counts for, by column; 1.0 where nothing is said."""
+    rank_constant: int = RANK_CONSTANT
+    """The higher, the less the first ranks stand out."""
+    depth: int | None = None
+    """Rows of each ranking that take part; None: four times what is wanted, at least 100."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("rank_constant", 0), ("depth", 1)):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < least):
+                raise InvalidInput(f"{name} must be a whole number from {least} on, got {value!r}")
+
+    def weight(self, column: str) -> float:
+        """What the ranking of that column counts for."""
+        return 1.0 if self.weights is None else float(self.weights.get(column, 1.0))
+
+    def check(self, columns: Sequence[str]) -> None:
+        """`InvalidInput` for a weight that means nothing."""
+        for column, weight in (self.weights or {}).items():
+            if column not in columns:
+                raise InvalidInput(f"weights name {column!r}, which is not among {list(columns)}")
+            given: object = weight
+            if type(given) not in (int, float) or not weight >= 0:
+                raise InvalidInput(f"the weight of {column!r} must be zero or more, got {weight!r}")
+
+
+@dataclass
+class _Fused:
+    """One row: its score so far, and where it can be had."""
+
+    score: float
+    ranking: int
+    source: int
+    handle: int
+
+
+def fused(
+    plan: Plan,
+    queries: Mapping[str, Any],
+    k: int,
+    target: pa.Schema,
+    fusion: Fusion,
+    options: SearchOptions,
+) -> pa.Table:
+    """The `k` best rows of all rankings together; see `Table.hybrid_search`."""
+    check_count(k)
+    given: object = queries
+    if not isinstance(given, Mapping) or len(given) < 2:
+        raise InvalidInput(
+            "a hybrid search takes a dict of two columns or more, each with its query, as in"
+            " {'embedding': vector, 'text': 'words'}; for one column use search"
+        )
+    if not plan.schema.primary_key:
+        raise InvalidInput("rankings are fused by key, and an append-only table has none")
+    fusion.check(list(queries))
+    count = k + options.offset
+    window = Window(max(fusion.depth or max(DEPTH_MIN, 4 * count), count))
+    rankings: list[list[Ranked]] = []
+    rows: dict[Any, _Fused] = {}
+    for column, query in queries.items():
+        (one, *_), is_batch = queries_of(plan.schema, column, query)
+        if is_batch:
+            raise InvalidInput(f"a hybrid search takes one query for {column!r}, not a list")
+        ranked, best = plan.best(column, one, window, options)
+        _add(rows, plan, ranked, best, len(rankings), fusion, fusion.weight(column))
+        rankings.append(ranked)
+    # Equal scores stay in the order of the first ranking that has the row.
+    order = sorted(rows.values(), key=lambda row: -row.score)[options.offset : count]
+    scores = pa.array([row.score for row in order], pa.float32())
+    return _payload(rankings, order, target).append_column(
+        pa.field(RELEVANCE, pa.float32()), scores
+    )
+
+
+def _add(
+    rows: dict[Any, _Fused],
+    plan: Plan,
+    ranked: list[Ranked],
+    best: Best,
+    ranking: int,
+    fusion: Fusion,
+    weight: float,
+) -> None:
+    key = plan.schema.primary_key
+    names = pa.schema([plan.schema.plain.field(name) for name in key])
+    keys = pk_values(rows_of(ranked, best, names), key).to_pylist()
+    for rank, value in enumerate(keys):
+        at = _Fused(0.0, ranking, int(best.sources[rank]), int(best.handles[rank]))
+        rows.setdefault(value, at).score += weight / (fusion.rank_constant + rank + 1)
+
+
+def _payload(rankings: list[list[Ranked]], order: list[_Fused], target: pa.Schema) -> pa.Table:
+    parts, places = [], []
+    for ranking, ranked in enumerate(rankings):
+        at = [place for place, row in enumerate(order) if row.ranking == ranking]
+        best = Best(
+            Window(len(at)),
+            np.zeros(len(at)),
+            np.array([order[place].source for place in at], np.int64),
+            np.array([order[place].handle for place in at], np.int64),
+        )
+        if at and target.names:
+            parts.append(rows_of(ranked, best, target))
+            places.append(at)
+    if not parts:
+        return target.empty_table()
+    return pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(places))))

@@ -1,0 +1,313 @@
+"""Rows with words out of Lance: through an inverted index, or read where none covers them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from lance.file import LanceFileReader
+from lance.query import MatchQuery
+
+from weir.lake.cache import ByteCache
+from weir.lake.filters import filter_rows
+from weir.lake.index import IndexInfo
+from weir.lake.lance_errors import lance_errors
+from weir.search.lance import ROW_ID, Candidates, take_rows
+from weir.search.lazy import Lazy
+from weir.search.text import TextStats, term_weights
+from weir.search.text_query import TextQuery
+
+_SAMPLE_ROWS: Final = 256
+_AT: Final = "__weir_at"
+
+Floats = npt.NDArray[np.float64]
+
+
+class LanceTexts:
+    """Text of a Lance dataset through its inverted index; rows not in the index are left out.
+
+    Lance ranks by statistics of this dataset alone. Candidates are scored anew with those of all
+    levels; how much the rank can change is known from both, and so when enough were fetched. Where
+    this is the only level, Lance's scores are the scores.
+    """
+
+    def __init__(
+        self,
+        dataset: lance.LanceDataset,
+        index: IndexInfo,
+        query: TextQuery,
+        names: Sequence[str],
+        *,
+        filter: Any = None,
+        sizes: Callable[[], tuple[int, int]] | None = None,
+        known: ByteCache[int] | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._index = index
+        self._sizes = sizes or (lambda: index_sizes(dataset, index.name, query))
+        self._known = known
+        self._query = query
+        self._names = list(names)
+        self._filter = filter
+        self._common: TextStats | None = None
+        self._has_positions = bool(index.text.get("with_position"))
+        # A word that cannot be asked for alone has no known weight: fetch every match instead.
+        self._is_ranked = all(query.terms.values())
+        self._offered: Candidates | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """True when Lance's answer needs no judging: it is the answer, were this all there is."""
+        return self._is_ranked and (self._has_positions or not self._query.needs_judging)
+
+    @Lazy
+    def stats(self) -> TextStats:
+        """The statistics Lance itself ranks by: superseded rows count until they are gone."""
+        docs, tokens = self._sizes()
+        average = tokens / docs if docs else 1.0
+        if not self._is_ranked:
+            _, texts = self._match(self._query.any_word(), None, filtered=False)
+            block = self._query.analyzer.block(texts)
+            ids = {term: self._query.analyzer.token_id(term) for term in self._query.terms}
+            return TextStats(docs, tokens, block.stats(ids).df)
+        df = {term: self._rows_with(term, docs, average) for term in self._query.terms}
+        return TextStats(docs, tokens, {term: count for term, count in df.items() if count})
+
+    def _rows_with(self, term: str, docs: int, average: float) -> int:
+        """How many rows have a word; the index never changes, so it is asked once."""
+        if self._known is None:
+            return self._asked_for(term, docs, average)
+        key = (self._dataset.uri, self._dataset.version, self._index.name, term)
+        return self._known.get_or_make(
+            key, lambda: self._asked_for(term, docs, average), lambda _: 1
+        )
+
+    def _asked_for(self, term: str, docs: int, average: float) -> int:
+        alone = MatchQuery(self._query.terms[term], self._query.column)
+        best, texts = self._match(alone, 1, filtered=False)
+        if best.num_rows == 0:
+            return 0
+        counts, lengths = self._counted(texts)
+        at = self._query.names.index(term)
+        weight = float(term_weights(counts, lengths, average)[0, at])
+        idf = float(best.column("_score")[0].as_py()) / weight
+        # The inverse of TextStats.idf: one row's score tells how many rows have the word.
+        return max(1, round((docs + 1) / math.exp(idf) - 0.5))
+
+    def score_by(self, common: TextStats) -> None:
+        """Score by these statistics from now on."""
+        self._common = common
+
+    def fetch(self, count: int) -> Candidates:
+        """The best `count` rows by Lance's rank, scored by the common statistics, if any."""
+        limit = count if self._is_ranked else None
+        asked = self._query.for_lance(positions=self._has_positions)
+        if self._common is None:
+            assert self.is_final, "scores of levels compare only by common statistics"
+            found = self._searched(asked, limit, self._names)
+            scores = found.column("_score").to_numpy().astype(np.float64)
+            order = np.argsort(-scores, kind="stable")
+            values, gain = -scores, 1.0
+        else:
+            found, texts = self._match(asked, limit)
+            counts, lengths = self._counted(texts)
+            matches, scores = self._query.judged(
+                self._common, counts, lengths, lambda at: texts.take(pa.array(at)).to_pylist()
+            )
+            values, gain = -scores, self._gain(self._common)
+            order = np.flatnonzero(matches)
+            order = order[np.argsort(values[order], kind="stable")]
+        exhausted = limit is None or found.num_rows < limit
+        last = float(found.column("_score")[-1].as_py()) if found.num_rows else 0.0
+        self._offered = Candidates(
+            found.select(self._names).take(order),
+            found.column(ROW_ID).to_numpy()[order].astype(np.int64),
+            values[order],
+            math.inf if exhausted else -last * gain,
+            exhausted,
+        )
+        return self._offered
+
+    def take(self, handles: npt.NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
+        """Columns of rows offered before."""
+        known = None if self._offered is None else self._offered.taken(handles, columns)
+        return take_rows(self._dataset, handles, columns) if known is None else known
+
+    def _gain(self, common: TextStats) -> float:
+        """At most so many times Lance's score is a row's score by the common statistics.
+
+        Each word's weight changes by the ratio of its idf; a longer average length raises a row's
+        share by at most the ratio of the averages. A hair more, for float32.
+        """
+        ours = self.stats
+        ratios = [common.idf(term) / ours.idf(term) for term in ours.df if ours.idf(term) > 0]
+        longer = common.average_length / ours.average_length
+        return max(ratios, default=1.0) * max(1.0, longer) * (1 + 1e-5)
+
+    def _counted(self, texts: pa.ChunkedArray) -> tuple[Any, Any]:
+        """How often each row has each term, and its length."""
+        block = self._query.analyzer.block(texts)
+        terms = [self._query.analyzer.token_id(term) for term in self._query.terms]
+        counts = np.zeros((block.rows, len(terms)), np.int64)
+        rows, found = block.matches(terms)
+        counts[rows] = found
+        return counts, block.lengths
+
+    def _match(
+        self, query: Any, limit: int | None, *, filtered: bool = True
+    ) -> tuple[pa.Table, pa.ChunkedArray]:
+        """Rows with their texts."""
+        column = self._query.column
+        names = list(dict.fromkeys((*self._names, column)))
+        found = self._searched(query, limit, names, filtered=filtered)
+        return found, found.column(column)
+
+    def _searched(
+        self, query: Any, limit: int | None, names: Sequence[str], *, filtered: bool = True
+    ) -> pa.Table:
+        with lance_errors(f"searching {self._query.column!r} in {self._dataset.uri}"):
+            return self._dataset.scanner(
+                columns=[*names, "_score"],
+                disable_scoring_autoprojection=True,
+                full_text_query=query,
+                filter=self._filter if filtered else None,
+                prefilter=True,
+                limit=limit,
+                fast_search=True,
+                with_row_id=True,
+            ).to_table()
+
+
+class ScannedTexts:
+    """Text of fragments without an index: read once, and only the rows that match are kept."""
+
+    def __init__(
+        self,
+        dataset: lance.LanceDataset,
+        fragments: Sequence[int],
+        query: TextQuery,
+        names: Sequence[str],
+        filter_names: Sequence[str],
+        *,
+        filter: Any = None,
+    ) -> None:
+        self._dataset = dataset
+        self._fragments = set(fragments)
+        self._query = query
+        self._names = list(names)
+        self._filter_names = list(filter_names)
+        self._filter = filter
+        self._common: TextStats | None = None
+
+    @Lazy
+    def _read(self) -> tuple[TextStats, pa.Table, Any, Any]:
+        """Statistics of all rows; of the matching ones columns, counts and lengths."""
+        query = self._query
+        ids = {term: query.analyzer.token_id(term) for term in query.terms}
+        names = list(dict.fromkeys((*self._names, *self._filter_names, query.column)))
+        stats = TextStats()
+        kept: list[pa.RecordBatch] = []
+        counts, lengths = [np.zeros((0, len(ids)), np.int64)], [np.zeros(0, np.int64)]
+        with lance_errors(f"reading {query.column!r} of {self._dataset.uri}"):
+            scanner = self._dataset.scanner(
+                columns=names,
+                fragments=[
+                    fragment
+                    for fragment in self._dataset.get_fragments()
+                    if fragment.fragment_id in self._fragments
+                ],
+                with_row_id=True,
+                batch_size=16_384,
+            )
+            for batch in scanner.to_batches():
+                block = query.analyzer.block(batch.column(query.column))
+                stats = stats.plus(block.stats(ids))
+                rows, found = block.matches(list(ids.values()))
+                kept.append(batch.take(pa.array(rows)))
+                counts.append(found)
+                lengths.append(block.lengths[rows])
+            table = pa.Table.from_batches(kept, scanner.projected_schema)
+        return stats, table, np.concatenate(counts), np.concatenate(lengths)
+
+    @property
+    def stats(self) -> TextStats:
+        """The statistics of these rows."""
+        return self._read[0]
+
+    def score_by(self, common: TextStats) -> None:
+        """Score by these statistics from now on."""
+        self._common = common
+
+    def fetch(self, count: int) -> Candidates:
+        """All of them: they are in memory."""
+        assert self._common is not None, "scores of levels compare only by common statistics"
+        _, rows, counts, lengths = self._read
+        texts = rows.column(self._query.column)
+        matches, scores = self._query.judged(
+            self._common, counts, lengths, lambda at: texts.take(pa.array(at)).to_pylist()
+        )
+        values = -scores
+        if self._filter is not None and rows.num_rows:
+            plain = rows.drop_columns([ROW_ID]).append_column(
+                _AT, pa.array(np.arange(rows.num_rows))
+            )
+            passing = filter_rows(plain, self._filter, [_AT])
+            at = np.concatenate([b.column(0).to_numpy() for b in passing] or [np.zeros(0, int)])
+        else:
+            at = np.arange(rows.num_rows)
+        at = at[matches[at]]
+        order = at[np.argsort(values[at], kind="stable")]
+        return Candidates(
+            rows.select(self._names).take(order),
+            rows.column(ROW_ID).to_numpy()[order].astype(np.int64),
+            values[order],
+            math.inf,
+            exhausted=True,
+        )
+
+    def take(self, handles: npt.NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
+        """Columns of rows offered before."""
+        return take_rows(self._dataset, handles, columns)
+
+
+def index_sizes(dataset: lance.LanceDataset, index: str, query: TextQuery) -> tuple[int, int]:
+    """Rows and words of an inverted index; never change for one version of a dataset."""
+    with lance_errors(f"reading the statistics of index {index!r} of {dataset.uri}"):
+        parts = dataset.stats.index_stats(index)["indices"]
+        docs = sum(int(part["num_docs"]) for part in parts)
+        if docs == 0:
+            return 0, 0
+        described = [found for found in dataset.describe_indices() if found.name == index]
+        segments = [segment for found in described for segment in found.segments]
+        try:
+            return docs, sum(_tokens(dataset, segment) for segment in segments)
+        except (KeyError, OSError):
+            return docs, _sampled(dataset, query, docs)
+
+
+def _tokens(dataset: lance.LanceDataset, segment: Any) -> int:
+    """Words of one segment, from the footers of its files; `KeyError` when they do not say."""
+    if segment.base_id is not None:
+        raise KeyError("the files of the index are in another table")
+    options = dataset._storage_options  # noqa: SLF001
+    folder = f"{dataset.uri.rstrip('/')}/_indices/{segment.uuid}"
+
+    def footer(name: str) -> Mapping[bytes, bytes]:
+        reader = LanceFileReader(f"{folder}/{name}", storage_options=options)
+        return reader.metadata().schema.metadata or {}
+
+    parts = json.loads(footer("metadata.lance")[b"partitions"])
+    return sum(int(footer(f"part_{part}_docs.lance")[b"total_tokens"]) for part in parts)
+
+
+def _sampled(dataset: lance.LanceDataset, query: TextQuery, docs: int) -> int:
+    """A guess, where the files of the index do not say: a clone's are in another table."""
+    rows = dataset.to_table(columns=[query.column], limit=_SAMPLE_ROWS)
+    block = query.analyzer.block(rows.column(query.column))
+    return round(docs * int(block.lengths.sum()) / max(block.num_docs, 1))
