@@ -438,8 +438,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a cut taken while the base moves",
         "src/weir/read/snapshot.py",
-        "        if version == before:\n",
-        "        if True:\n",
+        "        if version == before and latest == number:\n",
+        "        if latest == number:\n",
         tests("tests/regress/test_base_outruns_the_plan.py"),
         "L-5",
     ),
@@ -1468,6 +1468,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         tests("tests/rules/test_edges_outside.py"),
         "G-13",
+    ),
+    Mutant(
+        "a read looks at shards while their routing changes",
+        "src/weir/read/snapshot.py",
+        "        if version == before and latest == number:\n",
+        "        if version == before:\n",
+        tests("tests/rules/test_reads.py", "-k", "c11"),
+        "C-11",
     ),
     Mutant(
         "a record opens any place for the log",

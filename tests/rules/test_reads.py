@@ -14,6 +14,7 @@ import pytest
 
 import weir
 from tests.support.tables import compact_with_pylance, count_requests
+from weir.env import Env
 from weir.format.manifest import Status
 from weir.format.wal_entry import WalEntry
 from weir.log.manifests import Manifests
@@ -21,6 +22,7 @@ from weir.log.rules import Evidence
 from weir.merge.merge import PLAN_ATTEMPTS
 from weir.merge.tails import live_entries
 from weir.read import scan as scan_module
+from weir.read import snapshot as snapshots
 from weir.routing.shards import Shard
 from weir.types import Epoch, Position
 
@@ -332,3 +334,72 @@ def test_l1_another_process_sees_an_acknowledged_row_in_its_next_read(store_kind
     assert answer["calls"] == {"get_many": 1, "list": 1, "list_folder": 1}, answer
     # Nothing new costs the same.
     assert idle["requests"] == 5, idle
+
+
+class Halted(Exception):
+    """The process that reshards is frozen here."""
+
+
+@pytest.mark.parametrize("way", ["careful", "fast"])
+def test_c11_a_read_across_a_reshard_sees_new_rows_only_with_all_old_ones(table, monkeypatch, way):
+    """A look at the old shard, a whole reshard with puts before and after, a look at its heir."""
+
+    def reshard_until(last):
+        def halt(point):
+            if point == last:
+                raise Halted
+
+        with pytest.raises(Halted):
+            weir.open(table.uri, env=Env(failpoint=halt)).reshard(weir.Unsharded())
+
+    reshard_until("reshard.made")
+    reader, steps = weir.open(table.uri), []
+
+    def meanwhile():
+        if not steps:
+            steps.append("resharded")
+            with weir.open(table.uri).writer() as writer:
+                writer.put([row(i, 1) for i in range(8)])
+            reshard_until("reshard.routed")
+            with weir.open(table.uri).writer() as writer:
+                writer.put([row(8, 2)])
+
+    if way == "fast":
+        assert ids(reader) == []
+        store = reader.core.store
+        get_many = store.get_many
+
+        def slowly(paths, *, first=None):
+            old = [path for path in paths if heir not in path]
+            found = dict(zip(old, get_many(old, first=first), strict=True))
+            meanwhile()
+            late = [path for path in paths if heir in path]
+            found |= zip(late, get_many(late, first=first), strict=True)
+            return [found[path] for path in paths]
+
+        routed = {route.shard for route in reader.core.record.routing}
+        (heir,) = (str(shard) for shard in reader.core.shard_ids() if shard not in routed)
+        monkeypatch.setattr(reader.core, "store", Wrapped(store, get_many=slowly))
+        monkeypatch.setattr(reader.core.wal_stores, "_table", lambda: reader.core.store)
+    else:
+        cut = snapshots._cut
+
+        def slowly(core, shard, *, tail):
+            found = cut(core, shard, tail=tail)
+            meanwhile()
+            return found
+
+        monkeypatch.setattr(snapshots, "_cut", slowly)
+    assert ids(reader) == list(range(9))
+    assert steps == ["resharded"]
+
+
+class Wrapped:
+    """A store with some of its verbs replaced."""
+
+    def __init__(self, inner, **verbs):
+        self._inner = inner
+        self.__dict__.update(verbs)
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)

@@ -44,6 +44,8 @@ class Tails:
         self.levels = TailLevels(env)
         self.base_version: int | None = None
         """The base as the last durable read saw it; older is as good."""
+        self.record_number: int | None = None
+        """The table's record as the last durable read of several shards saw it."""
         self.shards: list[UUID] | None = None
         """The shards as the last durable read listed them."""
 

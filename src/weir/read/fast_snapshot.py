@@ -13,6 +13,8 @@ Keeps
        the latest while the log was looked at. Entries that were collected rather than never written
        show as a WAL floor above R (G-7c), collected manifests as a manifest floor (G-7d); floors
        rise before anything is deleted, so a look at them after round 1 tells.
+  C-11 a shard that was not sealed when it was looked at has no heir that was claimed before; the
+       first claim of one is a newer manifest, if its rows are seen
   L-5  the base is the known version before and after the tips were found, so nothing was folded
        meanwhile
 Whatever else is found is no error: None, and the caller looks the careful way.

@@ -4,6 +4,8 @@ Keeps
   L-1  shard manifests first, WAL tails next, the base last: what moves, moves towards what is read
        later
   L-2  sealed shards are older than their heirs
+  C-11 rows of a new routing are seen with all of the old one: the table's record stood still while
+       the shards were looked at, so no heir was written before every look at its predecessors
   K-7  a reader at a checkpoint sees nothing past its T
 A snapshot is a few numbers per shard and travels as JSON; whoever opens it reads the same rows.
 """
@@ -20,6 +22,7 @@ from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
 from weir.read.fast_snapshot import Choice, fast_snapshot
 from weir.records import codec
 from weir.records.cut import ShardCut, dump_cut, load_cut
+from weir.records.table import TableRecords
 from weir.routing.core import Core
 from weir.routing.guard import find_rivals
 from weir.types import Position, Version
@@ -121,7 +124,8 @@ def take_snapshot(
     listings and one of each shard in a second (`weir.read.fast_snapshot`). Otherwise, and when more
     than new entries is found: one listing of the shards; for each shard, concurrently, two requests
     for the manifest and seven for the tip; one listing for the base, and one more by the first
-    read. That cut is taken anew when the base moved meanwhile.
+    read. Of several shards one request more tells whether the table's record is still the latest.
+    That cut is taken anew when the base or the record moved meanwhile.
     """
     check_freshness(freshness)
     at = core.env.clock.wall()
@@ -133,19 +137,24 @@ def take_snapshot(
         cuts = [ShardCut.of(one.manifest, one.tip) for one in seen[1]]
         return Snapshot(seen[0], freshness, _ordered(core, cuts), at)
     before = core.tails.base_version or core.lake.open_base().version
+    records, number = TableRecords(core.store), core.tails.record_number
     for _ in range(STILL_ATTEMPTS):
+        number = records.last_number() if number is None else number
         shards = core.shard_ids()
         cuts = _cuts(core, choose(shards), tail=True)
+        latest = records.last_number(number) if len(cuts) > 1 else number
+        core.tails.record_number = latest
         # L-1: after every manifest and tail, so that what was folded meanwhile is in it.
         version = core.lake.open_base().version
         core.tails.shards, core.tails.base_version = shards, version
         # Rows flushed or folded since we looked would be read in the log and in the base, beside
         # others that were written after our cut (L-5). A base that stood still holds none of them.
-        if version == before:
+        if version == before and latest == number:
             return Snapshot(version, freshness, _ordered(core, cuts), at)
-        before = version
+        before, number = version, latest
     raise SnapshotExpired(
-        f"{core.uri}: its base changed {STILL_ATTEMPTS} times while a read was planned; read again"
+        f"{core.uri}: its base or its record changed {STILL_ATTEMPTS} times while a read was"
+        " planned; read again"
     )
 
 

@@ -53,6 +53,15 @@ class Chain:
             f"{self._store.uri}/{self._directory}: records vanish as fast as they are listed"
         )
 
+    def last_number(self, known: int | None = None) -> int:
+        """The highest number, 0 for none; one list, or one head when it is `known` still.
+
+        `known` only of a chain that nobody prunes.
+        """
+        if known is not None and self._store.head(self._path(known + 1)) is None:
+            return known
+        return max(self._seqs(), default=0)
+
     def append(self, data: bytes, after: int) -> int:
         """Write record `after + 1` and return its number; `ObjectExists` when it is taken. One put.
 
@@ -154,6 +163,10 @@ class RecordChain(Generic[T]):
         """The record that counts, or None: one list, one get."""
         found = self._chain.latest()
         return None if found is None else self._decode(found)
+
+    def last_number(self, known: int | None = None) -> int:
+        """Like `Chain.last_number`."""
+        return self._chain.last_number(known)
 
     def all(self) -> list[Numbered[T]]:
         """Every record that is still there, ascending: one list, one get each."""

@@ -192,6 +192,10 @@ class TableRecords:
         found = self._chain.latest()
         return None if found is None else (found.seq, found.value)
 
+    def last_number(self, known: int | None = None) -> int:
+        """The number of the latest record; one list, or one head when it is `known` still."""
+        return self._chain.last_number(known)
+
     def at_routing(self, routing_version: int) -> TableRecord | None:
         """The latest record of that routing that is still there. A list, a get for each record."""
         for found in reversed(self._chain.all()):
