@@ -634,6 +634,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "F-16",
     ),
     Mutant(
+        "a loop that was closed is told all the same",
+        "src/weir/shard/ack.py",
+        "        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody",
+        "        with contextlib.suppress(KeyError):  # the loop was closed: nobody",
+        tests("tests/rules/test_edges_outcomes.py", "-k", "loop_that_was_closed"),
+        "F-16",
+    ),
+    Mutant(
         "an error does not survive pickling",
         "src/weir/errors.py",
         "        return _made_again, (type(self), self.args, cause), self.__dict__\n",
@@ -1684,6 +1692,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if chosen > site.fence_ttl:\n",
         "    if False:\n",
         tests("tests/rules/test_edges_ownership.py", "-k", "g7b"),
+        "G-7b",
+    ),
+    Mutant(
+        "a load closes logs with a fence_ttl of its own",
+        "src/weir/upkeep/loads.py",
+        "core.record.writer_defaults, enable_memtable=True, index_configs=())\n    cuts",
+        "core.record.writer_defaults, enable_memtable=True, fence_ttl=60)\n    cuts",
+        tests("tests/rules/test_edges_ownership.py", "-k", "replacing_load"),
         "G-7b",
     ),
     Mutant(

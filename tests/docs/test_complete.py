@@ -9,7 +9,7 @@ import pytest
 import weir
 from tests.docs import facts
 from tests.docs.blocks import ROOT, pages
-from tools import docs_tables, tidy
+from tools import docs_tables, mutation, tidy
 
 
 def page(name: str) -> str:
@@ -256,3 +256,25 @@ def test_promises_of_the_five_examples_are_cited_where_they_are_kept():
         for path in re.findall(r"`([\w/]+\.py)`", line[3]):
             kept = [rule for rule in line[2].strip().split(", ") if path in docs_tables.cited(rule)]
             assert kept, f"{path} cites none of {line[2]}"
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+def test_every_fault_that_was_found_has_a_test_and_a_planted_bug_that_exist():
+    text = page("faults.md")
+    part = text.split("## Faults that reviews and trials found")[1].split("\n## ")[0]
+    table = [line.split(" | ") for line in part.splitlines() if line.startswith("| ")][2:]
+    code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
+    there = set(re.findall(r"def (test_\w+)\(", code))
+    planted = {mutant.name for mutant in mutation.MUTANTS}
+    rules = page("internals/rules.md")
+    for number, _, rule, tests, bugs in table:
+        named = re.findall(r"`(test_\w+)`", tests)
+        assert named, number
+        assert set(named) <= there, (number, set(named) - there)
+        assert set(bugs.removesuffix(" |").split("; ")) <= planted, (number, bugs)
+        for one in rule.split(", "):
+            assert f"**{one.rstrip('bc')} " in rules, (number, one)
+    numbers = [row[0].removeprefix("| ") for row in table]
+    assert [n for n in numbers if n.isdigit()] == [str(n) for n in range(1, 42)]
