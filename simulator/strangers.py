@@ -20,7 +20,8 @@ from simulator.scenarios import COLUMNS, SHARD, Plan, Role, Run
 from simulator.scheduler import Actor
 from simulator.truth import Row, Violation
 from weir.errors import CommitConflict, StoreError, WeirError
-from weir.upkeep.compact.run import compact, tidy
+from weir.upkeep.compact.run import compact
+from weir.upkeep.compact.tidying import tidy
 
 STRANGER: Final = 5_000_000
 """Sessions from here on are not weir's."""

@@ -443,7 +443,7 @@ def test_many_small_files_become_few(tmp_path: Path) -> None:
 
 
 def small_files() -> int:
-    from weir.upkeep.compact.run import SMALL_FRAGMENTS
+    from weir.upkeep.compact.tidying import SMALL_FRAGMENTS
 
     return SMALL_FRAGMENTS
 

@@ -259,6 +259,18 @@ class PylanceLake:
             threads=threads,
         )
 
+    def plan_files(self, *, target_rows_per_fragment: int) -> versions.FilePlan:
+        """The same as tasks for `rewrite_files`, which other processes may run."""
+        return versions.plan_files(self.datasets, target_rows_per_fragment=target_rows_per_fragment)
+
+    def rewrite_files(self, task: str) -> str:
+        """One task of a plan; commits nothing."""
+        return versions.rewrite_files(self.datasets, task)
+
+    def commit_files(self, plan: versions.FilePlan, results: Sequence[str]) -> int:
+        """Commit what the tasks of a plan wrote; the version after it."""
+        return versions.commit_files(self.datasets, plan, results)
+
     def optimize_indices(self, names: Sequence[str] | None = None) -> int:
         """Bring the base's indexes up to the rows added since; the version after it."""
         return versions.optimize_indices(self.datasets, names)

@@ -17,7 +17,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID, uuid5
 
 from weir.env import Env
@@ -50,6 +50,7 @@ from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.copying import (
     CopiedLog,
     copy_base,
+    copy_by,
     copy_folder,
     copy_sstables,
     copy_wal,
@@ -57,6 +58,7 @@ from weir.upkeep.copying import (
 )
 from weir.upkeep.parents import detach, discard, give_up, reclaimable_pins, release_clone
 from weir.upkeep.pinning import versions
+from weir.upkeep.tasks import Runner
 
 __all__ = ["clone", "detach", "discard", "give_up", "reclaimable_pins", "release_clone"]
 
@@ -80,6 +82,7 @@ class _Job:
     wal_uri: str | None
     options: Mapping[str, str] = field(repr=False)
     accept_loss: bool
+    engine: Literal["local"] | Runner
 
 
 def clone(
@@ -91,6 +94,7 @@ def clone(
     storage_options: Options = None,
     deep: bool = False,
     accept_loss: bool = False,
+    engine: Literal["local"] | Runner = "local",
 ) -> Core:
     """Make a table at `destination` that holds exactly the checkpoint's rows, and open it.
 
@@ -101,7 +105,7 @@ def clone(
     `checkpoint` one of scope "durable" is made for the time of the clone. Raises `InvalidInput`
     when something else is there or a retry means another clone; `MissingEntry` when rows of the
     checkpoint are lost with a WAL store, unless `accept_loss` (recorded in the clone). Running it
-    again after a failure finishes it.
+    again after a failure finishes it. `engine` copies the base of a deep clone.
     """
     options = dict(core.storage_options if storage_options is None else storage_options)
     uri = normalize(destination)
@@ -134,6 +138,7 @@ def clone(
         wal_uri=wal_place,
         options=options,
         accept_loss=accept_loss,
+        engine=engine,
     )
     if wal is not None:
         _admit(wal, {pin.shard: _store_id(job, pin) for pin in source.shards})
@@ -244,7 +249,8 @@ def _run(job: _Job, lineage: Lineage) -> None:
             moved[pin.shard] = int(start)
         job.core.env.failpoint(f"clone.shard {pin.shard}")
     if lineage.deep:
-        copied += copy_base(core.store, job.store, job.source.base_version, core.env)
+        copy = copy_by(core, job.store, job.engine)
+        copied += copy_base(core.store, job.store, job.source.base_version, core.env, copy)
     else:
         versions(core).shallow_clone(job.store, job.source.base_version)
     job.core.env.failpoint("clone.base")

@@ -9,9 +9,9 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 from weir.env import Env
@@ -23,15 +23,21 @@ from weir.lake.manifest.shared_files import borrowed_places
 from weir.log.site import ShardSite
 from weir.records.checkpoints import Scope
 from weir.records.cut import ShardCut
+from weir.routing.core import Core
 from weir.store.api import Meta, ObjectExists, Store
 from weir.store.bounded import get_some
+from weir.store.open import open_store
 from weir.types import Position, Version
+from weir.upkeep.tasks import Result, Run, Runner, Task
 
 WORKERS: Final = 8
 CHUNK: Final = 64
 LARGE_BYTES: Final = 16 << 20
 """Objects from this size on are copied one at a time and in parts: memory holds a few of them."""
 PART_BYTES: Final = 16 << 20
+
+Copy = Callable[[Sequence[Meta]], int]
+"""Copies objects; the bytes."""
 
 BASE_FOLDERS: Final = ("data", "_deletions", "_indices")
 
@@ -117,8 +123,10 @@ def copy_folder(source: Store, target: Store, folder: str, env: Env) -> int:
     return _copy(source, target, list(source.list(folder)), env)
 
 
-def copy_base(source: Store, target: Store, version: int, env: Env) -> int:
-    """Copy the base at that version, files and all: a deep clone. Returns the bytes."""
+def copy_base(
+    source: Store, target: Store, version: int, env: Env, copy: Copy | None = None
+) -> int:
+    """Copy the base at that version, files and all, by `copy`: a deep clone. Returns the bytes."""
     shared = borrowed_places(source, version)
     if shared:
         raise InvalidInput(
@@ -126,12 +134,47 @@ def copy_base(source: Store, target: Store, version: int, env: Env) -> int:
             " copies files of one table only. Compact it first (table.compact, then gc and detach)"
         )
     objects = [meta for folder in BASE_FOLDERS for meta in source.list(folder)]
-    copied = _copy(source, target, objects, env)
+    copied = _copy(source, target, objects, env) if copy is None else copy(objects)
     # Last: without its manifest the files are no dataset.
     path = paths.base_version_path(version_name(Version(version)))
     data = source.get(path).data
     _put(target, path, data)
     return copied + len(data)
+
+
+def copy_by(core: Core, target: Store, engine: Literal["local"] | Runner) -> Copy | None:
+    """How the tasks of an engine copy: they reach the target with the table's storage options."""
+    if isinstance(engine, str):
+        return None
+    runner = engine
+
+    def copy(objects: Sequence[Meta]) -> int:
+        results = runner.run(core, _copy_tasks(objects, target, runner.slots), None)
+        return sum(int(result["bytes"]) for result in results)
+
+    return copy
+
+
+def _copy_tasks(objects: Sequence[Meta], target: Store, slots: int) -> list[Task]:
+    """Shares of about the same size, the largest files first."""
+    shares: list[list[tuple[str, int]]] = [[] for _ in range(max(1, min(slots * 2, len(objects))))]
+    sizes = [0] * len(shares)
+    for meta in sorted(objects, key=lambda meta: -meta.size):
+        least = sizes.index(min(sizes))
+        shares[least].append((meta.path, meta.size))
+        sizes[least] += meta.size
+    return [
+        {"run": "copying.copy_objects", "to": target.uri, "objects": share}
+        for share in shares
+        if share
+    ]
+
+
+def copy_objects(core: Core, task: Task) -> Result:
+    """Some files of the base, to another store; done twice it finds them there (C-10)."""
+    target = open_store(str(task["to"]), dict(core.storage_options), env=core.env)
+    objects = [Meta(path, size, 0.0) for path, size in task["objects"]]
+    return {"bytes": _copy(core.store, target, objects, core.env)}
 
 
 def _copy(source: Store, target: Store, objects: Sequence[Meta], env: Env) -> int:
@@ -182,3 +225,6 @@ def _other_bytes(target: Store, path: str) -> CorruptEntry:
         f"{target.uri}/{path} holds other bytes than the clone needs there: leftovers of"
         " another clone. Clone to an empty place (C-4)"
     )
+
+
+TASKS: Final[dict[str, Run]] = {"copy_objects": copy_objects}

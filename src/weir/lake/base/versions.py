@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
+import lance
+from lance.optimize import Compaction, CompactionTask, RewriteResult
+
 from weir.errors import CommitConflict, InvalidInput, MissingEntry
 from weir.format import paths
 from weir.format.lance_file import version_name
@@ -189,6 +192,46 @@ def compact_files(
             max_source_bytes=max_source_bytes,
             num_threads=threads,
         )
+    return int(datasets.latest().version)
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """Files to be rewritten by tasks, and the handle by which all of it is committed."""
+
+    dataset: lance.LanceDataset
+    tasks: tuple[str, ...]
+
+
+def _text(part: Any) -> str:
+    """As JSON: what Lance's stubs do not tell of tasks and results."""
+    return str(part.json())
+
+
+def plan_files(datasets: Datasets, *, target_rows_per_fragment: int) -> FilePlan:
+    """What `compact_files` would do, as tasks for `rewrite_files`."""
+    dataset = datasets.open(datasets.uri)
+    with lance_errors(f"planning the files of {datasets.uri}"):
+        plan = Compaction.plan(dataset, {"target_rows_per_fragment": target_rows_per_fragment})
+        return FilePlan(dataset, tuple(_text(task) for task in plan.tasks))
+
+
+def rewrite_files(datasets: Datasets, task: str) -> str:
+    """One of its tasks: new files, which nothing names yet; what to commit."""
+    found = CompactionTask.from_json(task)  # type: ignore[attr-defined]
+    dataset = datasets.open(datasets.uri, found.read_version)
+    with lance_errors(f"rewriting files of {datasets.uri}"):
+        return _text(found.execute(dataset))
+
+
+def commit_files(datasets: Datasets, plan: FilePlan, results: Sequence[str]) -> int:
+    """Put the new files into the place of the old; `CommitConflict` as `compact_files` has it.
+
+    On the handle of the plan: on a newer one rows deleted since could come back.
+    """
+    with lance_errors(f"compacting the files of {datasets.uri}"):
+        made = [RewriteResult.from_json(text) for text in results]  # type: ignore[attr-defined]
+        Compaction.commit(plan.dataset, made)
     return int(datasets.latest().version)
 
 

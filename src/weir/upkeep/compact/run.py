@@ -22,7 +22,7 @@ from uuid import UUID
 from weir.durations import Duration, seconds
 from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
 from weir.format import paths
-from weir.lake.base.fold import ROWS_PER_FILE, Changes, Claim, combine
+from weir.lake.base.fold import Changes, Claim, combine
 from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core, HasCore
@@ -39,6 +39,7 @@ from weir.upkeep.compact.plan import (
     left_in_logs,
     make_job,
 )
+from weir.upkeep.compact.tidying import tidy
 from weir.upkeep.expire import drop_expired, drops_at
 from weir.upkeep.pinning import require_counted
 from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
@@ -47,8 +48,6 @@ log = logging.getLogger("weir.compact")
 
 LEASE: Final = "15m"
 """How long a claim without news keeps others away; afterwards its owner is fenced and replaced."""
-SMALL_FRAGMENTS: Final = 16
-"""So many fragments of less than a quarter file make rewriting them worth it."""
 
 
 @dataclass
@@ -115,7 +114,9 @@ def compact(
     if report.skipped is None:
         report.rows_expired = drop_expired(core)
     if report.base_version is not None or report.rows_expired:
-        report.notes += tidy(core, indexes=indexes, rewrite=rewrite)
+        report.notes += tidy(
+            core, indexes=indexes, rewrite=rewrite, engine=runner, progress=progress
+        )
     if fold_wal is not False and report.skipped is None:
         report.notes += left_in_logs(core)
     report.seconds = run.core.env.clock.boottime() - began
@@ -283,26 +284,6 @@ class _Run:
         report.tasks = len(results)
         report.rows_written = sum(result["written"] for result in results)
         report.rows_deleted = sum(result["deleted"] for result in results)
-
-
-def tidy(core: Core, *, indexes: bool = True, rewrite: bool | None = None) -> list[str]:
-    """Well-sized files and complete indexes; rows stay as they are, and no claim is held.
-
-    What was left for the next time, in words.
-    """
-    lake = cast("PylanceLake", core.lake)
-    try:
-        if rewrite or (rewrite is None and _many_small(lake.open_base().fragments())):
-            lake.compact_files(target_rows_per_fragment=ROWS_PER_FILE)
-        if indexes and lake.index_names():
-            lake.optimize_indices()
-    except CommitConflict as lost:
-        return [f"files and indexes are tidied next time: {lost}"]
-    return []
-
-
-def _many_small(fragments: Sequence[tuple[int, int]]) -> bool:
-    return sum(1 for _, rows in fragments if rows < ROWS_PER_FILE // 4) >= SMALL_FRAGMENTS
 
 
 @dataclass(frozen=True)
