@@ -45,11 +45,9 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
-        from weir.spark.pushing import PushingReader
-        from weir.spark.source import WeirReader
+        from weir.spark.reading import reader
 
-        kind = PushingReader if "weir.pushes" in self.options else WeirReader
-        return _plainly(lambda: kind(self.options, schema))
+        return _plainly(lambda: reader(self.options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         """A batch write."""
@@ -59,9 +57,9 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The change feed."""
-        from weir.spark.feed import WeirFeed
+        from weir.spark.reading import stream_reader
 
-        return _plainly(lambda: WeirFeed(self.options, schema))
+        return _plainly(lambda: stream_reader(self.options, schema))
 
     def streamWriter(  # noqa: N802
         self,

@@ -10,6 +10,8 @@ first batch. A replayed batch reads the same positions, whatever was added since
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -37,17 +39,28 @@ from weir.read.snapshot import Snapshot
 from weir.records.consumers import TTL, Consumer
 from weir.spark.feed_offsets import (
     advance,
+    behind,
     heads,
     held_positions,
     passed_by,
     positions_of,
     starting_positions,
 )
-from weir.spark.feed_schema import CHANGE, EPOCH, METADATA, POSITION, SHARD, wants_metadata
-from weir.spark.options import FEED, check_options
-from weir.spark.places import Place, number
+from weir.spark.feed_schema import (
+    EPOCH,
+    METADATA,
+    POSITION,
+    SHARD,
+    require_columns,
+    wants_metadata,
+)
+from weir.spark.moments import checkpoint_named, one_start, positions_since, time_of
+from weir.spark.options import FEED, check_options, understood
+from weir.spark.places import Place, flag, number
 from weir.spark.source import parts_of, read_part
 from weir.spark.types import arrow_schema, to_spark
+
+_log = logging.getLogger("weir.spark")
 
 POLL: Final = 0.2
 """Seconds for which the heads of the logs are believed: Spark asks 85 times a second."""
@@ -60,21 +73,34 @@ Offset = dict[str, Any]
 class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One `spark.readStream.format("weir")`."""
 
+    metadata = METADATA
+    kind_of_snapshot = "put"
+
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        options = understood(options)
         check_options(options, FEED, "the change feed")
+        one_start(options)
         self._place = Place.of(options)
         self._schema = schema
         self._metadata = wants_metadata(options)
+        if self._metadata:
+            require_columns(schema, METADATA)
+        self._loss = not flag(options, "failOnDataLoss", default=True)
         self._deletes = options.get("deletes", "error")
         if self._deletes not in ("error", "skip"):
             raise InvalidInput(f"option deletes is {self._deletes!r}; say error or skip")
+        self._version = options.get("startingversion")
+        self._time = options.get("startingtimestamp")
         self._start = options.get("startingoffsets", "earliest")
+        if self._version in ("0", "earliest", "latest"):
+            self._start, self._version = self._version.replace("0", "earliest"), None
         self._entries = number(options, "maxEntriesPerTrigger")
         self._bytes = number(options, "maxBytesPerTrigger")
         self._name = options.get("consumer")
         self._ttl = seconds(options.get("consumerttl", TTL), name="consumerTtl")
         self._first: Offset | None = None
         self._target: dict[UUID, int] | None = None
+        self._reached: dict[UUID, int] = {}
         self._seen: tuple[float, dict[UUID, int]] | None = None
 
     # -- planning, in one process that lives as long as the query --------------------------------
@@ -95,9 +121,22 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "startingOffsets latest is forgotten when the query dies in its first batch; name"
                 " a consumer (option consumer), or let weir.spark.changes resolve it"
             )
+        start = self._start
+        if self._version is not None or self._time is not None:
+            start = json.dumps({str(shard): p for shard, p in self._begins().items()})
         if consumer is not None:
-            return _offset(held_positions(core, self._start, consumer))
-        return _offset(starting_positions(core, self._start))
+            return offset_of(held_positions(core, start, consumer))
+        return offset_of(starting_positions(core, start))
+
+    def _begins(self) -> dict[UUID, int]:
+        """The positions of a checkpoint, or of a time: the same whenever they are asked for."""
+        table = self._place.open()
+        if self._version is not None:
+            pinned = checkpoint_named(table, self._version, "startingVersion")
+            return {cut.shard: int(cut.wal_through) for cut in pinned.shards}
+        assert self._time is not None, "one of them was given"
+        moment = time_of(self._time, "startingTimestamp")
+        return positions_since(table.core, moment, loss=self._loss)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """How far the next batch goes."""
@@ -105,16 +144,25 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start["positions"] is None:
             return self._snapshot_offset(table)
         head = self._target if self._target is not None else self._heads()
+        return offset_of(self._towards(table, positions_of(start), head, limit))
+
+    def _towards(
+        self,
+        table: weir.Table,
+        start: Mapping[UUID, int],
+        head: Mapping[UUID, int],
+        limit: ReadLimit,
+    ) -> dict[UUID, int]:
+        """How far a batch gets."""
         whole = isinstance(limit, ReadAllAvailable)
-        return _offset(
-            advance(
-                table.core,
-                positions_of(start),
-                head,
-                entries=None if whole else self._entries,
-                nbytes=None if whole else self._bytes,
-            )
+        self._reached = advance(
+            table.core,
+            start,
+            head,
+            entries=None if whole else self._entries,
+            nbytes=None if whole else self._bytes,
         )
+        return self._reached
 
     def _snapshot_offset(self, table: weir.Table) -> Offset:
         """One snapshot, resolved here and kept in the checkpoint: a replay reads the same."""
@@ -132,7 +180,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{table.uri}: entries behind the snapshot are collected again and again before"
                 f" consumer {self._name!r} holds them; start the query again"
             )
-        return {**_offset(through), "snapshot": snapshot.to_json()}
+        return {**offset_of(through), "snapshot": snapshot.to_json()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What the options say."""
@@ -143,8 +191,13 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
-        """The heads of the logs: progress shows the lag."""
-        return _offset(self._heads())
+        """The heads of the logs, the table, and how far the last batch planned is behind them."""
+        table, head = self._place.open(), self._heads()
+        return {
+            **offset_of(head),
+            "table": table.uri,
+            "behind": behind(table.core, self._reached, head),
+        }
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the run."""
@@ -178,10 +231,20 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # For whom entries are held the floor says nothing, now or when they are read.
                 held = kept is not None and kept.get(shard, 0) <= first
                 if not held:
-                    _require_above_floor(table, shard, first)
+                    first = min(last, self._above_floor(table, shard, first))
                 part = {"shard": str(shard), "after": first, "last": last, "held": held}
                 found.append(InputPartition(part))
         return found
+
+    def _above_floor(self, table: weir.Table, shard: UUID, after: int) -> int:
+        """Where to go on: there, or above what was collected if that was allowed."""
+        if not self._loss:
+            require_above_floor(table, shard, after)
+            return after
+        floor = int(table.core.log(shard).floors().wal)
+        if after < floor:
+            _log.warning("feed.lost shard=%s positions=%d-%d", shard, after + 1, floor)
+        return max(after, floor)
 
     def commit(self, end: Offset) -> None:
         """Spark has recorded everything up to `end`: the consumer lets go of it."""
@@ -193,8 +256,10 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing is held open; a named consumer's hold ends with its lifetime."""
 
     def _consumer(self) -> Consumer | None:
-        if self._name is None:
-            return None
+        return None if self._name is None else self._named()
+
+    def _named(self) -> Consumer:
+        assert self._name is not None, "whoever calls this has looked"
         return Consumer(self._place.open().core.store, self._name, self._ttl)
 
     # -- reading, in tasks -----------------------------------------------------------------------
@@ -220,7 +285,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Iterator[pa.RecordBatch]:
         columns = [name for name in target.names if name in table.schema.names]
         for batch in read_part(table, part, columns=columns, filter=None):
-            yield to_spark(_with_metadata(batch, pa.repeat("put", batch.num_rows)), target)
+            kinds = pa.repeat(self.kind_of_snapshot, batch.num_rows)
+            yield to_spark(_with_metadata(batch, self.metadata, kinds), target)
 
     def _rows(
         self, table: weir.Table, shard: UUID, entry: WalEntry, target: pa.Schema
@@ -241,12 +307,12 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if batch.num_rows:
                 kinds = pc.if_else(batch.column(TOMBSTONE), "delete", "put")
                 rows = _with_metadata(
-                    batch, kinds, str(shard), int(entry.position), int(entry.epoch)
+                    batch, METADATA, kinds, str(shard), int(entry.position), int(entry.epoch)
                 )
                 yield to_spark(rows, target)
 
 
-def _require_above_floor(table: weir.Table, shard: UUID, after: int) -> None:
+def require_above_floor(table: weir.Table, shard: UUID, after: int) -> None:
     """`SnapshotExpired` when entries after that position may be gone.
 
     That one is there proves nothing: a writer that slept may have put it into a collected place.
@@ -257,27 +323,29 @@ def _require_above_floor(table: weir.Table, shard: UUID, after: int) -> None:
             f"{table.uri} shard {shard}: the feed stands at position {after}, and the log was"
             f" collected up to {floor}; entries {after + 1} to {floor} are gone. Start a new"
             " query with startingOffsets snapshot or earliest, and name a consumer to keep"
-            " entries until they are read"
+            " entries until they are read; failOnDataLoss=false goes on without them"
         )
 
 
 def _with_metadata(
     batch: pa.RecordBatch,
+    fields: pa.Schema,
     kinds: pa.Array,
     shard: str | None = None,
     position: int | None = None,
     epoch: int | None = None,
 ) -> pa.RecordBatch:
     values = {
-        CHANGE: kinds,
+        fields.names[0]: kinds,
         SHARD: pa.array([shard] * batch.num_rows, pa.string()),
         POSITION: pa.array([position] * batch.num_rows, pa.int64()),
         EPOCH: pa.array([epoch] * batch.num_rows, pa.int64()),
     }
-    for field in METADATA:
+    for field in fields:
         batch = batch.append_column(field, values[field.name].cast(field.type))
     return batch
 
 
-def _offset(positions: Mapping[UUID, int]) -> Offset:
+def offset_of(positions: Mapping[UUID, int]) -> Offset:
+    """Positions as Spark's checkpoint keeps them."""
     return {"v": 1, "positions": {str(s): p for s, p in sorted(positions.items())}}

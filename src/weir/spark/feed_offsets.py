@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from weir.errors import InvalidInput, SnapshotExpired
 from weir.records.consumers import Consumer
 from weir.routing.core import CONCURRENCY, Core
+
+_LOOKED_AT: Final = 32
+"""Entries of a shard whose sizes are asked for to tell how many bytes wait."""
 
 
 def heads(core: Core) -> dict[UUID, int]:
@@ -123,6 +126,23 @@ def advance(
             left = None if left is None else left - 1
             room = None if room is None else room - size
     return _stopped(start, end, taken)
+
+
+def behind(
+    core: Core, reached: Mapping[UUID, int], head: Mapping[UUID, int]
+) -> dict[str, dict[str, int]]:
+    """Entries and bytes that a feed has before it, for each shard where there are any.
+
+    The bytes of many entries are those of the first of them, so many times.
+    """
+    found = {}
+    for shard, last in head.items():
+        start = reached.get(shard, 0)
+        if last > start:
+            sizes = core.log(shard).sizes(start, min(last - start, _LOOKED_AT))
+            nbytes = sum(sizes) * (last - start) // len(sizes)
+            found[str(shard)] = {"entries": last - start, "bytes": nbytes}
+    return found
 
 
 def _stopped(

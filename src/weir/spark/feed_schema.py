@@ -9,24 +9,26 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 import weir
+from weir.errors import InvalidInput
 from weir.spark.places import flag
 from weir.spark.types import spark_schema
 
 CHANGE: Final = "_change"
 """'put' or 'delete'."""
+CHANGE_TYPE: Final = "_change_type"
+"""'insert', 'update_preimage', 'update_postimage' or 'delete'."""
 SHARD: Final = "_shard"
 POSITION: Final = "_position"
 """Where in the shard's log; null for rows of an initial snapshot."""
 EPOCH: Final = "_epoch"
 
-METADATA: Final = pa.schema(
-    [
-        pa.field(CHANGE, pa.string(), nullable=False),
-        pa.field(SHARD, pa.string()),
-        pa.field(POSITION, pa.int64()),
-        pa.field(EPOCH, pa.int64()),
-    ]
+PLACES: Final = (
+    pa.field(SHARD, pa.string()),
+    pa.field(POSITION, pa.int64()),
+    pa.field(EPOCH, pa.int64()),
 )
+METADATA: Final = pa.schema([pa.field(CHANGE, pa.string(), nullable=False), *PLACES])
+IMAGES: Final = pa.schema([pa.field(CHANGE_TYPE, pa.string(), nullable=False), *PLACES])
 
 
 def wants_metadata(options: Mapping[str, str]) -> bool:
@@ -34,8 +36,32 @@ def wants_metadata(options: Mapping[str, str]) -> bool:
     return flag(options, "metadataColumns")
 
 
-def feed_schema(table: weir.Table) -> StructType:
+def wants_images(options: Mapping[str, str]) -> bool:
+    """True when changes are to come with the rows that they changed."""
+    if not flag(options, "readChangeFeed"):
+        return False
+    for name in ("metadataColumns", "deletes"):
+        if name.lower() in options:
+            raise InvalidInput(f"readChangeFeed tells of every change; leave {name} out")
+    return True
+
+
+def feed_schema(table: weir.Table, more: pa.Schema = METADATA) -> StructType:
     """The table's columns, null in deletes but for the key, and the metadata columns."""
     key = set(table.primary_key)
     fields = [f if f.name in key else f.with_nullable(True) for f in table.schema]
-    return spark_schema(pa.schema([*fields, *METADATA]))
+    return spark_schema(pa.schema([*fields, *more]))
+
+
+def require_columns(schema: StructType, more: pa.Schema) -> None:
+    """`InvalidInput` when the first of `more`, without which rows mean nothing, is not read.
+
+    By a name of the catalog a table has its own columns, whatever the options say.
+    """
+    needed = more.names[0]
+    if needed not in schema.fieldNames():
+        raise InvalidInput(
+            f"the feed is to have the column {needed!r}, and is read with {schema.fieldNames()}: by"
+            " a name there are the table's columns only. Read it by its path: load(path), or"
+            " weir.spark.changes(spark, uri, options=...)"
+        )

@@ -1,4 +1,4 @@
-"""The options of the data source: which there are, and a word for those there are not."""
+"""The options of the data source: which there are, what others call them, and what is not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from weir.errors import InvalidInput
-from weir.spark.places import STORAGE
+from weir.spark.places import STORAGE, flag
 
 PLACE: Final = frozenset({"path", "storageOptionsFrom", "walUri"})
 READ: Final = PLACE | {
@@ -19,15 +19,29 @@ READ: Final = PLACE | {
     "splitRows",
     "timeZone",
 }
-FEED: Final = PLACE | {
-    "consumer",
-    "consumerTtl",
-    "deletes",
-    "maxBytesPerTrigger",
-    "maxEntriesPerTrigger",
-    "metadataColumns",
-    "startingOffsets",
+START: Final = frozenset({"startingOffsets", "startingTimestamp", "startingVersion"})
+BETWEEN: Final = PLACE | {
+    "endingTimestamp",
+    "endingVersion",
+    "readChangeFeed",
+    "startingTimestamp",
+    "startingVersion",
 }
+"""Of a batch read of changes."""
+FEED: Final = (
+    PLACE
+    | START
+    | {
+        "consumer",
+        "consumerTtl",
+        "deletes",
+        "failOnDataLoss",
+        "maxBytesPerTrigger",
+        "maxEntriesPerTrigger",
+        "metadataColumns",
+        "readChangeFeed",
+    }
+)
 WRITE: Final = PLACE | {
     "appId",
     "buckets",
@@ -41,6 +55,20 @@ WRITE: Final = PLACE | {
     "txnVersion",
 }
 
+SYNONYMS: Final = {
+    "group.id": "consumer",
+    "kafka.group.id": "consumer",
+    "maxfilespertrigger": "maxEntriesPerTrigger",
+    "maxoffsetspertrigger": "maxEntriesPerTrigger",
+    "readchangedata": "readChangeFeed",
+    "txnappid": "appId",
+}
+"""What Delta and Kafka call options that there are here. An entry of a log is what a file is to
+Delta, and an offset to Kafka."""
+
+SKIPS: Final = ("skipChangeCommits", "ignoreDeletes")
+"""Delta's ways to say `deletes=skip`."""
+
 _SPARK: Final = frozenset(
     {"checkpointlocation", "location", "owner", "outputmode", "provider", "queryname"}
 )
@@ -49,10 +77,29 @@ _SPARK: Final = frozenset(
 _ELSEWHERE: Final = {
     "versionasof": "read at a checkpoint by its name, option checkpoint",
     "timestampasof": "read at a checkpoint by its name, option checkpoint",
-    "readchangefeed": "the change feed is spark.readStream.format('weir'), or weir.spark.changes",
     "replacewhere": "use weir.spark.delete_where, then append",
     "partitionoverwritemode": "mode overwrite replaces the whole table",
+    "ignorechanges": "a put of a key that is there comes as a row; say deletes=skip",
+    "endingoffsets": "a read between two moments takes endingVersion or endingTimestamp",
+    "minpartitions": "a micro-batch has one task for each shard; reshard for more",
+    "subscribe": "the table is the path, and there is one table in a feed",
+    "starttimestamp": "say startingTimestamp",
 }
+
+
+def understood(options: Mapping[str, str]) -> dict[str, str]:
+    """The options by their names here, in lower case; `InvalidInput` for one given by two names."""
+    found: dict[str, str] = {}
+    for given, value in options.items():
+        name = SYNONYMS.get(given.lower(), given).lower()
+        if found.setdefault(name, value) != value:
+            meant = SYNONYMS.get(given.lower(), given)
+            raise InvalidInput(f"option {given!r} means {meant}, which was given, too: say it once")
+    for skips in SKIPS:
+        if flag(found, skips):
+            found.setdefault("deletes", "skip")
+        found.pop(skips.lower(), None)
+    return found
 
 
 def check_options(options: Mapping[str, str], known: frozenset[str], what: str) -> None:

@@ -32,7 +32,7 @@ from weir.read.snapshot import Snapshot
 from weir.routing.core import Core
 from weir.spark.layout import Layout
 from weir.spark.making import Wish, merge_columns, opened_or_made
-from weir.spark.options import WRITE, check_options
+from weir.spark.options import WRITE, check_options, understood
 from weir.spark.places import Place, flag, number, resolved
 from weir.spark.publish import ENTRY_BYTES, ShardSink, Token
 from weir.spark.queries import require_own_numbers
@@ -77,6 +77,7 @@ class Sink:
     @staticmethod
     def of(options: Mapping[str, str], schema: StructType) -> Sink:
         """Checked against the table here, so that a wrong DataFrame fails before any task runs."""
+        options = understood(options)
         check_options(options, WRITE, "a write to weir")
         place = Place.of(options)
         marker = options.get("deletecolumn")

@@ -24,8 +24,8 @@ from weir.merge.merge import merge_scan
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Freshness, Snapshot, check_freshness, pinned_snapshot
 from weir.records.checkpoints import Checkpoint
-from weir.spark.feed_schema import feed_schema, wants_metadata
-from weir.spark.options import FEED, READ, check_options
+from weir.spark.feed_schema import IMAGES, feed_schema, wants_images, wants_metadata
+from weir.spark.options import BETWEEN, FEED, READ, check_options, understood
 from weir.spark.places import Place, names, number
 from weir.spark.types import arrow_schema, spark_schema, to_spark
 from weir.upkeep import checkpoint as checkpoints
@@ -39,9 +39,12 @@ Part = dict[str, Any]
 
 def schema(options: Mapping[str, str]) -> StructType:
     """The columns a read gives: of the option `columns` when given; the feed's with metadata."""
+    options = understood(options)
     table = Place.of(options).current()
     if "path" in options and "provider" not in options:
-        check_options(options, READ | FEED, "a read of weir")
+        check_options(options, READ | FEED | BETWEEN, "a read of weir")
+    if wants_images(options):
+        return feed_schema(table, IMAGES)
     if wants_metadata(options):
         return feed_schema(table)
     return spark_schema(columns_at(table, options), names(options, "columns"))

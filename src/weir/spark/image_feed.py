@@ -1,0 +1,236 @@
+"""The change feed with the rows that changes changed: as a stream, and between two moments.
+
+Keeps
+  P-3  as the plain feed does; and the rows before what a consumer has not read are kept for it,
+       too, by a checkpoint of its own at the end of every batch
+An offset also names the checkpoint at or before it: `{"v": 1, "positions": ..., "checkpoint": id}`.
+A batch that was cut short of the newest checkpoint keeps the one before, and reads the log from
+there on again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+import weir
+from weir.errors import CheckpointNotFound, InvalidInput, SnapshotExpired
+from weir.read.snapshot import pinned_snapshot
+from weir.records.checkpoints import Checkpoint
+from weir.spark.feed import SNAPSHOT_ATTEMPTS, Offset, WeirFeed, offset_of, require_above_floor
+from weir.spark.feed_offsets import heads, passed_by, positions_of
+from weir.spark.feed_schema import IMAGES, require_columns
+from weir.spark.images import INSERT, image_parts, read_images
+from weir.spark.moments import checkpoint_named, one_start, time_of
+from weir.spark.options import BETWEEN, check_options, understood
+from weir.spark.places import Place
+from weir.spark.types import arrow_schema
+from weir.upkeep import checkpoint as checkpoints
+
+
+class ImageFeed(WeirFeed):
+    """One `spark.readStream` with `readChangeFeed`."""
+
+    metadata = IMAGES
+    kind_of_snapshot = INSERT
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        require_columns(schema, IMAGES)
+        if self._name is None:
+            raise InvalidInput(
+                "a stream with readChangeFeed needs the option consumer: under that name the rows"
+                " before each change are kept until it is read"
+            )
+        if self._loss:
+            raise InvalidInput("failOnDataLoss=false with readChangeFeed would tell wrong old rows")
+        if self._start == "earliest" and "startingoffsets" not in understood(options):
+            self._start = "snapshot"
+        if self._start != "snapshot":
+            raise InvalidInput(
+                "readChangeFeed begins with the table as it is (startingOffsets snapshot) or at a"
+                " checkpoint (startingVersion, startingTimestamp): the rows before must be known"
+            )
+        self._goal: Offset | None = None
+        self._ends = False
+        self._before: UUID | None = None
+
+    def _initial(self) -> Offset:
+        table = self._place.open()
+        if self._version is None and self._time is None:
+            return {"v": 1, "positions": None}
+        pinned = _pinned(table, "starting", self._version, self._time)
+        through = _through(pinned)
+        consumer = self._named()
+        standing = consumer.register(through)
+        late = passed_by(table.core, standing)
+        if standing == through and late:
+            consumer.forget()
+            raise SnapshotExpired(
+                f"{table.uri}: consumer {self._name!r} is to begin at checkpoint {pinned.id}, and"
+                f" the logs were collected up to {late}; begin with a newer one, or a snapshot"
+            )
+        return _offset_at(pinned)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """How far the next batch goes: to a checkpoint made for it, or towards one."""
+        table = self._place.open()
+        if start["positions"] is None:
+            return self._snapshot_offset(table)
+        here = positions_of(start)
+        if self._goal is None or _is_reached(self._goal, here):
+            if self._ends or not _is_ahead(self._heads(), here):
+                return start
+            self._goal = _offset_at(self._pin(table))
+        wanted = positions_of(self._goal)
+        end = self._towards(table, here, wanted, limit)
+        if _is_reached(self._goal, end):
+            return {**offset_of(end), "checkpoint": self._goal["checkpoint"]}
+        return {**offset_of(end), "checkpoint": start["checkpoint"]}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of the run."""
+        self._goal, self._ends = _offset_at(self._pin(self._place.open())), True
+
+    def _pin(self, table: weir.Table) -> Checkpoint:
+        return checkpoints.create(table.core, "durable", self._label, self._ttl)
+
+    @property
+    def _label(self) -> str:
+        return f"feed of {self._name}"
+
+    def _snapshot_offset(self, table: weir.Table) -> Offset:
+        consumer = self._named()
+        for _ in range(SNAPSHOT_ATTEMPTS):
+            goal = self._goal if self._ends else None
+            pinned = self._pin(table) if goal is None else _found(table, goal)
+            through = _through(pinned)
+            consumer.register(through)
+            consumer.move(through)
+            if not passed_by(table.core, through):
+                snapshot = pinned_snapshot(table.core, pinned)
+                return {**_offset_at(pinned), "snapshot": snapshot.to_json()}
+            self._goal = None
+        raise SnapshotExpired(
+            f"{table.uri}: entries behind the snapshot are collected again and again before"
+            f" consumer {self._name!r} holds them; start the query again"
+        )
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """One for each shard with something to read; or those of the initial snapshot."""
+        if start["positions"] is None:
+            return super().partitions(start, end)
+        table = self._place.open()
+        pinned = _found(table, start)
+        kept = self._named().positions() or {}
+        held = all(kept.get(c.shard, 0) <= c.wal_through for c in pinned.shards)
+        if not held:
+            for shard, position in _through(pinned).items():
+                require_above_floor(table, shard, position)
+        after, through = positions_of(start), positions_of(end)
+        parts = image_parts(table, pinned.id, after, through, held=held)
+        return [InputPartition(part) for part in parts]
+
+    def commit(self, end: Offset) -> None:
+        """Spark has recorded everything up to `end`: what lies before its checkpoint may go."""
+        if end["positions"] is None:
+            return
+        core = self._place.open().core
+        with contextlib.suppress(CheckpointNotFound):
+            pinned = checkpoints.refresh(core, UUID(end["checkpoint"]), self._ttl)
+            self._named().move(_through(pinned))
+            before, self._before = self._before, pinned.id
+            if before is not None and before != pinned.id:
+                found = checkpoints.find(core, before)
+                if found.name == self._label:  # one that somebody made is theirs
+                    checkpoints.delete(core, found)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition, in order."""
+        part = partition.value
+        if part is None or "snapshot" in part:
+            yield from super().read(partition)
+            return
+        yield from read_images(self._place.open(), part, arrow_schema(self._schema))
+
+
+class ChangesBetween(DataSourceReader):
+    """`spark.read` with `readChangeFeed`: from one checkpoint to another, or to now."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        options = understood(options)
+        check_options(options, BETWEEN, "a read of changes")
+        require_columns(schema, IMAGES)
+        one_start(options)
+        self._place = Place.of(options)
+        self._schema = schema
+        self._from = options.get("startingversion"), options.get("startingtimestamp")
+        self._to = options.get("endingversion"), options.get("endingtimestamp")
+        if self._from == (None, None):
+            raise InvalidInput(
+                "a read of changes begins at a checkpoint: option startingVersion (its name) or"
+                " startingTimestamp; it ends now, or at endingVersion or endingTimestamp"
+            )
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Resolved here, once: the DataFrame reads the same changes for its whole life."""
+        table = self._place.current()
+        first = _pinned(table, "starting", *self._from)
+        after = _through(first)
+        if self._to == (None, None):
+            through = heads(table.core)
+        else:
+            through = _through(_pinned(table, "ending", *self._to))
+        for shard, last in through.items():
+            if last > after.get(shard, 0):
+                require_above_floor(table, shard, after.get(shard, 0))
+        return [
+            InputPartition(part)
+            for part in image_parts(table, first.id, after, through, held=False)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition, in order."""
+        if partition.value is not None:
+            target = arrow_schema(self._schema)
+            yield from read_images(self._place.open(), partition.value, target)
+
+
+def _pinned(table: weir.Table, which: str, version: str | None, time: str | None) -> Checkpoint:
+    if version is not None:
+        return checkpoint_named(table, version, f"{which}Version")
+    assert time is not None, "one of them was given"
+    return checkpoints.before(table.core, time_of(time, f"{which}Timestamp"))
+
+
+def _found(table: weir.Table, offset: Offset) -> Checkpoint:
+    try:
+        return checkpoints.find(table.core, UUID(offset["checkpoint"]))
+    except CheckpointNotFound as gone:
+        raise SnapshotExpired(
+            f"{table.uri}: the rows before this batch were kept by checkpoint"
+            f" {offset['checkpoint']}, which is gone ({gone}): the query was not heard of for its"
+            " consumerTtl. Start a new query, with a new checkpoint location"
+        ) from None
+
+
+def _through(pinned: Checkpoint) -> dict[UUID, int]:
+    return {cut.shard: int(cut.wal_through) for cut in pinned.shards}
+
+
+def _offset_at(pinned: Checkpoint) -> Offset:
+    return {**offset_of(_through(pinned)), "checkpoint": str(pinned.id)}
+
+
+def _is_reached(goal: Offset, here: Mapping[UUID, int]) -> bool:
+    return not _is_ahead(positions_of(goal), here)
+
+
+def _is_ahead(there: Mapping[UUID, int], here: Mapping[UUID, int]) -> bool:
+    return any(position > here.get(shard, 0) for shard, position in there.items())

@@ -1,0 +1,186 @@
+"""Changes with the rows they changed: what is in the logs, beside the table as it was before.
+
+A log tells of puts and deletes by key. What a put did (insert or update), and which row it or a
+delete replaced, is known from the rows before: of the checkpoint at which the changes begin, and of
+the log since. Everything is computed on arrays; memory holds the rows of one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import weir
+from weir.errors import MissingEntry, SnapshotExpired
+from weir.format.keys import pk_values
+from weir.format.manifest import Status
+from weir.format.schema import TOMBSTONE, TableSchema, align_batch
+from weir.log.tailer import WalTailer
+from weir.merge.levels import level_schema, shaped
+from weir.spark.feed_schema import CHANGE_TYPE, EPOCH, POSITION, SHARD
+from weir.spark.types import to_spark
+from weir.upkeep import checkpoint as checkpoints
+
+INSERT: Final = "insert"
+_KINDS: Final = pa.array(["delete", "update_preimage", INSERT, "update_postimage"])
+_BATCH_ROWS: Final = 65_536
+
+Part = dict[str, Any]
+Positions = Mapping[UUID, int]
+
+
+def image_parts(
+    table: weir.Table, checkpoint: UUID, after: Positions, through: Positions, *, held: bool
+) -> list[Part]:
+    """Partitions of the changes `(after, through]`, whose rows before are known at `checkpoint`.
+
+    One for each shard; one for all where a sealed shard is among them, whose keys are its heirs'.
+    """
+    core = table.core
+    before = {c.shard: int(c.wal_through) for c in checkpoints.find(core, checkpoint).shards}
+    shards: list[tuple[bool, int, str, dict[str, Any]]] = []
+    for shard, last in through.items():
+        start = min(before.get(shard, 0), after.get(shard, 0))
+        if last > start:
+            manifest = core.log(shard).latest()
+            if manifest is not None:
+                sealed = manifest.status is Status.SEALED
+                read = {"shard": str(shard), "start": start, "last": last}
+                shards.append((not sealed, manifest.current_generation, str(shard), read))
+    shards.sort(key=lambda one: one[:3])  # C-13: heirs count their generations from higher on
+    reads = [{**read, "after": after.get(UUID(read["shard"]), 0)} for *_, read in shards]
+    told = {"checkpoint": str(checkpoint), "held": held}
+    if any(not routed for routed, *_ in shards):
+        return [{**told, "logs": reads}] if any(r["last"] > r["after"] for r in reads) else []
+    return [{**told, "logs": [read]} for read in reads if read["last"] > read["after"]]
+
+
+def read_images(table: weir.Table, part: Part, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of one partition, each with its `_change_type`, in the order of the logs."""
+    schema = table.core.schema()
+    logged = _logged(table, part, schema)
+    if logged is None:
+        return
+
+    def before(keys: pa.Table) -> pa.Table:
+        pinned = checkpoints.find(table.core, UUID(part["checkpoint"]))
+        try:
+            return _widened(table.get(keys, checkpoint=pinned), schema.plain)
+        except MissingEntry as gone:
+            raise SnapshotExpired(
+                f"{table.uri}: the rows before these changes were collected ({gone}); begin anew at"
+                " a checkpoint that is there"
+            ) from gone
+
+    for batch in images(logged, schema, before).to_batches(max_chunksize=_BATCH_ROWS):
+        yield to_spark(batch, target)
+
+
+@dataclass(frozen=True)
+class Logged:
+    """Rows of logs, in order, with `_tombstone`, and where each was."""
+
+    rows: pa.Table
+    places: pa.Table
+    """`_shard`, `_position` and `_epoch`."""
+    wanted: np.ndarray[Any, np.dtype[np.bool_]]
+    """Which of them are to be told; the others only come before them."""
+
+
+def images(logged: Logged, schema: TableSchema, before: Callable[[pa.Table], pa.Table]) -> pa.Table:
+    """Each wanted row as an insert, both images of an update, or a delete with its old values.
+
+    `before` gives the rows of keys as they were before all of `logged`. The delete of a key that is
+    not there changes nothing and is left out.
+    """
+    count = logged.rows.num_rows
+    gone = logged.rows.column(TOMBSTONE).to_numpy()
+    plain = logged.rows.select(schema.plain.names)
+    own = np.arange(count)
+    earlier = np.full(count, -1)
+    if schema.primary_key:
+        plain, earlier = _earlier(plain, schema, before)
+    dead = np.concatenate([gone, np.zeros(plain.num_rows - count, np.bool_)])
+    had = (earlier >= 0) & ~dead[earlier]
+    # Two places for each row: what was, and what is.
+    rows = np.stack([earlier, own], axis=1).ravel()
+    kinds = np.stack([np.where(gone, 0, 1), np.where(had, 3, 2)], axis=1).ravel()
+    told = np.stack([had, ~gone], axis=1) & logged.wanted[:, None]
+    chosen = np.flatnonzero(told.ravel())
+    found = plain.take(pa.array(rows[chosen]))
+    places = logged.places.take(pa.array(chosen // 2))
+    found = found.append_column(CHANGE_TYPE, _KINDS.take(pa.array(kinds[chosen])))
+    for name in places.column_names:
+        found = found.append_column(name, places.column(name))
+    return found
+
+
+def _earlier(
+    rows: pa.Table, schema: TableSchema, before: Callable[[pa.Table], pa.Table]
+) -> tuple[pa.Table, np.ndarray[Any, np.dtype[np.int64]]]:
+    """The rows, behind them those before; and for each row the number of its earlier one, or -1."""
+    key, count = list(schema.primary_key), rows.num_rows
+    values = pk_values(rows.combine_chunks(), key)
+    codes = pc.dictionary_encode(values).indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    again = codes[order[1:]] == codes[order[:-1]]
+    earlier = np.full(count, -1)
+    earlier[order[1:][again]] = order[:-1][again]
+    firsts = np.sort(order[np.concatenate([[True], ~again])])
+    old = before(rows.select(key).take(pa.array(firsts)))
+    if old.num_rows:
+        at = pc.index_in(
+            values.take(pa.array(firsts)), value_set=pk_values(old.combine_chunks(), key)
+        )
+        there = ~at.is_null().to_numpy(zero_copy_only=False)
+        earlier[firsts[there]] = count + at.drop_null().to_numpy()
+    joined = pa.concat_tables([rows, shaped(old, rows.schema)])
+    return joined.combine_chunks(), earlier
+
+
+def _logged(table: weir.Table, part: Part, schema: TableSchema) -> Logged | None:
+    """The entries of a partition as one table of rows."""
+    plain = level_schema(schema)
+    batches: list[pa.RecordBatch] = []
+    places: list[tuple[str, int, int, int]] = []
+    wanted: list[np.ndarray[Any, np.dtype[np.bool_]]] = []
+    for read in part["logs"]:
+        tailer = WalTailer(table.core.log(UUID(read["shard"])))
+        for entry in tailer.read_range(read["start"], read["last"], pinned=part["held"]):
+            for stored in () if entry.is_fence else entry.batches:
+                batch = shaped(align_batch(stored, schema.wal), plain)
+                batches.append(batch)
+                rows = batch.num_rows
+                places.append((read["shard"], int(entry.position), int(entry.epoch), rows))
+                wanted.append(np.full(rows, entry.position > read["after"]))
+    if not batches:
+        return None
+    return Logged(pa.Table.from_batches(batches, plain), _places(places), np.concatenate(wanted))
+
+
+def _places(found: Sequence[tuple[str, int, int, int]]) -> pa.Table:
+    shards, positions, epochs, counts = zip(*found, strict=True)
+    times = pa.array(np.repeat(np.arange(len(counts)), counts))
+    each = pa.table(
+        {
+            SHARD: pa.array(shards, pa.string()),
+            POSITION: pa.array(positions, pa.int64()),
+            EPOCH: pa.array(epochs, pa.int64()),
+        }
+    )
+    return each.take(times)
+
+
+def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """With columns that were added since, as nulls."""
+    columns = [
+        rows.column(f.name) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
+        for f in schema
+    ]
+    return pa.table(columns, names=schema.names)

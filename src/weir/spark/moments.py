@@ -1,0 +1,88 @@
+"""Where a feed begins or ends that was told by a moment: a checkpoint, a time."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from uuid import UUID
+
+import weir
+from weir.errors import CheckpointNotFound, InvalidInput, SnapshotExpired
+from weir.format import paths
+from weir.log.shard_log import ShardLog
+from weir.records.checkpoints import Checkpoint
+from weir.routing.core import CONCURRENCY, Core
+from weir.spark.options import START
+from weir.types import Position
+from weir.upkeep import checkpoint as checkpoints
+
+
+def one_start(options: Mapping[str, str]) -> None:
+    """`InvalidInput` when a feed is to begin at two places."""
+    given = sorted(name for name in START if name.lower() in options)
+    if len(given) > 1:
+        raise InvalidInput(f"{given[0]} and {given[1]} say where to begin: give one of them")
+
+
+def checkpoint_named(table: weir.Table, name: str, option: str) -> Checkpoint:
+    """The checkpoint of that name; `CheckpointNotFound` tells what a version is here."""
+    try:
+        return checkpoints.find(table.core, name)
+    except CheckpointNotFound as absent:
+        raise CheckpointNotFound(
+            f"{option} is {name!r}: {absent}. A version is a checkpoint, known by its name; commits"
+            " have no numbers (earliest and latest are known, too)"
+        ) from None
+
+
+def time_of(text: str, option: str) -> dt.datetime:
+    """A moment: with an offset, or as milliseconds since 1970, as Kafka has it."""
+    if text.isdigit():
+        return dt.datetime.fromtimestamp(int(text) / 1000, dt.UTC)
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInput(f"{option} is {text!r}, not a time ({error})") from None
+    if found.tzinfo is None:
+        raise InvalidInput(
+            f"{option} is {text!r}, without an offset: a data source is not told the session's time"
+            f" zone. Write '{text}+00:00', or the offset you mean"
+        )
+    return found
+
+
+def positions_since(core: Core, moment: dt.datetime, *, loss: bool) -> dict[UUID, int]:
+    """In each log the position before the first entry that was put at or after `moment`.
+
+    By the store's clock. Entries that were moved or cloned bear the time of that: a feed may begin
+    earlier than asked, never later. Where a log was collected nobody knows what was there:
+    `SnapshotExpired`, unless `loss` is accepted. Some requests a shard.
+    """
+
+    def one(shard: UUID) -> int:
+        log = core.log(shard)
+        floor = int(log.floors().wal)
+        found = _before(log, floor, int(log.tip()), moment.timestamp())
+        if found == floor and floor and not loss:
+            raise SnapshotExpired(
+                f"{log}: its entries up to position {floor} were collected, and may be younger than"
+                f" {moment}; begin with startingOffsets snapshot or earliest, or say"
+                " failOnDataLoss=false"
+            )
+        return found
+
+    ids = core.shard_ids()
+    return dict(zip(ids, core.env.threads.map(one, ids, workers=CONCURRENCY), strict=True))
+
+
+def _before(log: ShardLog, low: int, high: int, moment: float) -> int:
+    """The last position in `[low, high]` whose entry is older than `moment`, by halving."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        where = log.stretch(middle).site.wal
+        meta = where.head(paths.wal_path(log.shard, Position(middle)))
+        if meta is None or meta.last_modified < moment:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,29 @@
+"""Which reader an option map asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from weir.spark.feed import WeirFeed
+from weir.spark.feed_schema import wants_images
+from weir.spark.image_feed import ChangesBetween, ImageFeed
+from weir.spark.options import understood
+from weir.spark.pushing import PushingReader
+from weir.spark.source import WeirReader
+
+
+def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """A batch read: of the table, or of its changes between two moments."""
+    if wants_images(understood(options)):
+        return ChangesBetween(options, schema)
+    kind = PushingReader if "weir.pushes" in options else WeirReader
+    return kind(options, schema)
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """The change feed, with the rows before or without."""
+    kind = ImageFeed if wants_images(understood(options)) else WeirFeed
+    return kind(options, schema)
