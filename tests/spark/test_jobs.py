@@ -61,14 +61,17 @@ def test_p5_collection_on_executors(spark: SparkSession, tmp_path: Path) -> None
     assert in_weir(table) == model
     again = weir.spark.gc(spark, table.uri, engine="local", min_age=0, fence_retention="2m")
     assert again.kinds["sstables"].deleted == 0
+    copy = weir.spark.clone(spark, table.uri, f"{tmp_path}/deep", deep=True, engine="spark")
+    assert in_weir(copy) == model
 
 
 def test_p5_resharding_folds_old_shards_on_executors(spark: SparkSession, tmp_path: Path) -> None:
     table = make_table(tmp_path, buckets=2)
     weir.spark.write(frame(spark, dict.fromkeys(range(30), "old")), table.uri)
-    report, folded = weir.spark.reshard(spark, table.uri, weir.Bucket("id", 5), engine="spark")
+    report = weir.spark.reshard(spark, table.uri, weir.Bucket("id", 5), engine="spark")
     assert len(report.shards) == 5
-    assert folded.rows_written == 30
+    assert report.compaction is not None
+    assert report.compaction.rows_written == 30
     # Processes that know the old routing learn the new one.
     weir.spark.write(frame(spark, {1: "new"}), table.uri)
     frame(spark, {2: "new"}).write.format("weir").mode("append").save(table.uri)
@@ -85,6 +88,7 @@ def test_bulk_load_makes_fills_and_replaces_a_table(spark: SparkSession, tmp_pat
     assert report.rows == 1000
     assert in_weir(table) == once(rows)
     # Into a table that is alive (L-9): what is loaded later wins over what waits, deletes too.
+    table.core.lake.open_base().dataset.create_scalar_index("v", "BTREE")
     put(table, {5: "fresh", 6: "fresh"})
     with table.writer() as writer:
         writer.delete([7, 8])
@@ -92,6 +96,8 @@ def test_bulk_load_makes_fills_and_replaces_a_table(spark: SparkSession, tmp_pat
     weir.spark.bulk_load(frame(spark, more), uri)
     now = {key: v for key, v in (rows | {6: "fresh"} | more).items() if key != 8}
     assert in_weir(table) == once(now)
+    lately = table.core.lake.open_base().dataset.stats.index_stats("v_idx")
+    assert lately["num_unindexed_rows"] == 0, "indexes are brought up by tasks"
     table.compact()
     assert in_weir(table) == once(now)
     with pytest.raises(Exception, match="twice"):

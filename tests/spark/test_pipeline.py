@@ -4,6 +4,7 @@ import json
 import threading
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -109,6 +110,11 @@ def test_many_queries_find_their_neighbours(spark: SparkSession, tmp_path: Path)
     found = weir.spark.search(queries, uri, "e", k=2, columns=["id"]).orderBy("_rank").collect()
     assert [(r.name, r._rank, r.found.id) for r in found] == [("q", 1, 4), ("q", 2, 5)]
     assert found[0]._score == pytest.approx(0.04, abs=1e-5)
+    keys = spark.sql("SELECT 'k' AS name, stack(3, 4, 99, NULL) AS ID")
+    looked = {row.ID: row.found for row in weir.spark.lookup(keys, uri, columns=["e"]).collect()}
+    assert looked == {4: ([4.0, 0.0],), 99: None, None: None}
+    with pytest.raises(InvalidInput, match="no column 'id'"):
+        weir.spark.lookup(queries, uri)
 
 
 def test_a_table_is_made_watched_and_kept(spark: SparkSession, tmp_path: Path) -> None:
@@ -129,3 +135,9 @@ def test_a_table_is_made_watched_and_kept(spark: SparkSession, tmp_path: Path) -
     assert report.compacted.rows_written == 9
     again = weir.spark.keep(spark, uri)
     assert (again.due, again.compacted) == (None, None)
+    weir.spark.checkpoint(uri, "nine")
+    weir.spark.delete_where(spark, uri, "id > 0")
+    weir.spark.restore(uri, "nine")
+    assert weir.spark.scan(spark, uri).count() == 9
+    lance.write_dataset(pa.table({"k": ["a", "b"]}), f"{tmp_path}/there")
+    assert weir.spark.enable(f"file:{tmp_path}/there").count() == 2

@@ -22,13 +22,21 @@ from weir.spark.debezium import debezium
 from weir.spark.failures import plainly
 from weir.spark.feed_offsets import starting_positions
 from weir.spark.frames import frame_of
-from weir.spark.jobs import compact, gc, reshard
+from weir.spark.jobs import clone, compact, gc, reshard
 from weir.spark.layout import OPTION, lay_out, layout_of
 from weir.spark.making import Wish, opened_or_made
-from weir.spark.pipeline import KeepReport, create, keep, stats
+from weir.spark.pipeline import (
+    KeepReport,
+    checkpoint,
+    create,
+    enable,
+    keep,
+    restore,
+    stats,
+)
 from weir.spark.places import STORAGE, Place
 from weir.spark.runner import watched
-from weir.spark.searching import search
+from weir.spark.searching import lookup, search
 from weir.spark.session import require_workers
 from weir.spark.source import SPLIT_ROWS, check_times, plan
 from weir.spark.types import columns_of, spark_schema
@@ -41,16 +49,21 @@ __all__ = [
     "attach",
     "bulk_load",
     "changes",
+    "checkpoint",
+    "clone",
     "compact",
     "create",
     "debezium",
     "delete_where",
+    "enable",
     "gc",
     "keep",
     "layout",
+    "lookup",
     "merge",
     "register",
     "reshard",
+    "restore",
     "scan",
     "search",
     "stats",

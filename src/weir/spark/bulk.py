@@ -8,6 +8,7 @@ are, and what writers write while it runs is newer and stays on top (L-9).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from weir.spark.places import Place, resolved
 from weir.spark.runner import SparkRunner, slots_of, watched
 from weir.spark.types import arrow_schema, check_written, from_spark
 from weir.upkeep.compact.cut import fragment_shares
+from weir.upkeep.compact.tidying import tidy
 from weir.upkeep.exclusive import Hold
 from weir.upkeep.loads import Written, load
 from weir.upkeep.tasks import Progress
@@ -48,6 +50,8 @@ class BulkReport:
     base_version: int
     rows: int
     files: int
+    notes: tuple[str, ...] = ()
+    """What was left: indexes that another program changed meanwhile."""
 
 
 def bulk_load(
@@ -58,6 +62,7 @@ def bulk_load(
     sharding: Sharding | None = None,
     replace: bool = False,
     tasks: int | None = None,
+    indexes: bool = True,
     wal_uri: str | None = None,
     writer_defaults: WriterConfig | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -71,7 +76,8 @@ def bulk_load(
     are put below the load first. Raises `InvalidInput` when a key occurs twice in `df`,
     `CommitConflict` when a compaction is at work or took over in the middle (this process was not
     heard of for 15 minutes), or another program changed the base: run it again. `tasks`: into how
-    many files at least. `primary_key` to `writer_defaults` are those of `weir.create`; only key
+    many files at least. `indexes`: bring the table's indexes up to the new rows after the commit,
+    by a task for each. `primary_key` to `writer_defaults` are those of `weir.create`; only key
     columns become NOT NULL, and a load that fails leaves no table behind that it made.
     """
     place = Place(uri, dict(storage_options or {}))
@@ -81,7 +87,12 @@ def bulk_load(
     try:
         check_written(df.schema, table.schema, table.primary_key, None)
         with plainly():
-            return _load(df, table, place, replace=replace, tasks=tasks, progress=progress)
+            report = _load(df, table, place, replace=replace, tasks=tasks, progress=progress)
+            if not indexes:
+                return report
+            runner = SparkRunner(df.sparkSession, place, group="weir-bulk")
+            notes = tidy(table.core, rewrite=False, engine=runner)
+            return dataclasses.replace(report, notes=tuple(notes))
     except Exception:
         if made:
             _discard(table, place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final, Literal
 
 from pyspark.sql import SparkSession
@@ -10,10 +11,12 @@ from pyspark.sql import SparkSession
 from weir.durations import Duration
 from weir.errors import InvalidInput
 from weir.format.sharding import Sharding
+from weir.records.checkpoints import Ref
 from weir.spark.console import Show, shown
-from weir.spark.places import Place
+from weir.spark.places import Place, spelled
 from weir.spark.runner import SparkRunner, slots_of
 from weir.table import Table
+from weir.upkeep import clone as cloning
 from weir.upkeep import reshard as resharding
 from weir.upkeep.compact import run as compaction
 from weir.upkeep.compact.plan import find_waiting
@@ -159,9 +162,47 @@ def reshard(
     engine: Engine = "auto",
     storage_options: Options = None,
     progress: Show = None,
-) -> tuple[resharding.ReshardReport, compaction.CompactReport]:
-    """Change how rows find their shard; the old shards are then folded on executors."""
+) -> resharding.ReshardReport:
+    """Change how rows find their shard; the old shards are then folded on executors.
+
+    What folding them did is `compaction` of the report.
+    """
     place = Place(uri, dict(storage_options or {}))
     report = resharding.reshard(place.current().core, sharding, compact=False)
     folded = compact(spark, uri, engine=engine, storage_options=storage_options, progress=progress)
-    return report, folded
+    return replace(report, compaction=folded)
+
+
+def clone(
+    spark: SparkSession,
+    uri: str,
+    destination: str,
+    *,
+    checkpoint: Ref | None = None,
+    deep: bool = False,
+    wal_uri: str | None = None,
+    accept_loss: bool = False,
+    engine: Engine = "auto",
+    storage_options: Options = None,
+) -> Table:
+    """A table of its own at `destination` from a checkpoint of another, as `Table.clone` makes it.
+
+    Executors copy the base of a deep clone ("auto": from 256 MiB on, on a cluster), and reach both
+    places with `storage_options`. Run again after a failure it finishes.
+    """
+    place = Place(uri, dict(storage_options or {}))
+    core = place.current().core
+    if engine == "auto":
+        nbytes = sum(meta.size for meta in core.store.list("data")) if deep else 0
+        engine = choose(nbytes, AUTO_BYTES, slots=_slots(spark), slots_enough=AUTO_SLOTS)
+    made = cloning.clone(
+        core,
+        spelled(destination),
+        checkpoint,
+        None if wal_uri is None else spelled(wal_uri),
+        storage_options=dict(place.storage),
+        deep=deep,
+        accept_loss=accept_loss,
+        engine="local" if engine == "local" else SparkRunner(spark, place, group="weir-clone"),
+    )
+    return Table(made)

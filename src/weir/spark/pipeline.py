@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -14,12 +14,14 @@ import weir
 from weir.config import WriterConfig
 from weir.durations import Duration
 from weir.format.sharding import Sharding
+from weir.records.checkpoints import Checkpoint, Ref
 from weir.spark.jobs import compact, gc
 from weir.spark.making import Wish
-from weir.spark.places import Place
+from weir.spark.places import Place, spelled
 from weir.spark.types import arrow_schema
 from weir.upkeep.compact.run import CompactionPolicy, CompactReport
 from weir.upkeep.gc.report import GcReport
+from weir.upkeep.restore import RestoreReport
 
 Options = Mapping[str, str] | None
 
@@ -53,6 +55,47 @@ def create(
         )
     fields = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
     return Wish(key, sharding, wal_uri, writer_defaults).create(place, arrow_schema(fields))
+
+
+def enable(
+    uri: str,
+    *,
+    primary_key: str | Sequence[str] | None = None,
+    sharding: Sharding | None = None,
+    wal_uri: str | None = None,
+    writer_defaults: WriterConfig | None = None,
+    storage_options: Options = None,
+) -> weir.Table:
+    """Make a table of a Lance dataset that is there, as `weir.enable` does."""
+    return weir.enable(
+        spelled(uri),
+        primary_key=primary_key,
+        sharding=sharding,
+        wal_uri=None if wal_uri is None else spelled(wal_uri),
+        writer_defaults=writer_defaults,
+        storage_options=dict(storage_options or {}),
+    )
+
+
+def checkpoint(
+    uri: str,
+    name: str | None = None,
+    *,
+    scope: Literal["all", "durable"] = "durable",
+    ttl: Duration | None = None,
+    storage_options: Options = None,
+) -> Checkpoint:
+    """Pin the table as it is, for `VERSION AS OF`, `startingVersion`, `clone` and `restore`.
+
+    As `Table.checkpoint`, but for the scope: nobody's writer is disturbed.
+    """
+    table = Place(uri, dict(storage_options or {})).current()
+    return table.checkpoint(scope, name, ttl)
+
+
+def restore(uri: str, checkpoint: Ref, *, storage_options: Options = None) -> RestoreReport:
+    """Bring the table back to a checkpoint, as `Table.restore` does."""
+    return Place(uri, dict(storage_options or {})).current().restore(checkpoint)
 
 
 def stats(spark: SparkSession, uri: str, *, storage_options: Options = None) -> DataFrame:

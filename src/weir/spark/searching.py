@@ -1,4 +1,4 @@
-"""Search on executors: many queries in, their neighbours out."""
+"""Searches and lookups on executors: many queries or keys in, rows of the table out."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 
 from weir.errors import InvalidInput
+from weir.format.keys import pk_values
 from weir.read.snapshot import Freshness
 from weir.spark.places import Place, resolved
-from weir.spark.types import arrow_schema, spark_schema, to_spark
+from weir.spark.types import arrow_schema, from_spark, spark_schema, to_spark
 
 RANK: Final = "_rank"
 SCORE: Final = "_score"
@@ -96,3 +98,68 @@ def _answer(
     ]
     casted = [c.cast(f.type) for c, f in zip(columns, target, strict=True)]
     return pa.RecordBatch.from_arrays(casted, schema=target)
+
+
+def lookup(
+    keys: DataFrame,
+    uri: str,
+    *,
+    columns: Sequence[str] | None = None,
+    freshness: Freshness = "durable",
+    checkpoint: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The rows of `keys`, each with `found`, a struct of `columns` of the table's row of that key.
+
+    `keys` has the key columns, and others as it likes; `found` is null where the table has no such
+    row. Nothing is scanned: only what can hold one of the keys is read, by the tasks of `keys`. For
+    a join of few rows with a large table. A task looks at the table as it is when it runs; with
+    `checkpoint` all look at the same.
+    """
+    place = Place(uri, dict(storage_options or {}))
+    table = place.current()
+    if not table.primary_key:
+        raise InvalidInput(f"{table.uri} is append-only and has no key to look rows up by")
+    names = [resolved(name, keys.columns) for name in table.primary_key]
+    lacking = [name for name in names if name not in keys.columns]
+    if lacking:
+        raise InvalidInput(f"the keys have no column {lacking[0]!r}; they have {keys.columns}")
+    row = spark_schema(table.schema, columns)
+    schema = StructType([*keys.schema.fields, StructField(FOUND, row)])
+    wanted = {"freshness": freshness, "checkpoint": checkpoint}
+    return keys.mapInArrow(_lookup_function(place, names, row, schema, wanted), schema)
+
+
+def _lookup_function(
+    place: Place,
+    names: Sequence[str],
+    row: StructType,
+    schema: StructType,
+    wanted: Mapping[str, Any],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        table = place.open()
+        target, shape = arrow_schema(schema), arrow_schema(row)
+        key = table.primary_key
+        types = pa.schema([table.schema.field(name) for name in key])
+        both = list(dict.fromkeys([*shape.names, *key]))
+        for batch in batches:
+            asked = from_spark(batch.select(names).rename_columns(list(key)), types, None)
+            known = pa.Table.from_batches([asked]).drop_null()
+            found = table.get(known, columns=both, **wanted).combine_chunks()
+            # A key of nulls is nobody's: its place stays empty.
+            at = pc.index_in(pk_values(asked, key), value_set=pk_values(found, key))
+            rows = to_spark(_one_batch(found.select(shape.names)), shape).to_struct_array()
+            arrays = [*batch.columns, rows.take(at)]
+            casted = [a.cast(f.type) for a, f in zip(arrays, target, strict=True)]
+            yield pa.RecordBatch.from_arrays(casted, schema=target)
+
+    return run
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    if batches:
+        return batches[0]
+    empty = [pa.array([], field.type) for field in table.schema]
+    return pa.RecordBatch.from_arrays(empty, schema=table.schema)
