@@ -27,10 +27,7 @@ from weir.format.manifest import ShardManifest, Status
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.stamp import (
-    foreign_store,
     name_table,
-    read_store_id,
-    require_no_table,
     stamp_store_id,
 )
 from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
@@ -49,6 +46,7 @@ from weir.types import Position, Version
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.copying import (
     CopiedLog,
+    admit_log,
     copy_base,
     copy_by,
     copy_folder,
@@ -122,7 +120,7 @@ def clone(
     wal = None if wal_place is None else open_store(wal_place, options, env=env)
     if wal is not None and begun is None and checkpoint is None:
         # Before a checkpoint is made for the time of the clone.
-        _admit(wal, dict.fromkeys(core.shard_ids()))
+        admit_log(wal, dict.fromkeys(core.shard_ids()))
     source, temporary = _source(core, checkpoint, begun)
     if begun is not None:
         _require_same(begun, core, source, uri)
@@ -141,24 +139,12 @@ def clone(
         engine=engine,
     )
     if wal is not None:
-        _admit(wal, {pin.shard: _store_id(job, pin) for pin in source.shards})
+        admit_log(wal, {pin.shard: _store_id(job, pin) for pin in source.shards})
         name_table(wal, uri)  # by this call: the clone's record alone would not do (G-13)
     _run(job, _begin(job, deep=deep) if begun is None else _renew(job, begun))
     if temporary:
         checkpoints.delete(core, source)
     return open_core(uri, storage_options=options, env=env)
-
-
-def _admit(wal: Store, own: Mapping[UUID, str | None]) -> None:
-    """S-8: refuse the store of another table, the parent's say, before anything is written.
-
-    `own`: the id an earlier attempt may have given it. A get and a list for each shard.
-    """
-    for shard, mine in own.items():
-        found = read_store_id(wal, shard)
-        if found is not None and found != mine:
-            raise foreign_store(wal, shard, found)
-        require_no_table(wal, shard)
 
 
 def _source(core: Core, ref: Ref | None, begun: Lineage | None) -> tuple[Checkpoint, bool]:

@@ -21,6 +21,7 @@ from weir.format.lance_file import version_name
 from weir.format.wal_entry import decode_entry
 from weir.lake.manifest.shared_files import borrowed_places
 from weir.log.site import ShardSite
+from weir.log.stamp import foreign_store, read_store_id, require_no_table
 from weir.records.checkpoints import Scope
 from weir.records.cut import ShardCut
 from weir.routing.core import Core
@@ -51,6 +52,18 @@ class CopiedLog:
     bytes: int = 0
     tokens: Mapping[str, int] = field(default_factory=dict)
     """By application, the highest exactly-once batch in it."""
+
+
+def admit_log(wal: Store, own: Mapping[UUID, str | None]) -> None:
+    """S-8: refuse the store of another table, the parent's say, before anything is written.
+
+    `own`: the id an earlier attempt may have given it. A get and a list for each shard.
+    """
+    for shard, mine in own.items():
+        found = read_store_id(wal, shard)
+        if found is not None and found != mine:
+            raise foreign_store(wal, shard, found)
+        require_no_table(wal, shard)
 
 
 def copy_wal(
