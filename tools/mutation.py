@@ -1648,11 +1648,27 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a clone takes the WAL store of its parent",
-        "src/weir/upkeep/clone.py",
+        "src/weir/upkeep/copying.py",
         "        if found is not None and found != mine:\n",
         "        if False:\n",
         tests("tests/rules/test_edges_wal_store.py", "-k", "parents_store"),
         "S-8",
+    ),
+    Mutant(
+        "old values of a change are those of now",
+        "src/weir/spark/images.py",
+        "table.get(keys, checkpoint=pinned)",
+        "table.get(keys)",
+        tests("tests/spark/test_change_feed.py", "-k", "every_change"),
+        "P-3",
+    ),
+    Mutant(
+        "a feed lets go of the rows before what it has not read",
+        "src/weir/spark/image_feed.py",
+        "            before, self._before = self._before, pinned.id\n",
+        "            before, self._before = pinned.id, None\n            checkpoints.delete(core, pinned)\n",
+        tests("tests/spark/test_change_feed.py", "-k", "goes_on_where"),
+        "P-3",
     ),
     Mutant(
         "the place of another table is a WAL store",
