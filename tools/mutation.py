@@ -1665,8 +1665,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a feed lets go of the rows before what it has not read",
         "src/weir/spark/image_feed.py",
-        "            before, self._before = self._before, pinned.id\n",
-        "            before, self._before = pinned.id, None\n            checkpoints.delete(core, pinned)\n",
+        "            if before is not None and before != pinned.id:\n",
+        "            before = pinned.id\n            if before:\n",
         tests("tests/spark/test_change_feed.py", "-k", "goes_on_where"),
         "P-3",
     ),
