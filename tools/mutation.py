@@ -702,7 +702,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a writer without another thread flushes nothing",
         "src/weir/shard/flush.py",
-        "        if self._thread is None:\n            with self._helping:\n",
+        "        if self._has_no_thread:\n            with self._helping:\n",
         "        if False:\n            with self._helping:\n",
         soak(1000, "twins"),
         "F-16",
@@ -1476,6 +1476,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         tests("tests/rules/test_edges_outside.py"),
         "G-13",
+    ),
+    Mutant(
+        "what was handed back is written by the next who leads",
+        "src/weir/shard/state.py",
+        "        if self.failure is not None:\n            return []  # F-13",
+        "        if False:\n            return []  # F-13",
+        tests("tests/rules/test_edges_outcomes.py", "-k", "handed_back"),
+        "F-13",
+    ),
+    Mutant(
+        "a flush is helped with before its thread is started",
+        "src/weir/shard/flush.py",
+        "        return self._state.is_alone and self._thread is None\n",
+        "        return self._thread is None\n",
+        tests("tests/sim/test_simulator.py", "-k", "known or kept"),
+        "F-16",
     ),
     Mutant(
         "a read looks at shards while their routing changes",

@@ -403,6 +403,45 @@ def test_f16_a_refusal_after_a_lost_answer_settles_nothing() -> None:
         writer.put(row(1))
 
 
+def test_f13_what_was_handed_back_is_not_written_by_who_waits_behind_it() -> None:
+    """One leads and is refused for good; another's rows, not shaped yet, waited all the while."""
+    sent, queued = threading.Event(), threading.Event()
+
+    class Failing(MemoryStore):
+        is_open = True
+
+        def put_if_absent(self, path, data):
+            if self.is_open or "/wal/" not in path:
+                return super().put_if_absent(path, data)
+            self.is_open = True
+            sent.set()
+            queued.wait()
+            raise errors.InvalidInput("there is no such bucket")
+
+    store = Failing()
+    writer = open_writer(site_on(store))
+    store.is_open = False
+    told: dict[int, WeirError] = {}
+
+    def put(key: int) -> None:
+        try:
+            writer.put([{"k": key, "v": 0}])
+        except WeirError as error:
+            told[key] = error
+
+    threads = [threading.Thread(target=put, args=(key,)) for key in (1, 2)]
+    threads[0].start()
+    sent.wait()
+    threads[1].start()
+    while not writer._state.unshaped:
+        time.sleep(0.001)
+    queued.set()
+    for thread in threads:
+        thread.join()
+    assert [keys(told[key].not_written) for key in (1, 2)] == [[1], [2]]
+    assert table_on_store(site_on(store), KEYLESS)["k"].to_pylist() == []
+
+
 def test_f16_an_owner_who_cannot_be_read_leaves_the_outcome_unknown() -> None:
     store = FaultStore(MemoryStore())
     writer = open_writer(site_on(store), WriterConfig(fence_ttl=0))

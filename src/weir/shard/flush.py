@@ -127,12 +127,17 @@ class Flusher:
 
     @property
     def has_to_be_helped(self) -> bool:
-        """True when there is something to flush and no thread for it (F-16). Lock held."""
-        return self._thread is None and bool(self._memtables.frozen)
+        """True when there is something to flush and never a thread for it (F-16). Lock held."""
+        return self._has_no_thread and bool(self._memtables.frozen)
+
+    @property
+    def _has_no_thread(self) -> bool:
+        # No thread yet is not enough: a put may start it while somebody flushes in its place.
+        return self._state.is_alone and self._thread is None
 
     def help(self) -> None:
         """Flush in this thread what is due, if there is no other for it (F-16)."""
-        if self._thread is None:
+        if self._has_no_thread:
             with self._helping:
                 while self._state.is_flush_due:
                     self._flush_first(is_interruptible=True)

@@ -254,6 +254,8 @@ class WriterState:
     def take(self) -> list[Ack]:
         """Give the lead away with the longest prefix of the queue that fits one entry."""
         self.leading = True
+        if self.failure is not None:
+            return []  # F-13: their callers have them back, and may have put them elsewhere
         if self.flying:
             return self.flying  # F-16: interrupted, so the same rows in the same entry once more
         group: list[Ack] = []
