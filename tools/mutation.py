@@ -724,6 +724,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "F-16",
     ),
     Mutant(
+        "a put that does not fit waits for the flush interval",
+        "src/weir/shard/group.py",
+        "            or state.is_room_wanted\n",
+        "            or state.is_full(1)\n",
+        tests("tests/rules/test_writer.py", "-k", "does_not_fit"),
+        "M-6",
+    ),
+    Mutant(
         "a put waits for room that no other thread makes",
         "src/weir/shard/accept.py",
         "        if not state.is_alone or (last is None and not flushes):\n",

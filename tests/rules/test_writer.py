@@ -197,6 +197,24 @@ def test_m5_statistics_are_true_right_after_reopen(shard: LocalShard, memtable: 
 
 
 @MODES
+def test_m6_a_put_that_does_not_fit_has_written_what_nobody_waits_for(
+    shard: LocalShard, memtable: bool
+) -> None:
+    """Below the bound, but with no room for it: it waited for the whole flush interval."""
+    w = shard.writer(
+        enable_memtable=memtable,
+        durable_write=False,
+        max_wal_flush_interval="1h",
+        max_wal_buffer_size=2000,
+        max_unflushed_memtable_bytes=2000,
+    )
+    for i in range(3):
+        w.put([row(i) | {"s": "x" * 1200}], timeout=10)
+    w.close()
+    assert sorted(shard.logged_ids()) == [0, 1, 2]
+
+
+@MODES
 def test_m6_memory_is_bounded_and_a_put_waits_or_says_backpressure(
     shard: LocalShard, memtable: bool
 ) -> None:

@@ -248,7 +248,7 @@ class GroupCommit:
         return (
             state.queued_bytes >= config.max_wal_buffer_size
             or self._oldest_waited() >= config.flush_interval_s
-            or state.is_full(1)
+            or state.is_room_wanted
         )
 
     def _pump_patience(self) -> float | None:

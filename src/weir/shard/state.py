@@ -61,6 +61,8 @@ class WriterState:
         """The threads end when they are through with what they do."""
         self.held_bytes = 0
         """Bytes of rows in memory: queued, in MemTables, being flushed."""
+        self.room_waiters = 0
+        """Threads that wait for room."""
         self.room_wake = env.threads.condition(self.lock)
         self.room_tasks: list[asyncio.Future[None]] = []
         """Where tasks wait for room."""
@@ -113,6 +115,11 @@ class WriterState:
         return self.held_bytes > 0 and self.held_bytes + nbytes > limit
 
     @property
+    def is_room_wanted(self) -> bool:
+        """True when a put waits for room, or the next one would."""
+        return bool(self.room_waiters or self.room_tasks) or self.is_full(1)
+
+    @property
     def waiting(self) -> int:
         """Puts that wait for the log, shaped or not."""
         return len(self.queue) + len(self.unshaped)
@@ -134,6 +141,7 @@ class WriterState:
         """
         if self.is_full(ack.nbytes) and not self.closing:
             began = self._count_backpressure()
+            self.room_waiters += 1
             try:
                 while self.is_full(ack.nbytes) and self.failure is None and not self.closing:
                     left = None if timeout is None else began + timeout - self.env.clock.boottime()
@@ -146,6 +154,7 @@ class WriterState:
                     if not make(left):
                         self.room_wake.wait(left)
             finally:
+                self.room_waiters -= 1
                 self.counters.backpressure_seconds += self.env.clock.boottime() - began
         if self.failure is not None or self.closing:
             raise self.ending.refused(ack.batches)
