@@ -1502,6 +1502,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "F-16",
     ),
     Mutant(
+        "a version from the middle of a fold stays unmarked",
+        "src/weir/upkeep/compact/run.py",
+        "        return bool(waiting) or _is_unmarked(base) or bool(self._open_logs())\n",
+        "        return bool(waiting) or bool(self._open_logs())\n",
+        tests("tests/rules/test_edges_base.py", "-k", "middle_of_a_fold"),
+        "L-7",
+    ),
+    Mutant(
         "a read looks at shards while their routing changes",
         "src/weir/read/snapshot.py",
         "        if version == before and latest == number:\n",

@@ -274,3 +274,30 @@ def test_l4_a_compaction_of_one_long_task_renews_its_claim(
     assert report.tasks == 1
     assert numbers[1] > numbers[0], "the claim was not renewed"
     assert rows_of(table, freshness="base") == Counter({(1, "one"): 1})
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "appended"])
+def test_l7_a_version_restored_from_the_middle_of_a_fold_is_marked_by_the_next(
+    tmp_path: Path, *, keyed: bool
+) -> None:
+    """A Lance user goes back to it long after the fold is done: native readers are told again."""
+    table = make(tmp_path, keyed=keyed)
+    put(table, dict.fromkeys(range(20), "a"))
+    committed = []
+
+    def note(point: str) -> None:
+        if point == "compact.committed":
+            committed.append(lance.dataset(table.uri).version)
+
+    weir.open(table.uri, env=Env(failpoint=note)).compact(fold_wal=True)
+    before = rows_of(table)
+    marked = weir.open(table.uri).core.base().mem_wal
+    assert marked is not None
+    assert marked.compacted
+    lance.dataset(table.uri, version=committed[0]).restore()
+    assert rows_of(weir.open(table.uri)) == before
+    weir.open(table.uri).compact()
+    again = weir.open(table.uri).core.base().mem_wal
+    assert again is not None
+    assert again.compacted == marked.compacted
+    assert rows_of(weir.open(table.uri)) == before

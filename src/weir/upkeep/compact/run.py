@@ -22,6 +22,7 @@ from uuid import UUID
 from weir.durations import Duration, seconds
 from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
 from weir.format import paths
+from weir.lake.api import Base
 from weir.lake.base.fold import Changes, Claim, combine
 from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.pylance_lake import PylanceLake
@@ -172,6 +173,10 @@ class _Run:
         tidy_details(self.core, self.report.notes)
         self._publish_logs()
         base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
+        if _is_unmarked(base):
+            # L-7: a stranger restored a version between the commit of a fold and its mark.
+            self.lake.mark_compacted(base.compacted)
+            base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
         if not waiting:
             jobs.step(record, "done", None)
             return self.report
@@ -219,8 +224,8 @@ class _Run:
         return bool(waiting) and make_job(job.id, base, waiting) == job
 
     def _has_work(self) -> bool:
-        _, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
-        return bool(waiting) or bool(self._open_logs())
+        base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
+        return bool(waiting) or _is_unmarked(base) or bool(self._open_logs())
 
     def _is_young(self, record: JobRecord, lease: float) -> bool:
         return lease > 0 and self.core.store.now() - record.written < lease
@@ -322,6 +327,14 @@ class CompactionPolicy:
         if oldest is not None and core.store.now() - oldest >= limit:
             return f"something has waited {core.store.now() - oldest:.0f} s"
         return None
+
+
+def _is_unmarked(base: Base) -> bool:
+    """True when generations are in the base and native readers are not told (L-7)."""
+    marked = {} if base.mem_wal is None else base.mem_wal.compacted
+    return base.mem_wal is not None and any(
+        number > marked.get(shard, 0) for shard, number in base.compacted.items()
+    )
 
 
 def _oldest(core: Core, waiting: Sequence[Waiting]) -> float | None:
