@@ -10,7 +10,7 @@ SEEDS ?= 100
 SEED ?= 1
 HISTORIES ?= 50
 
-.PHONY: help setup demo test lint bench soak sim docs mutation cluster clean
+.PHONY: help setup demo test lint bench soak sim docs mutation cluster interop clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ mutation: setup ## remove one safety mechanism after the other and see a test fa
 
 cluster: setup ## only the Spark tests on a master and workers of their own
 	@$(JAVA) $(BIN)/python -m pytest -m cluster
+
+interop: setup ## weir beside every pylance and LanceDB of the matrix; writes docs/compatibility.md
+	@$(BIN)/python tools/interop.py $(ONLY)
 
 clean: ## remove .venv and everything else that was built
 	@rm -rf .venv build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

@@ -20,7 +20,8 @@ import weir
 from weir.cli import options as o
 from weir.cli import screen, settings
 from weir.env import SYSTEM
-from weir.errors import NotAWeirTable, WeirError
+from weir.errors import InvalidInput, NotAWeirTable, WeirError
+from weir.lake.supported import require_supported
 from weir.store.api import ObjectMissing, is_local
 from weir.store.open import FSYNC, open_store
 from weir.store.probe import probe
@@ -81,6 +82,10 @@ def _installation(config: Path | None) -> Iterator[Finding]:
     yield Finding("python", "ok", f"{platform.python_version()} {sys.executable}")
     versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
     yield Finding("packages", "ok", ", ".join(versions))
+    try:
+        require_supported()
+    except InvalidInput as error:
+        yield Finding("pylance", "bad", str(error))
     yield _spark()
     file = settings.config_file(config)
     yield Finding("configuration", "ok", str(file or f"none ({settings.default_path()})"))

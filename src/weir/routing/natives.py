@@ -5,7 +5,8 @@ finds, and neither opens a writer where there are two. A refused writer has clai
 
   one spec, id 1        LanceDB and pylance: the first routing, LanceDB's ids, log beside the data
   one spec, id above 1  pylance: resharded, or a table of format 1, whose ids LanceDB does not know
-  two specs             nobody: the log is in a store of its own, where they would not find it
+  two specs             nobody: the log is in a store of its own, where they would not find it;
+                        beside them `ELSEWHERE`, for those who do not look at specs
 
 LanceDB's searches use the indexes that the entry names; writers keep all while its flag is set. A
 commit of Lance 13 drops the flag. Both are put right here (X-5).
@@ -32,6 +33,9 @@ log = logging.getLogger("weir.routing")
 _FIELD: Final = "bucket"  # Stored: LanceDB and pylance call it so for every sharding.
 _LANCE_TYPES: Final = {"string": "utf8", "large_string": "large_utf8", "bool": "boolean"}
 """How pylance spells types whose Arrow names differ."""
+ELSEWHERE: Final = "the_log_is_in_another_store"
+"""An index that no table has. Lance 11 and older (LanceDB 0.38) look at one spec only, and open no
+writer where they cannot keep an index that is named."""
 _MAINTAINED: Final = ("btree", "vector", "text")
 """Kinds of indexes that native writers keep in their SSTables."""
 
@@ -79,19 +83,17 @@ def wanted_details(core: Core, *, elsewhere: bool = False) -> tuple[int, MemWalD
         return None
     names = [i.name for i in dataset_indexes(base.dataset) if i.kind in _MAINTAINED]
     every = core.record.maintain_all
+    elsewhere = elsewhere or core.record.wal_uri is not None
     specs = _specs(
-        core.record,
-        details,
-        base.schema.plain,
-        base.schema.field_ids,
-        elsewhere=elsewhere or core.record.wal_uri is not None,
+        core.record, details, base.schema.plain, base.schema.field_ids, elsewhere=elsewhere
     )
+    kept = sorted(names) if every else [n for n in details.maintained_indexes if n != ELSEWHERE]
     wanted = replace(
         details,
         sharding_specs=specs,
         num_shards=_count(core.record.sharding) if specs else details.num_shards,
         maintain_all=every,
-        maintained_indexes=tuple(sorted(names)) if every else details.maintained_indexes,
+        maintained_indexes=(*kept, ELSEWHERE) if elsewhere else tuple(kept),
     )
     return None if wanted == details else (base.version, wanted)
 

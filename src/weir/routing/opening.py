@@ -33,6 +33,7 @@ from weir.format.sharding import (
 from weir.lake.api import Lake
 from weir.lake.base import adopt
 from weir.lake.pylance_lake import PylanceLake
+from weir.lake.supported import require_supported
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.stamp import name_table
@@ -163,6 +164,7 @@ class _Place:
     def __init__(
         self, uri: str, wal_uri: str | None, options: Options, env: Env, store: Store | None = None
     ) -> None:
+        require_supported()
         self.uri = normalize(uri)
         self.wal_uri = None if wal_uri is None else normalize(wal_uri)
         self.asked_wal = self.wal_uri

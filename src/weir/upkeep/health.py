@@ -17,7 +17,7 @@ from weir.lake.pylance_lake import PylanceLake
 from weir.records.checkpoints import Checkpoints
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.guard import find_rivals
-from weir.routing.natives import wanted_details
+from weir.routing.natives import ELSEWHERE, wanted_details
 
 OLD_TAG_SECONDS: Final = 7 * 86_400.0
 """LanceDB's `optimize` cleans up versions of this age, and raises when one of them has a tag."""
@@ -88,7 +88,7 @@ def _index(core: Core) -> Iterator[Health]:
             f" {[spec.spec_id for spec in wanted[1].sharding_specs]} is right: the next write or"
             " compaction puts it right",
         )
-    missing = set(wanted[1].maintained_indexes) - set(details.maintained_indexes)
+    missing = {*wanted[1].maintained_indexes} - {*details.maintained_indexes, ELSEWHERE}
     if missing:
         yield Health(
             "indexes",

@@ -1,0 +1,29 @@
+"""Which pylance weir works on: the versions whose bytes and calls `make interop` has proven.
+
+Lance makes a major version every few weeks, and its MemTable & WAL format is marked experimental. A
+version that was not tried is refused before a table is touched, not met half-way through a write.
+"""
+
+from __future__ import annotations
+
+import re
+
+import lance
+
+from weir.errors import InvalidInput
+
+RANGE: tuple[tuple[int, int], tuple[int, int]] = ((14, 0), (14, 1))
+"""From the first, up to but not including the second; as in pyproject.toml."""
+
+
+def require_supported(version: str = lance.__version__) -> None:
+    """Raise `InvalidInput` for a pylance that was not tried with this release."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    found = None if numbers is None else (int(numbers[1]), int(numbers[2]))
+    first, end = RANGE
+    if found is None or not first <= found < end:
+        wanted = f"pylance>={first[0]}.{first[1]},<{end[0]}.{end[1]}"
+        raise InvalidInput(
+            f"pylance {version} is installed, and this release of weir is tried with {wanted}:"
+            f" pip install '{wanted}'. Nothing was read or written"
+        )
