@@ -1406,6 +1406,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "M-1",
     ),
     Mutant(
+        "a bool in a vector is a number",
+        "src/weir/format/python_values.py",
+        "        if is_whole.any() or ((numbers == 0) | (numbers == 1)).any():\n",
+        "        if is_whole.any():\n",
+        tests("tests/unit/format/test_exact.py", "-k", "vectors"),
+        "M-9",
+    ),
+    Mutant(
         "a phrase is found wherever its words are",
         "src/weir/search/text_query.py",
         "            matches[at] = [self._is_in(text, analyzer) for text in texts]\n",

@@ -26,7 +26,8 @@ _SIGN = np.uint64(1 << 63)
 
 
 def is_key_type(dtype: pa.DataType) -> bool:
-    """Whether pylance takes the type as (part of) a primary key."""
+    """Whether pylance takes the type as (part of) a primary key; it refuses all others when a table
+    gets its MemWAL."""
     types = pa.types
     return bool(
         types.is_integer(dtype)
@@ -42,9 +43,28 @@ def check_key_type(field: pa.Field) -> None:
     """Raise `InvalidInput` for a column that cannot be part of a primary key."""
     if not is_key_type(field.type):
         raise InvalidInput(
-            f"primary key column {field.name!r} is {field.type}; a key is made of integers, bool,"
-            " utf8 or binary columns"
+            f"primary key column {field.name!r} is {field.type}; Lance makes a key of integers,"
+            f" bool, utf8 or binary columns.{_instead(field.type)}"
         )
+
+
+def _instead(dtype: pa.DataType) -> str:
+    """What to use for a key of that type."""
+    types = pa.types
+    if types.is_temporal(dtype):
+        return (
+            " Keep it as int64, counted from 1970, or as text in ISO format: both sort as the time"
+            " does"
+        )
+    if types.is_fixed_size_binary(dtype) or isinstance(dtype, pa.BaseExtensionType):
+        return " Declare the column as binary, which holds the same bytes (a UUID's 16), or as text"
+    if types.is_dictionary(dtype):
+        return f" Declare it as {dtype.value_type}; Lance compresses repeated values by itself"
+    if types.is_decimal(dtype):
+        return " Keep it as int64 in the smallest unit (cents, say), or as text"
+    if types.is_floating(dtype):
+        return " Numbers that were computed are rarely equal; keep it as text, or round it to int64"
+    return ""
 
 
 def pk_values(batch: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> pa.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import lru_cache
@@ -25,6 +26,8 @@ from weir.format.exact import (
 )
 
 _NONE: Final = type(None)
+_FLOATS: Final = frozenset({float, np.float16, np.float32, np.float64, _NONE})
+_NUMPY_FLOATS: Final = frozenset(map(np.dtype, ("f2", "f4", "f8")))
 
 
 def from_python(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
@@ -141,6 +144,9 @@ def _hint(have: pa.DataType, want: pa.DataType) -> str:
 
 
 def _list(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
+    vectors = _vectors(values, dtype)
+    if vectors is not None:
+        return vectors
     lists = [_as_list(value, dtype, name) for value in values]
     missing = pa.array([value is None for value in lists], pa.bool_())
     if pa.types.is_fixed_size_list(dtype):
@@ -160,11 +166,73 @@ def _list(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, items, type=dtype, mask=missing)
 
 
+def _vectors(values: Sequence[Any], dtype: pa.DataType) -> pa.Array | None:
+    """Lists of floating-point numbers in one conversion; None where a value needs a closer look.
+
+    Arrow reads Python's as doubles, which tells what they were but for two things: a bool reads as
+    0 or 1, and a whole number that the column cannot hold as one that it rounds. Both are looked
+    for.
+    """
+    read_as = _numbers_in(values) if pa.types.is_floating(dtype.value_type) else None
+    if read_as is None:
+        return None
+    try:
+        wide = pa.array(values, _list_of(read_as.type, dtype))
+    except ARROW_ERRORS:
+        return None
+    items = wide.values
+    if items.null_count or items.offset:
+        return None
+    result = items.cast(dtype.value_type)
+    numbers, kept = items.to_numpy(), result.to_numpy().astype(np.float64)
+    if (np.isinf(kept) & ~np.isinf(numbers)).any():
+        return None
+    if read_as.is_python:
+        is_whole = (kept != numbers) & (np.floor(numbers) == numbers)
+        if is_whole.any() or ((numbers == 0) | (numbers == 1)).any():
+            return None
+    missing = wide.is_null() if wide.null_count else None
+    if pa.types.is_fixed_size_list(dtype):
+        return pa.FixedSizeListArray.from_arrays(result, type=dtype, mask=missing)
+    kind = pa.LargeListArray if pa.types.is_large_list(dtype) else pa.ListArray
+    return kind.from_arrays(wide.offsets, result, type=dtype, mask=missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """What lists of numbers are read as."""
+
+    type: pa.DataType
+    is_python: bool
+
+
+def _numbers_in(values: Sequence[Any]) -> _Numbers | None:
+    """How to read lists, or arrays of numpy, of floating-point numbers; None for anything else."""
+    kinds = set(map(type, values))
+    if kinds <= {list, tuple, _NONE}:
+        return _Numbers(pa.float64(), is_python=True)
+    if not kinds <= {np.ndarray, _NONE}:
+        return None
+    (first, *others) = {(v.dtype, v.ndim) for v in values if v is not None}
+    number, dimensions = first
+    if others or dimensions != 1 or number not in _NUMPY_FLOATS:
+        return None
+    return _Numbers(pa.from_numpy_dtype(number), is_python=False)
+
+
+@lru_cache(maxsize=256)
+def _list_of(items: pa.DataType, dtype: pa.DataType) -> pa.DataType:
+    """The same kind of list, of other items."""
+    if pa.types.is_fixed_size_list(dtype):
+        return pa.list_(items, dtype.list_size)
+    return pa.large_list(items) if pa.types.is_large_list(dtype) else pa.list_(items)
+
+
 def _as_list(value: Any, dtype: pa.DataType, name: str) -> Sequence[Any] | None:
     if value is None or isinstance(value, list | tuple | range):
         return value
     if isinstance(value, np.ndarray) and value.ndim > 0:
-        return list(value)
+        return value.tolist() if value.dtype.kind in "biuf" else list(value)
     if isinstance(value, pa.Array | pa.ChunkedArray):
         return value.to_pylist()  # type: ignore[no-any-return]
     raise SchemaMismatch(f"column {name!r} is {dtype} and cannot hold {value!r}; give a list")
@@ -172,7 +240,7 @@ def _as_list(value: Any, dtype: pa.DataType, name: str) -> Sequence[Any] | None:
 
 def _items(values: list[Any], field: pa.Field, name: str) -> pa.Array:
     dtype = field.type
-    if pa.types.is_floating(dtype) and set(map(type, values)) <= {float, _NONE}:
+    if pa.types.is_floating(dtype) and set(map(type, values)) <= _FLOATS:
         # Vectors: rounded to the precision of the column, never to infinity.
         wide = pa.array(values, pa.float64())
         result = wide.cast(dtype)

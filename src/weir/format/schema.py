@@ -120,6 +120,15 @@ def check_nesting(field: pa.Field) -> None:
         )
 
 
+def without_views(schema: pa.Schema) -> pa.Schema:
+    """The columns as Lance keeps them: text and bytes of Arrow's view types as plain ones."""
+    if not isinstance(schema, pa.Schema):
+        return schema
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    fields = [f.with_type(plain.get(f.type, f.type)) for f in schema]
+    return pa.schema(fields, schema.metadata)
+
+
 def field_id(field: pa.Field) -> int | None:
     """The Lance field id a field carries, or None."""
     raw = field.metadata.get(FIELD_ID) if field.metadata else None

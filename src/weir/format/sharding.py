@@ -83,6 +83,11 @@ def check_sharding(sharding: Any, schema: pa.Schema, primary_key: Sequence[str])
             raise InvalidInput(
                 f"Bucket: num must be a whole number from 1 to {BUCKETS_MAX}, got {num!r}"
             )
+        if pa.types.is_dictionary(dtype):
+            raise InvalidInput(
+                f"Bucket: column {column!r} is {dtype}, which Lance has no buckets for; declare it"
+                f" as {dtype.value_type}, which Lance compresses as well"
+            )
         bucket(pa.array([], dtype), num)  # refuses a type without a hash
     elif not _is_identity_type(dtype):
         raise InvalidInput(

@@ -17,7 +17,7 @@ from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
 from weir.format.expiry import Expire
 from weir.format.keys import check_key_type
 from weir.format.nested import has_small_dictionary
-from weir.format.schema import TOMBSTONE, check_nesting
+from weir.format.schema import TOMBSTONE, check_nesting, without_views
 from weir.format.sharding import (
     FIRST_ROUTING,
     Identity,
@@ -65,6 +65,7 @@ def create(
 ) -> Core:
     """See `weir.create`."""
     key = _key_names(primary_key)
+    schema = without_views(schema)
     _check_schema(schema, key)
     chosen = Unsharded() if sharding is None else sharding
     check_sharding(chosen, schema, key)

@@ -8,7 +8,7 @@ and what does not fit is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -21,6 +21,7 @@ from weir.format.schema import TOMBSTONE
 from weir.spark.places import resolved
 
 _ZONE = "UTC"
+_DIGITS_MAX: Final = 38
 
 
 def portable(dtype: pa.DataType, name: str) -> pa.DataType:
@@ -55,7 +56,15 @@ def portable(dtype: pa.DataType, name: str) -> pa.DataType:
         )
     if types.is_map(dtype):
         return pa.map_(portable(dtype.key_type, name), portable(dtype.item_type, name))
-    if types.is_time(dtype) or types.is_null(dtype) or types.is_union(dtype):
+    if types.is_decimal256(dtype) and dtype.precision <= _DIGITS_MAX:
+        return pa.decimal128(dtype.precision, dtype.scale)
+    if (
+        types.is_time(dtype)
+        or types.is_null(dtype)
+        or types.is_union(dtype)
+        or types.is_decimal256(dtype)
+        or isinstance(dtype, pa.BaseExtensionType)
+    ):
         raise InvalidInput(
             f"column {name!r} is {dtype}, which Spark has no type for; leave it out with the"
             " option columns"

@@ -11,8 +11,11 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from weir.errors import SchemaMismatch
+from weir.format import python_values
 from weir.format.exact import cast_exactly, is_castable
 from weir.format.python_values import from_python
 
@@ -314,3 +317,60 @@ def test_categories_of_polars_become_text(dtype) -> None:
     assert is_castable(column.type, pa.string())
     for target in (pa.string(), pa.large_string()):
         assert cast_exactly(column, target, "c").to_pylist() == ["a", None, "b"]
+
+
+_NUMBERS = st.one_of(
+    st.floats(width=32),
+    st.floats(),
+    st.sampled_from([0.0, 1.0, -0.0, 1e300, float("nan"), float("inf"), 2.0**24 + 1, 3.0]),
+    st.sampled_from([True, False, 0, 1, 7, 2**24 + 1, 2**60, None, "1", Decimal("0.5")]),
+    st.sampled_from([np.float32(0.1), np.float64(0.1), np.float16(0.5), np.int64(2**24 + 1)]),
+)
+_VECTORS = st.one_of(
+    st.none(),
+    st.lists(_NUMBERS, min_size=2, max_size=2),
+    st.lists(st.floats(), min_size=1, max_size=3),
+    st.tuples(st.floats(width=32), st.floats(width=32)),
+    st.sampled_from(
+        [
+            np.array([0.1, 0.2]),
+            np.array([0.1, np.nan], "f4"),
+            np.array([1, 2**60]),
+            np.array([True, False]),
+            np.array([1e300, 1.0]),
+            np.zeros((2, 2)),
+        ]
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    values=st.lists(_VECTORS, min_size=1, max_size=3),
+    kind=st.sampled_from(["fixed", "list", "large"]),
+    items=st.sampled_from([pa.float16(), pa.float32(), pa.float64()]),
+)
+def test_m9_vectors_in_one_conversion_are_what_they_are_one_by_one(values, kind, items):
+    dtype = {"fixed": pa.list_(items, 2), "list": pa.list_(items), "large": pa.large_list(items)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_values, "_vectors", lambda *_: None)
+        slow = _outcome(values, dtype[kind])
+    fast = _outcome(values, dtype[kind])
+    assert str(fast) == str(slow)  # as text: NaN is not equal to itself
+
+
+def _outcome(values, dtype):
+    try:
+        return from_python(values, dtype, "v").to_pylist()
+    except SchemaMismatch as error:
+        return error
+
+
+def test_m9_vectors_of_numpy_are_rounded_as_lists_are():
+    """What numpy makes by default are doubles, and embeddings are kept as floats."""
+    made = from_python(
+        [np.array([0.1, 0.2]), [np.float64(0.1), 0.2]], pa.list_(pa.float32(), 2), "v"
+    )
+    assert made.to_pylist() == [np.array([0.1, 0.2], "f4").tolist()] * 2
+    with pytest.raises(SchemaMismatch, match="1e\\+300"):
+        from_python([np.array([1e300, 0.5])], pa.list_(pa.float32(), 2), "v")
