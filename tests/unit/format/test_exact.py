@@ -11,7 +11,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weir.errors import SchemaMismatch
@@ -344,6 +344,9 @@ _VECTORS = st.one_of(
 )
 
 
+@example(values=[[True, 0.5]], kind="fixed", items=pa.float32())
+@example(values=[[0.5, 2**24 + 1]], kind="list", items=pa.float32())
+@example(values=[[0.5, 1e300]], kind="large", items=pa.float32())
 @settings(max_examples=150, deadline=None)
 @given(
     values=st.lists(_VECTORS, min_size=1, max_size=3),
