@@ -46,7 +46,7 @@ def test_m8_a_put_during_close_is_refused_or_durable():
 def test_f13_a_flush_hears_that_the_writer_was_fenced_meanwhile():
     store = FaultStore(MemoryStore())
     writer = open_writer(site_on(store))
-    gate = store.on("put", "*/data.arrow").pause()
+    gate = store.on("put_if_absent", "*/data.arrow").pause()
     writer.put([{"k": 1, "v": 1}])
     flushing = Caller(writer.flush)
     gate.wait_reached()

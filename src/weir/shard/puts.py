@@ -76,10 +76,6 @@ class Puts:
         ack = self._left_unshaped(data)
         return await self._settle(self._ack(self._intake.rows(data)) if ack is None else ack)
 
-    async def aput_shaped(self, batches: Sequence[pa.RecordBatch]) -> Ack:
-        """`put_shaped` for a task."""
-        return await self._settle(self._ack(batches))
-
     async def _settle(self, ack: Ack) -> Ack:
         if ack.done:
             return ack
