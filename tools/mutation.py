@@ -1518,6 +1518,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "L-7",
     ),
     Mutant(
+        "a wait that times out as the writer ends hears of the time only",
+        "src/weir/shard/ack.py",
+        "            if self._group.unclaim(self):\n                raise\n",
+        "            self.claimed = False\n            raise\n",
+        tests("tests/rules/test_edges_outcomes.py", "-k", "times_out_as"),
+        "F-16",
+    ),
+    Mutant(
         "a read looks at shards while their routing changes",
         "src/weir/read/snapshot.py",
         "        if version == before and latest == number:\n",

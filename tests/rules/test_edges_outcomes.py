@@ -403,6 +403,23 @@ def test_f16_a_refusal_after_a_lost_answer_settles_nothing() -> None:
         writer.put(row(1))
 
 
+def test_f16_a_wait_that_times_out_as_the_writer_ends_hears_of_the_end(monkeypatch) -> None:
+    """A close between the two takes the rows for told; so the one who waited must be."""
+    writer = open_writer(site_on(MemoryStore()))
+    state = writer._state
+    ack = writer.puts.accept(writer.puts._intake.rows(row(1)))
+
+    def wait(_ack, _timeout) -> None:
+        fail(state, StoreError("the disk is full"))
+        assert keys(state.ending.error().unacknowledged) == []
+        raise TimeoutError
+
+    monkeypatch.setattr(ack._group, "wait", wait)
+    with pytest.raises(WeirError, match="the disk is full") as told:
+        ack.wait(0)
+    assert keys(told.value.unacknowledged) == [1]
+
+
 def test_f13_what_was_handed_back_is_not_written_by_who_waits_behind_it() -> None:
     """One leads and is refused for good; another's rows, not shaped yet, waited all the while."""
     sent, queued = threading.Event(), threading.Event()

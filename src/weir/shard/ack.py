@@ -107,6 +107,10 @@ class Ack:
         try:
             if not self.done and self._group is not None:
                 self._group.wait(self, timeout)
+        except TimeoutError:
+            assert self._group is not None, "only a put on its way takes time"
+            if self._group.unclaim(self):
+                raise
         except BaseException:
             self.claimed = False
             raise

@@ -145,6 +145,16 @@ class GroupCommit:
             if not self._state.leading:
                 self._state.promote()
 
+    def unclaim(self, ack: Ack) -> bool:
+        """Nobody waits for the ack any more; False when it is done, and the caller is to hear it.
+
+        In one step with the end of a writer: a close that came in between would take the rows for
+        told, and who waited would only hear of a timeout (F-16).
+        """
+        with self._state.lock:
+            ack.claimed = ack.done
+        return not ack.done
+
     def abandon(self, ack: Ack) -> None:
         """Nobody comes for an ack whose gate `Turns` adopted."""
         self._leave_for_sure(ack, object())
