@@ -15,10 +15,20 @@ from google.protobuf.message import DecodeError
 
 from weir.errors import CorruptEntry
 from weir.format.lance_file import manifest_offset, parse_version_name, section
-from weir.format.protobuf import Field, message_classes
+from weir.format.protobuf import Field, message_classes, require_known
 from weir.types import Generation, Version
 
 MEM_WAL_INDEX: Final = "__lance_mem_wal"
+
+# Stored by Lance. A table with another flag is read wrongly, or spoiled, by who does not know it.
+_FLAGS: Final = {
+    1: "deletion files",
+    2: "stable row ids",
+    4: "v2 files",
+    8: "table config",
+    16: "base paths",
+    32: "no transaction files",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,8 @@ _MESSAGES = message_classes(
             Field(2, "fragments", "Fragment", repeated=True),
             Field(3, "version", "uint64"),
             Field(6, "index_section", "uint64"),
+            Field(9, "reader_flags", "uint64"),
+            Field(10, "writer_flags", "uint64"),
         ],
         "Any": [Field(1, "type_url", "string"), Field(2, "value", "bytes")],
         "IndexMetadata": [Field(3, "name", "string"), Field(6, "details", "Any")],
@@ -120,6 +132,8 @@ _MESSAGES = message_classes(
             Field(2, "compacted", "Compacted", repeated=True),
         ],
         "MemWalIndexDetails": [
+            Field(1, "snapshot_ts_millis", "int64"),
+            Field(3, "inline_snapshots", "bytes"),
             Field(2, "num_shards", "uint32"),
             Field(7, "sharding_specs", "ShardingSpec", repeated=True),
             Field(8, "maintained_indexes", "string", repeated=True),
@@ -191,6 +205,7 @@ def _parse(raw: bytes, path: str) -> BaseManifest:
     named = parse_version_name(path.rsplit("/", 1)[-1])
     if message.version == 0 or (named is not None and named != message.version):
         raise ValueError(f"it holds version {message.version}, not the one of its name")
+    _require_flags(message)
     fields = tuple(BaseField(f.id, f.parent_id, f.name, f.nullable) for f in message.fields)
     max_field_id = max((f.id for f in fields), default=-1)
     for fragment in message.fragments:
@@ -205,7 +220,22 @@ def _parse(raw: bytes, path: str) -> BaseManifest:
     return BaseManifest(Version(message.version), fields, max_field_id, mem_wal)
 
 
+def _require_flags(message: Any) -> None:
+    for kind, flags in (("reader", message.reader_flags), ("writer", message.writer_flags)):
+        unknown = [1 << n for n in range(64) if flags >> n & 1 and 1 << n not in _FLAGS]
+        if unknown:
+            raise ValueError(
+                f"it has the unknown {kind} feature flag {', '.join(map(str, unknown))}: a later"
+                " Lance wrote it; upgrade weir"
+            )
+
+
 def _details(message: Any) -> MemWalDetails:
+    require_known(message, "its MemWAL index entry")
+    for spec in message.sharding_specs:
+        require_known(spec, "a sharding spec")
+        for field_ in spec.fields:
+            require_known(field_, "a sharding field")
     return MemWalDetails(
         num_shards=message.num_shards,
         sharding_specs=tuple(

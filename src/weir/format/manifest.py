@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from weir.errors import CorruptEntry
 from weir.format import paths
-from weir.format.protobuf import Field, message_classes
+from weir.format.protobuf import Field, message_classes, require_known
 from weir.types import Epoch, Generation, Position, Version
 
 MANIFEST_BYTES_MAX: Final = 64 << 20
@@ -100,6 +100,7 @@ _MESSAGES = message_classes(
     },
 )
 _Message = _MESSAGES["ShardManifest"]
+_RETIRED: Final = frozenset({5, 7, 9, 12, 13})  # of Lance before its MemWAL had SSTables
 
 
 def encode_manifest(m: ShardManifest) -> bytes:
@@ -139,6 +140,7 @@ def decode_manifest(data: bytes, *, path: str) -> ShardManifest:
     message = _Message()
     try:
         message.ParseFromString(bytes(data))
+        require_known(message, "it", retired=_RETIRED)
         manifest = _from_message(message)
     except (DecodeError, ValueError) as error:
         raise _corrupt(path, str(error)) from error
@@ -167,6 +169,8 @@ def _from_message(message: Any) -> ShardManifest:
 
 
 def _sstable(entry: Any) -> SsTable:
+    require_known(entry, f"SSTable {entry.path}")
+
     def optional(name: str) -> int | None:
         return int(getattr(entry, name)) if entry.HasField(name) else None
 

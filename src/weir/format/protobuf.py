@@ -7,11 +7,12 @@ present; on the wire that is the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 _SCALARS = {
     "bytes": 12,
@@ -63,3 +64,17 @@ def message_classes(package: str, messages: Mapping[str, Sequence[Field]]) -> di
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
         for name in messages
     }
+
+
+def require_known(message: Any, what: str, *, retired: Collection[int] = ()) -> None:
+    """`ValueError` naming the field when the message has one that this release does not know.
+
+    A later format says in it what holds; to go on without would be to misread the rest. `retired`
+    numbers are of older formats and mean nothing any more.
+    """
+    unknown = sorted({f.field_number for f in UnknownFieldSet(message)}.difference(retired))
+    if unknown:
+        raise ValueError(
+            f"{what} has the unknown field {', '.join(map(str, unknown))}: a later version of the"
+            " format wrote it; upgrade weir"
+        )

@@ -65,9 +65,9 @@ def _varint(n):
     return bytes([*out, n])
 
 
-def _lance_file(*, version=3, index_details=None, index_offset=None, offset=None):
+def _lance_file(*, version=3, index_details=None, index_offset=None, offset=None, more=b""):
     before = b""
-    manifest = b"\x18" + _varint(version)
+    manifest = b"\x18" + _varint(version) + more
     if index_details is not None:
         value = b"\x12" + _varint(len(index_details)) + index_details
         index = b"\x1a\x0f__lance_mem_wal" + b"\x32" + _varint(len(value)) + value
