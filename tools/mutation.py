@@ -748,6 +748,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "F-16",
     ),
     Mutant(
+        "a writer that has ended keeps the rows of a verb that looks",
+        "src/weir/shard/looking.py",
+        "            raise self._state.ending.refused(request.handed_back())\n",
+        "            raise self._state.ending.refused()\n",
+        tests("tests/rules/test_looking.py", "-k", "every_verb"),
+        "F-16",
+    ),
+    Mutant(
         "a flush that was interrupted begins anew",
         "src/weir/shard/flush.py",
         "        if self._under_way is None or self._under_way.table is not table:\n",

@@ -333,6 +333,51 @@ def test_o3_an_error_hands_back_the_rows_as_they_were_given() -> None:
     ]
 
 
+@pytest.mark.parametrize("how", ["fenced", "closed"])
+def test_f16_a_writer_that_has_ended_hands_back_the_rows_of_every_verb(how: str) -> None:
+    """In neither list means written: they were in neither."""
+    store = MemoryStore()
+    writer = open_writer(site_on(store))
+    writer.put([row(1, 1)])
+    if how == "closed":
+        writer.close()
+    else:
+        open_writer(site_on(store)).close()
+        with pytest.raises(FencedError):
+            writer.put([row(1, 2)])
+    calls = (writer.update, writer.insert, lambda rows: writer.put(rows, when="true"))
+    for call in calls:
+        with pytest.raises((FencedError, WriterClosed)) as ended:
+            call([row(1, 9)])
+        assert [b.to_pylist() for b in ended.value.not_written] == [
+            [{"k": 1, "v": 9, "_tombstone": False}]
+        ]
+    with pytest.raises((FencedError, WriterClosed)):
+        writer.delete_where("k = 1")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_f16_a_decision_broken_off_while_it_is_booked_ends_the_writer(
+    error: type[BaseException],
+) -> None:
+    writer = open_writer(site_on(MemoryStore()))
+    writer.put([row(1, 1)])
+
+    def fail(*_args: object, **_how: object) -> None:
+        raise error("broken off")
+
+    writer._state.memtables.book = fail
+    with pytest.raises((WriterClosed, error)) as ended:
+        writer.update([row(1, 9)])
+    assert isinstance(ended.value, error) == (error is KeyboardInterrupt)
+    if isinstance(ended.value, WriterClosed):
+        assert [b.to_pylist() for b in ended.value.not_written] == [
+            [{"k": 1, "v": 9, "_tombstone": False}]
+        ]
+    with pytest.raises(WriterClosed):
+        Caller(writer.close).result()
+
+
 # -- O-4 -------------------------------------------------------------------------------------------
 
 

@@ -6,8 +6,9 @@ to the handle: the first flush or close that fails hands them back, once.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from weir.env import Env, Home
 from weir.errors import FencedError, UnknownOutcome, WeirError, WriterClosed
@@ -109,6 +110,21 @@ class Ending:
         )
         ended.__cause__ = failure
         return ended
+
+
+def tells_of_an_end(error: BaseException) -> TypeGuard[WeirError]:
+    """True when it says that the writer has ended, so that rows are left."""
+    return isinstance(error, FencedError | WriterClosed | UnknownOutcome)
+
+
+def with_rows(error: Exception, given: Sequence[pa.RecordBatch]) -> Exception:
+    """The error with the caller's own rows, as they were given, in the state it tells of (F-16)."""
+    own = copy.copy(error)
+    if isinstance(own, WeirError):
+        sent = bool(own.perhaps_written)
+        own.perhaps_written = list(given) if sent else []
+        own.not_written = [] if sent else list(given)
+    return own
 
 
 def forked(name: str, batches: Sequence[pa.RecordBatch] = ()) -> WriterClosed:

@@ -13,7 +13,6 @@ Keeps
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -29,6 +28,7 @@ from weir.log.intake import Intake, size_of
 from weir.shard.ack import Ack
 from weir.shard.asked import Request, Step, WriteCounts, joined_column, shape_all
 from weir.shard.decide import Newest, decide_all, runs_of
+from weir.shard.ending import tells_of_an_end, with_rows
 from weir.shard.group import GroupCommit
 from weir.shard.own_reads import OwnReads
 from weir.shard.requests import Requests
@@ -88,6 +88,8 @@ class Looking:
     def run(self, request: Request, *, wait: bool, timeout: float | None) -> WriteCounts:
         """Decide it, write what is to be written, and tell what became of it."""
         call = Call(request)
+        if self._state.closing or self._state.ending.is_over:
+            raise self._state.ending.refused(request.handed_back())
         if request.is_empty:
             return self._answer(call, wait=wait, timeout=timeout)
         try:
@@ -95,8 +97,11 @@ class Looking:
             if call.ack is None:
                 self._group.promote()
             return self._answer(call, wait=wait, timeout=timeout)
-        except BaseException:
+        except BaseException as error:
             self._group.promote()  # it decided for others, and does not come to lead them
+            if tells_of_an_end(error) and not error.unacknowledged:
+                failed = error if call.ack is None else call.ack.error or error
+                raise with_rows(failed, request.handed_back()) from error.__cause__
             raise
 
     def _answer(self, call: Call, *, wait: bool, timeout: float | None) -> WriteCounts:
@@ -128,7 +133,7 @@ class Looking:
             ack.claimed = False
             raise
         if isinstance(ack.error, WeirError):
-            raise _own(ack.error, request.handed_back())
+            raise with_rows(ack.error, request.handed_back())
 
     def _settle(self, call: Call, timeout: float | None) -> None:
         """Have it decided and accepted, by this thread or by another that decides for all."""
@@ -376,12 +381,3 @@ def _keys_of(steps: Sequence[Step], schema: TableSchema) -> pa.Table:
 
 def _rows_of(request: Request) -> Sequence[pa.RecordBatch]:
     return request.rows if request.piece is None else [request.piece.alone()]
-
-
-def _own(error: WeirError, given: Sequence[pa.RecordBatch]) -> WeirError:
-    """The error with the caller's own rows, as they were given, in the state it tells of (F-16)."""
-    own = copy.copy(error)
-    sent = bool(error.perhaps_written)
-    own.perhaps_written = list(given) if sent else []
-    own.not_written = [] if sent else list(given)
-    return own

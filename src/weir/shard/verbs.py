@@ -28,6 +28,10 @@ class LookingVerbs(ABC):
     def _look(self, call: str) -> Looking:
         """What decides; or raise why nothing can be."""
 
+    @abstractmethod
+    def _check_open(self) -> None:
+        """Raise if nothing more can be done through this handle."""
+
     def update(
         self, rows: Rows, *, missing: Missing = "error", timeout: float | None = None
     ) -> WriteCounts:
@@ -78,6 +82,7 @@ class LookingVerbs(ABC):
         those before it deleted.
         """
         looking = self._look("delete_where")
+        self._check_open()  # it reads before it has rows to be handed back
         return self._each(looking, looking.requests.where(filter, None), timeout)
 
     def update_where(
@@ -89,6 +94,7 @@ class LookingVerbs(ABC):
         `delete_where`.
         """
         looking = self._look("update_where")
+        self._check_open()  # it reads before it has rows to be handed back
         return self._each(looking, looking.requests.where(filter, assignments), timeout)
 
     def _each(

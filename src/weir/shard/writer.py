@@ -341,8 +341,8 @@ class ShardWriter(LookingVerbs):
             return self._looking  # every call but the first
         if not self.intake.schema.primary_key:
             raise InvalidInput(f"{self.site}: {call} needs a primary key; it is append-only")
-        self._readable(call)
-        if self.before_looking is not None:
+        self._require_memtables(call)
+        if self.before_looking is not None and self.is_open:
             self.before_looking()
             self.before_looking = None
         return cast("Looking", self._looking)
