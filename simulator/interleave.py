@@ -33,6 +33,7 @@ VERBS = (
     "head_many",
     "list",
     "list_folder",
+    "list_many",
     "delete",
 )
 TIMEOUT = 30.0

@@ -131,6 +131,10 @@ class SimStore:
             names = [name for name in self.shelf.names(folder) if name > last]
         return iter(found + [self.shelf.blobs[name].meta for name in names])
 
+    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
+        """See `Store`; the folders are listed at different moments."""
+        return [[*self.list(prefix)] for prefix in prefixes]
+
     def list_folder(self, prefix: str) -> Folder:
         """See `Store`."""
         folder = check_folder(prefix)

@@ -331,7 +331,7 @@ def test_l1_another_process_sees_an_acknowledged_row_in_its_next_read(store_kind
     # the known tip; then the floors and the shards (and Lance's listing of its versions, unseen
     # here). The new entry came with the first round.
     assert answer["requests"] == 5, answer
-    assert answer["calls"] == {"get_many": 1, "list": 1, "list_folder": 1}, answer
+    assert answer["calls"] == {"get_many": 1, "list_many": 1, "list_folder": 1}, answer
     # Nothing new costs the same.
     assert idle["requests"] == 5, idle
 

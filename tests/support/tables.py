@@ -20,6 +20,7 @@ VERBS = (
     "head_many",
     "list",
     "list_folder",
+    "list_many",
     "put",
     "put_if_absent",
     "put_if_match",
@@ -41,7 +42,7 @@ class CountingStore:
 
         def call(*args: Any, **options: Any) -> Any:
             self.calls[name] += 1
-            many = name in ("get_many", "head_many")
+            many = name in ("get_many", "head_many", "list_many")
             self.requests += len(args[0]) if many else 1
             return found(*args, **options)
 

@@ -18,13 +18,16 @@ One listing reads all of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from uuid import UUID
 
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.log.site import ShardSite
 from weir.records.marks import Marks
+from weir.store.api import Meta, Store
 
 FloorKind = Literal["wal", "manifest", "used", "open", "shut", "store", "left"]
 
@@ -55,6 +58,24 @@ class FloorValues:
         return ended and manifest.replay_after >= max(manifest.last_seen, self.used)
 
 
+def load_all(store: Store, shards: Sequence[UUID]) -> list[FloorValues]:
+    """The floors of many shards: a listing each, in one round."""
+    listed = store.list_many([paths.floors_dir(shard) for shard in shards])
+    return [_values(metas) for metas in listed]
+
+
+def _values(listed: Iterable[Meta]) -> FloorValues:
+    found = {"wal": 0, "manifest": 0, "used": 0, "open": 0, "shut": 0, "store": 0, "left": 0}
+    for meta in listed:
+        kind, _, name = meta.path.rpartition("/")
+        kind = kind.rpartition("/")[2]
+        number = paths.parse_marker_name(name)
+        if number is not None and kind in found:
+            found[kind] = max(found[kind], number)
+    found["used"] = max(found["used"], found["shut"])  # a log is shut at its last entry
+    return FloorValues(**found)
+
+
 class Floors:
     """The floor markers of one shard."""
 
@@ -63,15 +84,7 @@ class Floors:
 
     def load(self) -> FloorValues:
         """Read all floors with one listing."""
-        found = {"wal": 0, "manifest": 0, "used": 0, "open": 0, "shut": 0, "store": 0, "left": 0}
-        for meta in self._site.store.list(paths.floors_dir(self._site.shard)):
-            kind, _, name = meta.path.rpartition("/")
-            kind = kind.rpartition("/")[2]
-            number = paths.parse_marker_name(name)
-            if number is not None and kind in found:
-                found[kind] = max(found[kind], number)
-        found["used"] = max(found["used"], found["shut"])  # a log is shut at its last entry
-        return FloorValues(**found)
+        return _values(self._site.store.list(paths.floors_dir(self._site.shard)))
 
     def raise_to(self, kind: FloorKind, number: int) -> None:
         """Make `number` a lower bound of that floor, durably. Idempotent; never lowers."""

@@ -25,8 +25,9 @@ HELD_ENTRIES: Final = 10_000
 MemTable is flushed after 8000 puts."""
 _READS_HELD: Final = 4
 """All tails held take as much as so many reads."""
-TAILS_HELD: Final = 64
-"""Tails held by one table handle: one for each shard and cut that is read again and again."""
+TAILS_HELD: Final = 4_096
+"""Tails held by one table handle: one for each shard and cut that is read again and again. What
+they take together is bounded as well."""
 
 Key = tuple[UUID, int, int]
 """A tail: its shard, the position after which it begins, and the manifest's generation."""
@@ -67,6 +68,7 @@ class TailLevels:
         self._env = env
         self._lock = env.threads.lock()
         self._tails: OrderedDict[Key, _Growing] = OrderedDict()
+        self._bytes = 0
 
     def reached(self, key: Key, schema: TableSchema) -> int | None:
         """The last position that level holds; None when the tail is too large to be held."""
@@ -78,17 +80,17 @@ class TailLevels:
         """Take in entries that follow; False when the tail got too large to be held."""
         with self._lock:
             tail = self._get(key, schema)
+            before = tail.nbytes
             for entry in entries:
                 if entry.position == tail.last + 1 and not tail.is_too_large:
                     tail.take(entry, key[2])
+            self._bytes += tail.nbytes - before
             if tail.is_too_large:
                 # Remembered as such, so that nobody gathers it again.
                 tail.level = MemLevel((), schema, self._env)
             most = _READS_HELD * self._env.limits.read_bytes
-            while sum(held.nbytes for held in self._tails.values()) > most:
-                if len(self._tails) == 1:
-                    break
-                self._tails.popitem(last=False)
+            while self._bytes > most and len(self._tails) > 1:
+                self._drop_oldest()
             return not tail.is_too_large
 
     def view(self, key: Key, schema: TableSchema, through: int) -> MemView | None:
@@ -102,16 +104,22 @@ class TailLevels:
 
     def _get(self, key: Key, schema: TableSchema) -> _Growing:
         tail = self._tails.get(key)
-        if tail is None or not _is_same(tail.schema, schema):
+        if tail is None or not is_same_schema(tail.schema, schema):
+            self._bytes -= 0 if tail is None else tail.nbytes
             tail = _Growing(schema, key[1], self._env)
             self._tails[key] = tail
             while len(self._tails) > TAILS_HELD:
-                self._tails.popitem(last=False)
+                self._drop_oldest()
         self._tails.move_to_end(key)
         return tail
 
+    def _drop_oldest(self) -> None:
+        _, dropped = self._tails.popitem(last=False)
+        self._bytes -= dropped.nbytes
 
-def _is_same(one: TableSchema, other: TableSchema) -> bool:
+
+def is_same_schema(one: TableSchema, other: TableSchema) -> bool:
+    """True when rows of one are rows of the other as they are."""
     return one is other or (
         one.primary_key == other.primary_key
         and one.wal.equals(other.wal, check_metadata=True)

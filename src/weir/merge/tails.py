@@ -8,14 +8,17 @@ Entries are keyed by their path, which never holds other bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from uuid import UUID
+
+import pyarrow as pa
 
 from weir.env import Env
 from weir.errors import SnapshotExpired
 from weir.format import paths
 from weir.format.manifest import ShardManifest
+from weir.format.schema import TableSchema
 from weir.format.wal_entry import WalEntry, decode_entry
 from weir.lake.cache import ByteCache
 from weir.log.floors import FloorValues
@@ -24,7 +27,8 @@ from weir.log.site import ShardSite
 from weir.log.tags import is_live
 from weir.log.tailer import WalTailer
 from weir.log.tip import find_tip
-from weir.merge.tail_levels import TailLevels
+from weir.merge.common import COMMON_BYTES, CommonLevel
+from weir.merge.tail_levels import TailLevels, is_same_schema
 from weir.types import Position
 
 _READS_KEPT: Final = 4
@@ -42,6 +46,8 @@ class Tails:
         self._floors: dict[UUID, FloorValues] = {}
         self._entries: ByteCache[WalEntry] = ByteCache(_READS_KEPT * env.limits.read_bytes, env)
         self.levels = TailLevels(env)
+        self.common = CommonLevel(env)
+        self._small: ByteCache[tuple[TableSchema, pa.RecordBatch]] = ByteCache(COMMON_BYTES, env)
         self.base_version: int | None = None
         """The base as the last durable read saw it; older is as good."""
         self.record_number: int | None = None
@@ -92,6 +98,17 @@ class Tails:
         path = paths.wal_path(site.shard, position)
         entry = decode_entry(data, position=position, path=path)
         self._entries.put((site.shard, int(position)), entry, entry.size + _ENTRY_OVERHEAD_BYTES)
+
+    def small(
+        self, shard: UUID, name: str, schema: TableSchema, read: Callable[[], pa.RecordBatch]
+    ) -> pa.RecordBatch:
+        """The rows of a small SSTable, WAL shape: read once under each schema."""
+        held = self._small.get((shard, name))
+        if held is not None and is_same_schema(held[0], schema):
+            return held[1]
+        rows = read()
+        self._small.put((shard, name), (schema, rows), rows.nbytes + _ENTRY_OVERHEAD_BYTES)
+        return rows
 
     def entries(self, site: ShardSite, after: int, last: int) -> Iterator[WalEntry]:
         """Every entry in `(after, last]`; one get for each that was never read before."""

@@ -30,7 +30,7 @@ from uuid import UUID
 from weir.errors import WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import ShardManifest
-from weir.log.floors import FloorValues
+from weir.log.floors import FloorValues, load_all
 from weir.log.site import ShardSite
 from weir.log.stamp import check_mounted, stamp_in
 from weir.log.tip import find_tip
@@ -80,12 +80,12 @@ def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[Seen]] | None:
     asked: list[Callable[[], Any]] = [
         core.shard_ids,
         lambda: core.lake.open_base().version,
-        *(core.tails.manifests(one.site).floors.load for one in shards),
+        lambda: load_all(core.store, [one.site.shard for one in shards]),
     ]
     answers = core.env.threads.map(lambda ask: ask(), asked, workers=core.workers)
     if answers[0] != ids or answers[1] != version:
         return None
-    floors: list[FloorValues] = answers[2:]
+    floors: list[FloorValues] = answers[2]
     for one, tip, found in zip(shards, tips, floors, strict=True):
         if (
             found.manifest >= one.manifest.version
@@ -116,9 +116,10 @@ def _remembered(core: Core, shard: UUID) -> _Known | None:
 def _tips(core: Core, shards: Sequence[_Known]) -> list[Position] | None:
     """Round 1; None when a manifest moved or the log looks odd."""
     asked: dict[Store, list[str]] = {}
-    for one in shards:
-        asked.setdefault(one.site.store, []).append(_newer_manifest(one))
-        asked.setdefault(one.site.wal, []).extend([*_newer_entries(one), *_identity(one)])
+    looks = [(one, _newer_manifest(one), _newer_entries(one), _identity(one)) for one in shards]
+    for one, manifest, entries, ids in looks:
+        asked.setdefault(one.site.store, []).append(manifest)
+        asked.setdefault(one.site.wal, []).extend([*entries, *ids])
     stores = list(asked)
     # Each has its share of what a read may hold; a larger one is read with care (L-10).
     share = max(1, core.env.limits.read_bytes // max(1, sum(map(len, asked.values()))))
@@ -131,13 +132,13 @@ def _tips(core: Core, shards: Sequence[_Known]) -> list[Position] | None:
     if any(body is not None and len(body) >= share for body in found.values()):
         return None
     tips = []
-    for one in shards:
-        if found[_newer_manifest(one)] is not None:
+    for one, manifest, entries, ids in looks:
+        if found[manifest] is not None:
             return None
-        stamps = [(found[path], path) for path in _identity(one)]
+        stamps = [(found[path], path) for path in ids]
         if any(d is None or stamp_in(d, p).store_id != one.site.wal_id for d, p in stamps):
             return None  # what is not in it may be in the log all the same (S-7)
-        tip = _advance(core, one, [found[path] for path in _newer_entries(one)])
+        tip = _advance(core, one, [found[path] for path in entries])
         if tip is None:
             return None
         tips.append(tip)

@@ -18,7 +18,15 @@ from weir.format.expiry import Alive, alive_at
 from weir.format.schema import TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
 from weir.log.site import ShardSite
-from weir.merge.levels import Level, MemLevel
+from weir.merge.common import (
+    COMMON_BYTES,
+    PART_BYTES,
+    PART_ENTRIES,
+    PART_ROWS,
+    Batches,
+    Want,
+)
+from weir.merge.levels import Level, MemLevel, MemView
 from weir.merge.tail_levels import HELD_ENTRIES
 from weir.merge.tails import Tails, live_entries
 from weir.read.snapshot import Snapshot
@@ -27,6 +35,9 @@ from weir.routing.core import Core
 
 UNIT_ENTRIES: Final = 512
 """Entries of a unit of a tail: what plans count in, without knowing their bytes."""
+_SHARDS_TOGETHER: Final = 2
+_ENTRY_BYTES: Final = 4 << 10
+"""A guess at the size of an entry of a small tail."""
 _UNKNOWN_ROWS: Final = 1 << 40
 _TAKEN_BYTES: Final = 4 << 20
 """Entries handed to a tail that is kept at a time: one that turns out too large is let go soon."""
@@ -64,13 +75,42 @@ def _tail_units(cut: ShardCut) -> list[Unit]:
     ]
 
 
+def _newest_small(cut: ShardCut, folded: Mapping[UUID, int]) -> tuple[Want | None, int]:
+    """What a shard adds to the common level, and about how many bytes; None: its newest level is
+    too large."""
+    entries = cut.wal_through - cut.replay_after
+    if entries > PART_ENTRIES:
+        return None, 0
+    names: list[str] = []
+    nbytes = 0
+    for table in cut.newest_first:
+        if table.generation <= folded.get(cut.shard, 0):
+            continue
+        rows, size = table.physical_rows, table.in_memory_bytes
+        if rows is None or size is None or rows > PART_ROWS or size > PART_BYTES:
+            break  # L-2: what is older than it stays behind it
+        names.append(table.path)
+        nbytes += size
+    if not names and not entries:
+        return None, 0
+    names.reverse()
+    want = Want(cut.replay_after, cut.current_generation, tuple(names), cut.wal_through)
+    return want, nbytes + entries * _ENTRY_BYTES
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
 class SnapshotReader:
     """Opens what a snapshot names. Safe to share between threads."""
 
-    def __init__(self, core: Core, snapshot: Snapshot) -> None:
+    def __init__(self, core: Core, snapshot: Snapshot, *, passing: bool = True) -> None:
+        """`passing`: the snapshot is not read again and again as the table goes on."""
         self.core = core
         self.snapshot = snapshot
         self.base = core.base(snapshot.base_version)
+        self._passing = passing
 
     @property
     def schema(self) -> TableSchema:
@@ -93,6 +133,70 @@ class SnapshotReader:
         cuts = [c for c in self.snapshot.cuts if shards is None or c.shard in shards]
         opened = self.core.env.threads.map(self.levels_of, cuts, workers=16)
         return [level for levels in opened for level in levels]
+
+    def merged_levels(self, shards: Sequence[UUID] | None = None) -> list[Level]:
+        """Like `levels`, for who merges all of them: what many shards hold is one level (L-2)."""
+        cuts = [c for c in self.snapshot.cuts if shards is None or c.shard in shards]
+        routed = {route.shard for route in self.core.record.routing}
+        # First in every snapshot: what is sealed, or outside the routing, is older or apart.
+        living = [cut for cut in cuts if cut.shard in routed and not cut.sealed]
+        if self._passing or len(living) < _SHARDS_TOGETHER:
+            return self.levels(shards)
+        joined, rest = self._together(living, whole=shards is None)
+        apart = [cut for cut in cuts if cut.sealed or cut.shard not in routed]
+        opened = self.core.env.threads.map(self.levels_of, apart, workers=16)
+        levels: list[Level] = [joined] if joined.rows else []
+        return [*levels, *rest, *(level for levels in opened for level in levels)]
+
+    def _together(self, cuts: Sequence[ShardCut], *, whole: bool) -> tuple[Level, list[Level]]:
+        """The newest levels of those shards as one, as far as they are small, and the others."""
+        small = {cut.shard: _newest_small(cut, self.base.compacted) for cut in cuts}
+        by_id = {cut.shard: cut for cut in cuts}
+        room = COMMON_BYTES
+        wanted: dict[UUID, Want] = {}
+        for shard, (want, nbytes) in small.items():
+            if want is not None and nbytes <= room:
+                wanted[shard] = want
+                room -= nbytes
+
+        def load(ids: Sequence[UUID]) -> list[Batches | None]:
+            return self.core.env.threads.map(
+                lambda shard: self._rows_of(by_id[shard], wanted[shard]), list(ids), workers=16
+            )
+
+        level, large = self.core.tails.common.view(self.schema, wanted, load, whole=whole)
+        rest = [
+            self._others(cut, None if cut.shard in large else wanted.get(cut.shard)) for cut in cuts
+        ]
+        return level, [level for levels in rest for level in levels]
+
+    def _rows_of(self, cut: ShardCut, want: Want) -> Batches | None:
+        """Its rows in the common level; None: its tail is too large for that."""
+        tail: list[pa.RecordBatch] = []
+        if cut.wal_through > cut.replay_after:
+            site = self.core.log(cut.shard).stretch(cut.wal_through).site
+            held = self._held_tail(site, cut)
+            if held is None or held.rows > PART_ROWS:
+                return None
+            tail = held.batches
+            if sum(batch.nbytes for batch in tail) > PART_BYTES:
+                return None
+        return (*(self._small_rows(cut.shard, name) for name in want.sstables), *tail)
+
+    def _small_rows(self, shard: UUID, name: str) -> pa.RecordBatch:
+        def read() -> pa.RecordBatch:
+            table = self.core.lake.open_sstable(shard, name, self.schema)
+            wal = self.schema.wal
+            return pa.concat_batches([align_batch(b, wal) for b in table.scan()] or [_no_rows(wal)])
+
+        return self.core.tails.small(shard, name, self.schema, read)
+
+    def _others(self, cut: ShardCut, want: Want | None) -> list[Level]:
+        """The levels of a shard that are not in the common one."""
+        if want is None:
+            return self.levels_of(cut)
+        units = _sstables(cut, self.base.compacted)
+        return self.open_units([unit for unit in units if unit.sstable not in want.sstables])
 
     def levels_of(self, cut: ShardCut) -> list[Level]:
         """The levels of one shard: its tail, then its SSTables from the newest on."""
@@ -141,7 +245,7 @@ class SnapshotReader:
             return
         yield from self.open_units(_tail_units(cut))
 
-    def _held_tail(self, site: ShardSite, cut: ShardCut) -> Level | None:
+    def _held_tail(self, site: ShardSite, cut: ShardCut) -> MemView | None:
         """The tail as a level that is kept between reads; None when it is too long for that."""
         if cut.wal_through - cut.replay_after > HELD_ENTRIES:
             return None

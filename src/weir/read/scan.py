@@ -64,7 +64,8 @@ def with_snapshot(
         return run(SnapshotReader(core, pinned_snapshot(core, pinned, freshness)))
 
     def read() -> T:
-        return run(SnapshotReader(core, take_snapshot(core, freshness, choose=choose)))
+        snapshot = take_snapshot(core, freshness, choose=choose)
+        return run(SnapshotReader(core, snapshot, passing=False))
 
     return replanned(read, core.uri)
 
@@ -207,7 +208,7 @@ class Scan:
 
         def count(reader: SnapshotReader) -> int:
             return merge_count(
-                reader.levels(),
+                reader.merged_levels(),
                 reader.base,
                 reader.schema,
                 filter=self._filter,
@@ -249,7 +250,7 @@ class Scan:
         self, reader: SnapshotReader, columns: Sequence[str] | None, limit: int | None
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         return merge_scan(
-            reader.levels(),
+            reader.merged_levels(),
             reader.base,
             reader.schema,
             columns=columns,
@@ -344,7 +345,7 @@ def get_rows(
     def run(reader: SnapshotReader) -> pa.Table:
         # Shards outside the routing (native, sealed) may hold any key.
         others = [c.shard for c in reader.snapshot.cuts if c.shard not in routing]
-        levels: list[Level] = reader.levels([*routed, *others])
+        levels: list[Level] = reader.merged_levels([*routed, *others])
         return merge_lookup(wanted, levels, reader.base, reader.schema, columns, alive=reader.alive)
 
     def choose(ids: list[UUID]) -> list[UUID]:

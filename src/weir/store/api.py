@@ -107,6 +107,9 @@ class Store(Protocol):
     def list(self, prefix: str) -> Iterator[Meta]:
         """Every object below the folder `prefix`, recursively, in no promised order."""
 
+    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
+        """`list` for several folders, concurrently: of many shards in one round of requests."""
+
     def list_folder(self, prefix: str) -> Folder:
         """Names of the folders directly below `prefix` and the objects directly in it.
 

@@ -103,6 +103,10 @@ class MemoryStore:
             ]
         return iter([blob.meta for _, blob in sorted(found, key=lambda item: item[0])])
 
+    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
+        """One after the other."""
+        return [[*self.list(prefix)] for prefix in prefixes]
+
     def list_folder(self, prefix: str) -> Folder:
         """The names below the folder, grouped by their next part."""
         folder = check_folder(prefix)

@@ -146,6 +146,10 @@ class RetryingStore:
             if next(attempts, None) is None:
                 raise failed
 
+    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
+        """Repeated as a whole."""
+        return self._repeat("list_many", lambda: self.inner.list_many(prefixes))
+
     def list_folder(self, prefix: str) -> Folder:
         """Repeated."""
         return self._repeat("list_folder", lambda: self.inner.list_folder(prefix))

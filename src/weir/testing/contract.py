@@ -120,6 +120,7 @@ def missing_objects(store: Store) -> None:
     assert store.head("no/such") is None
     assert store.get_many(["no/such"]) == [None]
     assert store.head_many(["no/such"]) == [None]
+    assert store.list_many(["no/such"]) == [[]]
     assert list(store.list("no")) == []
     assert store.list_folder("no") == ([], [])
 

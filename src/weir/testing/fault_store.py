@@ -216,6 +216,10 @@ class FaultStore:
         """See `Store`; the listing is taken at once."""
         return self._call("list", [prefix], lambda: iter(tuple(self.inner.list(prefix))))
 
+    def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
+        """One `list` each."""
+        return [[*self.list(prefix)] for prefix in prefixes]
+
     def list_folder(self, prefix: str) -> Folder:
         """See `Store`."""
         return self._call("list_folder", [prefix], lambda: self.inner.list_folder(prefix))
