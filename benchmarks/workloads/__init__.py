@@ -14,6 +14,7 @@ from benchmarks.workloads import (
     puts,
     reads,
     search,
+    shards,
     stores,
     updates,
     upkeep,
@@ -33,6 +34,7 @@ WORKLOADS: dict[str, Workload] = {
         engines,
         upkeep,
         clones,
+        shards,
         stores,
         growth,
     )

@@ -62,21 +62,23 @@ def quantile(opened: Open, threads: int, share: float) -> Side:
         with opened(ctx, 1) as put:
             threaded_puts(put, threads, ctx.seconds / 4)
 
-            def run() -> float:
-                latencies: list[float] = []
-
-                def timed(number: int) -> None:
-                    began = time.perf_counter()
-                    put(number)
-                    latencies.append(time.perf_counter() - began)
-
-                threaded_puts(timed, threads, ctx.seconds)
-                latencies.sort()
-                return latencies[min(len(latencies) - 1, int(share * len(latencies)))] * 1e3
-
-            yield run
+            yield lambda: timed(put, threads, ctx.seconds, share)
 
     return side
+
+
+def timed(put: Put, threads: int, seconds: float, share: float) -> float:
+    """That quantile of the latencies of so many threads, in milliseconds."""
+    latencies: list[float] = []
+
+    def one(number: int) -> None:
+        began = time.perf_counter()
+        put(number)
+        latencies.append(time.perf_counter() - began)
+
+    threaded_puts(one, threads, seconds)
+    latencies.sort()
+    return latencies[min(len(latencies) - 1, int(share * len(latencies)))] * 1e3
 
 
 def by_tasks(opened: Callable[[Ctx], AbstractContextManager[APut]], tasks: int) -> Side:
@@ -112,7 +114,7 @@ def table_tasks(shards: int) -> Callable[[Ctx], AbstractContextManager[APut]]:
     def opened(ctx: Ctx) -> Iterator[APut]:
         with _table(ctx, shards).writer() as writer:
             writer.put([row(number) for number in range(64)])
-            yield lambda number: writer.aput(row(number))
+            yield lambda number: writer.aput([row(number)])
 
     return opened
 

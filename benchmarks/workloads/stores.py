@@ -3,58 +3,102 @@
 from __future__ import annotations
 
 import itertools
-import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import obstore
 
-from benchmarks.harness import Ctx, Round, Workload
-from benchmarks.peers import object_store, timed_puts
+from benchmarks.harness import ANYWHERE, Ctx, Goal, Round, Side, Workload
+from benchmarks.peers import object_store, threaded_puts
+from benchmarks.workloads.doors import QUANTILES, timed
 from weir.store.open import open_store
 
 BODY = b"x" * 1500
+Put = Callable[[int], object]
+Bare = Callable[[Ctx], Put]
 
 
-@contextmanager
-def weir_put(ctx: Ctx, *, conditional: bool) -> Iterator[Round]:
-    store = open_store(ctx.uri("store"), ctx.options or None)
-    numbers = itertools.count()
-    verb = store.put_if_absent if conditional else store.put
+def weir_put(*, conditional: bool) -> Bare:
+    def opened(ctx: Ctx) -> Put:
+        store = open_store(ctx.uri("store"), ctx.options or None)
+        numbers = itertools.count()
+        verb = store.put_if_absent if conditional else store.put
+        return lambda _: verb(f"objects/{next(numbers):012d}", BODY)
 
-    def one(_: int) -> None:
-        verb(f"objects/{next(numbers):012d}", BODY)
-
-    timed_puts(one, ctx.seconds / 4)
-    yield lambda: statistics.median(timed_puts(one, ctx.seconds)) * 1e3
+    return opened
 
 
-@contextmanager
-def obstore_put(ctx: Ctx, *, mode: str) -> Iterator[Round]:
-    store = object_store(ctx)
-    numbers = itertools.count()
+def obstore_put(*, conditional: bool) -> Bare:
+    mode = "create" if conditional else "overwrite"
 
-    def one(_: int) -> None:
-        path = f"objects/{next(numbers):012d}"
-        obstore.put(store, path, BODY, mode=mode, use_multipart=False)
+    def opened(ctx: Ctx) -> Put:
+        store = object_store(ctx)
+        numbers = itertools.count()
+        return lambda _: obstore.put(
+            store, f"objects/{next(numbers):012d}", BODY, mode=mode, use_multipart=False
+        )
 
-    timed_puts(one, ctx.seconds / 4)
-    yield lambda: statistics.median(timed_puts(one, ctx.seconds)) * 1e3
+    return opened
 
 
+def rate(bare: Bare, threads: int) -> Side:
+    """Puts per second of so many threads."""
+
+    @contextmanager
+    def side(ctx: Ctx) -> Iterator[Round]:
+        put = bare(ctx)
+        threaded_puts(put, threads, ctx.seconds / 4)
+        yield lambda: threaded_puts(put, threads, ctx.seconds)
+
+    return side
+
+
+def latency(bare: Bare, share: float) -> Side:
+    """That quantile of one thread, in milliseconds."""
+
+    @contextmanager
+    def side(ctx: Ctx) -> Iterator[Round]:
+        put = bare(ctx)
+        threaded_puts(put, 1, ctx.seconds / 4)
+        yield lambda: timed(put, 1, ctx.seconds, share)
+
+    return side
+
+
+def _sides(make: Callable[[Bare], Side]) -> dict[str, Side]:
+    return {
+        "weir": make(weir_put(conditional=True)),
+        "floor": make(obstore_put(conditional=False)),
+        "weir, plain put": make(weir_put(conditional=False)),
+        "obstore, if absent": make(obstore_put(conditional=True)),
+    }
+
+
+NOTE = "bare objects of 1.5 kB; the floor is obstore's unconditional put"
 WORKLOADS = [
-    Workload(
-        "put-if-absent against plain put",
-        unit="ms",
-        better="lower",
-        goal="reported",
-        sides={
-            "weir": partial(weir_put, conditional=True),
-            "floor": partial(obstore_put, mode="overwrite"),
-            "weir, plain put": partial(weir_put, conditional=False),
-            "obstore, if absent": partial(obstore_put, mode="create"),
-        },
-        note="median latency of 1.5 kB; the floor is obstore's unconditional put",
-    )
+    *(
+        Workload(
+            f"put-if-absent against plain put, {'1 thread' if n == 1 else f'{n} threads'}",
+            unit="puts/s",
+            better="higher",
+            goal="0.9 of the plain put",
+            goals=[Goal("weir, plain put", times=0.9)],
+            sides=_sides(lambda bare, n=n: rate(bare, n)),  # type: ignore[misc]
+            where=ANYWHERE,
+            note=NOTE,
+        )
+        for n in (1, 16)
+    ),
+    *(
+        Workload(
+            f"put-if-absent against plain put, 1 thread, {name}",
+            unit="ms",
+            better="lower",
+            goal="reported",
+            sides=_sides(lambda bare, share=share: latency(bare, share)),  # type: ignore[misc]
+            where=ANYWHERE,
+            note=NOTE,
+        )
+        for name, share in QUANTILES
+    ),
 ]

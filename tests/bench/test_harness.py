@@ -7,7 +7,7 @@ from benchmarks import harness
 from benchmarks.harness import Ctx, Workload, measure
 from benchmarks.workloads import WORKLOADS
 
-NAME = "put-if-absent against plain put"
+NAME = "put-if-absent against plain put, 1 thread"
 
 
 @pytest.mark.slow

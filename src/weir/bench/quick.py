@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -29,6 +30,11 @@ SCHEMA = pa.schema(
 )
 
 
+MANY: Final = 16
+"""Threads that ask the bare store at once."""
+Calls = Mapping[str, Callable[[], object]]
+
+
 @dataclass(frozen=True)
 class Line:
     """One measurement; times in seconds."""
@@ -37,6 +43,7 @@ class Line:
     per_second: float
     p50: float
     p99: float
+    p999: float
     calls: int
 
 
@@ -58,28 +65,34 @@ def run(
 ) -> Report:
     """Measure durable puts, fresh lookups and fresh scans in a scratch table below `uri`.
 
-    The first two lines are the floor: the same store asked directly, without weir; a put of one row
-    cannot take less than the first of them. The table is deleted afterwards, also when something
-    fails. Takes about six times `seconds`.
+    The floors are the same store asked directly, without weir: a put, with the condition that
+    nothing is there and without it, and a get. They are called in turn with the durable put of one
+    row, which contains one of them, so that whatever else the store does meets all alike. The table
+    is deleted afterwards, also when something fails. Takes about nine times `seconds`.
     """
     place = f"{uri.rstrip('/')}/weir-bench-{uuid4().hex[:8]}"
     try:
         table = weir.create(place, SCHEMA, primary_key="id", storage_options=storage_options)
-        lines = _floor(open_store(place, storage_options), seconds)
+        bare = _Bare(open_store(place, storage_options))
         with table.shard(0).writer() as writer:
-            one = _batch(0, 1)
-            group = _batch(0, rows)
-            lines.append(_measure("durable puts of 1 row", lambda: writer.put(one), seconds, 1))
-            lines.append(
-                _measure(
-                    f"durable puts of {rows} rows, {putters} threads",
-                    lambda: writer.put(group),
-                    seconds,
-                    putters,
-                )
+            one, group = _batch(0, 1), _batch(0, rows)
+            floors: Calls = {
+                "floor: bare put": bare.put,
+                "floor: bare put-if-absent": bare.put_if_absent,
+            }
+            lines = _in_turn(
+                {**floors, "durable puts of 1 row": lambda: writer.put(one)}, seconds, 1
             )
-            lines.append(_measure("fresh lookups of 1 key", lambda: table.get([0]), seconds, 1))
-            lines.append(_measure("fresh counts", lambda: table.scan().count(), seconds, 1))
+            many = {f"{name}, {MANY} threads": call for name, call in floors.items()}
+            lines += _in_turn(many, seconds, MANY)
+            puts = f"durable puts of {rows} rows, {putters} threads"
+            lines += _in_turn({puts: lambda: writer.put(group)}, seconds, putters)
+            lines += _in_turn(
+                {"floor: bare get": bare.get, "fresh lookups of 1 key": lambda: table.get([0])},
+                seconds,
+                1,
+            )
+            lines += _in_turn({"fresh counts": lambda: table.scan().count()}, seconds, 1)
         return Report(table.uri, tuple(lines))
     finally:
         store = open_store(place, storage_options)
@@ -88,22 +101,28 @@ def run(
             shutil.rmtree(store.uri, ignore_errors=True)  # the empty folders
 
 
-def _floor(store: Store, seconds: float) -> list[Line]:
-    """What one request takes: a conditional put of a small entry, and a get of it."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as writer:
-        writer.write_batch(_batch(0, 1))
-    body = sink.getvalue().to_pybytes()
-    numbers = itertools.count()
-    first = paths.bench_path(0)
+class _Bare:
+    """The store without weir, asked for what an entry of one row takes."""
 
-    def put() -> None:
-        store.put_if_absent(paths.bench_path(next(numbers)), body)
+    def __init__(self, store: Store) -> None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, SCHEMA) as writer:
+            writer.write_batch(_batch(0, 1))
+        self._body = sink.getvalue().to_pybytes()
+        self._store = store
+        self._numbers = itertools.count()
 
-    return [
-        _measure("floor: bare put-if-absent", put, seconds, 1),
-        _measure("floor: bare get", lambda: store.get(first), seconds, 1),
-    ]
+    def put(self) -> None:
+        """A new object, whatever is there."""
+        self._store.put(paths.bench_path(next(self._numbers)), self._body)
+
+    def put_if_absent(self) -> None:
+        """A new object, if nothing is there."""
+        self._store.put_if_absent(paths.bench_path(next(self._numbers)), self._body)
+
+    def get(self) -> None:
+        """The first of them."""
+        self._store.get(paths.bench_path(0))
 
 
 def _batch(start: int, rows: int) -> pa.RecordBatch:
@@ -112,22 +131,30 @@ def _batch(start: int, rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _measure(name: str, call: Callable[[], object], seconds: float, threads: int) -> Line:
-    call()  # opens connections and files
-    until = time.perf_counter() + seconds
+def _in_turn(calls: Calls, seconds: float, threads: int) -> list[Line]:
+    """Each call in turn, in so many threads, for so many seconds of each."""
+    for call in calls.values():
+        call()  # opens connections and files
+    until = time.perf_counter() + seconds * len(calls)
 
-    def work(_: int) -> list[float]:
-        took = []
-        while (began := time.perf_counter()) < until:
-            call()
-            took.append(time.perf_counter() - began)
+    def work(_: int) -> dict[str, list[float]]:
+        took: dict[str, list[float]] = {name: [] for name in calls}
+        while time.perf_counter() < until:
+            for name, call in calls.items():
+                began = time.perf_counter()
+                call()
+                took[name].append(time.perf_counter() - began)
         return took
 
-    began = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
-        times = sorted(t for part in pool.map(work, range(threads)) for t in part)
-    elapsed = time.perf_counter() - began
+        parts = list(pool.map(work, range(threads)))
+    return [_line(name, sorted(t for part in parts for t in part[name]), threads) for name in calls]
+
+
+def _line(name: str, times: list[float], threads: int) -> Line:
+    if not times:
+        return Line(name, 0.0, 0.0, 0.0, 0.0, 0)
     count = len(times)
-    if not count:
-        return Line(name, 0.0, 0.0, 0.0, 0)
-    return Line(name, count / elapsed, times[count // 2], times[int(count * 0.99)], count)
+    p50, p99, p999 = (times[min(count - 1, int(count * share))] for share in (0.5, 0.99, 0.999))
+    # As if nothing else had been called between: so many threads, each as long as it took.
+    return Line(name, threads * count / sum(times), p50, p99, p999, count)

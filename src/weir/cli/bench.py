@@ -49,9 +49,11 @@ def bench(
     if json:
         screen.emit(report)
         return
-    view = screen.grid("measured", ">per second", ">median", ">99 %")
+    view = screen.grid("measured", ">per second", ">median", ">99 %", ">99.9 %")
     for line in report.lines:
         view.add_row(
-            line.name, f"{line.per_second:,.0f}", screen.span(line.p50), screen.span(line.p99)
+            line.name,
+            f"{line.per_second:,.0f}",
+            *(screen.span(share) for share in (line.p50, line.p99, line.p999)),
         )
     screen.out().print(view)
