@@ -177,7 +177,7 @@ def _threads(count: int) -> Workload:
             "shard's writer": throughput(shard_dicts, count),
             "shard's writer, ready batches": throughput(weir_put, count),
         },
-        where=("local",),
+        where=("local", "s3"),
         note="through `table.writer()`, one shard; the peers are weir's own other doors",
     )
 
