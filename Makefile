@@ -41,6 +41,7 @@ soak: setup ## simulated histories with faults (SEEDS=n), reads against dictiona
 	@WEIR_READ_HISTORIES=$(HISTORIES) $(BIN)/python -m pytest -q -n 2 --timeout 0 \
 	  tests/rules/test_reads_model.py
 	@$(BIN)/python -m specs.run --soak
+	@$(BIN)/python -m benchmarks.task_soak --minutes 5
 	@WEIR_KILL_ROUNDS=60 WEIR_FAULT_ROUNDS=5 $(BIN)/python -m pytest -q --timeout 0 tests/kill tests/faults
 	@WEIR_RACE_POSITIONS=600 WEIR_STRANGERS=400 WEIR_CLOUDS=required $(BIN)/python -m pytest -q --timeout 0 \
 	  tests/contract tests/rules/test_strangers.py

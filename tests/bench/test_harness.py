@@ -1,10 +1,13 @@
 """Sides run in processes of their own, in turn, and one that fails does not stop the others."""
 
+import asyncio
+
 import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import harness
 from benchmarks.harness import Ctx, Workload, measure
+from benchmarks.task_soak import soak
 from benchmarks.workloads import WORKLOADS
 
 NAME = "put-if-absent against plain put, 1 thread"
@@ -41,3 +44,9 @@ def test_the_command_lists_workloads_and_refuses_unknown_ones(capsys):
     assert command.main(["--list"]) == 0
     assert capsys.readouterr().out.split("\n")[:-1] == list(WORKLOADS)
     assert command.main(["--only", "no such workload"]) == 2
+
+
+def test_tasks_put_for_a_while_and_their_cancelled_puts_harm_nobody(tmp_path):
+    found = asyncio.run(soak(str(tmp_path / "t"), tasks=50, seconds=0.5, shards=2))
+    assert found["puts"] >= 50
+    assert 0 < found["rows"] <= found["puts"] + found["cancelled"]
