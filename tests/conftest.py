@@ -125,16 +125,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """A local Spark session, small and quiet."""
     from pyspark.sql import SparkSession
 
+    from tests.support.spark import SHORT_LIVED
+
     scratch = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")
         .appName("weir-tests")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        # A JVM of minutes: a third of its time went into compiling once more, for speed.
         .config(
             "spark.driver.extraJavaOptions",
-            f"-Dderby.system.home={scratch} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            f"-Dderby.system.home={scratch} {SHORT_LIVED}",
         )
         .config("spark.local.dir", str(scratch))
         .config("spark.sql.shuffle.partitions", "2")

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
 import weir
 import weir.spark
+from tests.support.spark import built_jar
 from weir.errors import InvalidInput
 from weir.spark import jar
 
@@ -23,8 +24,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A session that knows the catalog `named`."""
-    if not jar.path().is_file():
-        jar.build()
+    built_jar()
     folder = tmp_path_factory.mktemp("lake")
     weir.spark.register(spark, catalog="named", root=str(folder))
     return folder
@@ -212,20 +212,38 @@ def test_columns_and_filters_reach_lance_and_none_leaks(
 
 
 def test_streams_by_name(spark: SparkSession, root: Path, name: str, tmp_path: Path) -> None:
+    """Into a table of every row, and, in output mode update, into one of counts: upserts."""
     made(spark, name)
-    copy = f"{name}_copy"
+    copy, counts = f"{name}_copy", f"{name}_counts"
     spark.sql(f"CREATE TABLE {copy} (id BIGINT NOT NULL, v STRING, n INT, PRIMARY KEY (id))")
-    for _ in range(2):
-        query = (
-            spark.readStream.option("deletes", "skip")
-            .table(name)
-            .writeStream.option("checkpointLocation", str(tmp_path / "c"))
-            .trigger(availableNow=True)
-            .toTable(copy)
-        )
-        query.awaitTermination()
+    spark.sql(f"CREATE TABLE {counts} (odd INT NOT NULL, rows BIGINT, PRIMARY KEY (odd))")
+    spark.sql(f"CREATE TABLE {name}_log (odd INT, rows BIGINT)")
+    feed = spark.readStream.option("skipChangeCommits", "true").table(name)
+    grouped = feed.groupBy((feed.id % 2).cast("int").alias("odd")).count()
+    updates = grouped.withColumnRenamed("count", "rows")
+    told: dict[str, Any] = {}
+    for expected in ([(0, 2), (1, 2)], [(0, 2), (1, 3)]):
+        for target, stream, mode in ((copy, feed, "append"), (counts, updates, "update")):
+            query = (
+                stream.writeStream.outputMode(mode)
+                .option("checkpointLocation", f"{tmp_path}/{mode}")
+                .trigger(availableNow=True)
+                .toTable(target)
+            )
+            query.awaitTermination()
+            told = dict(query.lastProgress or {})
         assert rows(spark, f"SELECT * FROM {copy}") == rows(spark, f"SELECT * FROM {name}")
+        assert rows(spark, f"SELECT * FROM {counts}") == expected
         spark.sql(f"INSERT INTO {name} VALUES (5, 'e', 50)")
+    # Who it is and what waits, instead of PythonTable@1f2e3d.
+    (source,) = told["sources"]
+    assert source["description"] == f"weir[{name}]"
+    assert told["sink"]["description"] == f"weir[{counts}]"
+    assert (source["metrics"]["table"], source["metrics"]["entriesBehind"]) == (name, "0")
+    with pytest.raises(PySparkException, match="Update"):  # nothing to replace by
+        updates.writeStream.outputMode("update").option(
+            "checkpointLocation", f"{tmp_path}/log"
+        ).toTable(f"{name}_log").awaitTermination()
 
 
 def test_the_dataframe_api_by_name(spark: SparkSession, root: Path, name: str) -> None:
@@ -282,7 +300,6 @@ def test_a_name_stays_with_its_root(spark: SparkSession, root: Path) -> None:
 def test_the_jar_is_the_same_however_often_it_is_built(tmp_path: Path) -> None:
     if jar.compiler() is None:
         pytest.skip("no JDK")
-    first, second = jar.build(tmp_path / "1.jar"), jar.build(tmp_path / "2.jar")
+    first, second = built_jar(), jar.build(tmp_path / "again.jar")
     assert first.read_bytes() == second.read_bytes()
     assert first.stat().st_size < 100_000
-    assert Row is not None

@@ -17,6 +17,7 @@ import weir.spark
 from tests.support.spark import frame, in_frame, in_weir, make_table, once, put
 from weir.errors import InvalidInput, NotAWeirTable, SchemaMismatch
 from weir.spark.failures import told
+from weir.spark.making import defaults_of
 from weir.spark.options import READ, check_options
 from weir.spark.places import Place, spelled
 from weir.spark.source import check_times
@@ -182,6 +183,7 @@ def test_workers_without_weir_are_told_apart(tmp_path: Path) -> None:
         "import os, sys; os.environ['PYSPARK_PYTHON'] = sys.argv[1]\n"
         "from pyspark.sql import SparkSession; import weir.spark\n"
         "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
+        ".config('spark.driver.extraJavaOptions', '-XX:TieredStopAtLevel=1')"
         ".getOrCreate()\n"
         "weir.spark.register(spark)\n"
     )
@@ -211,8 +213,13 @@ def test_a_table_is_made_by_the_first_write(spark: SparkSession, tmp_path: Path)
     with pytest.raises(PySparkException, match="primaryKey"):
         rows.write.format("weir").mode("append").save(uri)
     made = rows.write.format("weir").option("primaryKey", "ID").option("buckets", "4")
-    made.option("walUri", f"{tmp_path}/wal").mode("append").save(uri)
+    made.option("walUri", f"{tmp_path}/wal").option(
+        "writerDefaults", '{"max_memtable_rows": 77}'
+    ).mode("append").save(uri)
     table = weir.open(uri)
+    assert table.writer_defaults.max_memtable_rows == 77
+    with pytest.raises(InvalidInput, match="fields of weir"):
+        defaults_of({"writerdefaults": '{"max_rows": 1}'})
     assert (table.primary_key, table.sharding) == (("id",), weir.Bucket("id", 4))
     assert table.wal_uri == f"{tmp_path}/wal"
     made.mode("append").save(uri)  # the same line again writes into the table that is there

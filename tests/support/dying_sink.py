@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter
 
 from pyspark_weir import DefaultSource
+from tests.support.spark import SHORT_LIVED
 from weir.spark.sink import StreamWriter, stream_writer
 
 
@@ -58,6 +59,7 @@ def main() -> None:
         SparkSession.builder.master("local[2]")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )

@@ -22,6 +22,7 @@ def main() -> None:
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": events,
         "spark.eventLog.compress": "false",

@@ -9,10 +9,21 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import weir
+from weir.spark import jar
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs of minutes, which spend a third of their time on compiling once more, for speed."""
+
 Rows = Counter[tuple[int, str | None]]
+
+
+def built_jar() -> Path:
+    """The catalog's jar, built when there is none or its sources are newer."""
+    made = jar.path()
+    newest = max(path.stat().st_mtime for path in jar.SOURCES.rglob("*.java"))
+    return made if made.is_file() and made.stat().st_mtime >= newest else jar.build()
 
 
 def make_table(
@@ -21,6 +32,7 @@ def make_table(
     keyed: bool = True,
     buckets: int = 3,
     storage_options: dict[str, str] | None = None,
+    wal_uri: str | None = None,
 ) -> weir.Table:
     """An empty table of `SCHEMA`."""
     return weir.create(
@@ -29,6 +41,7 @@ def make_table(
         primary_key="id" if keyed else None,
         sharding=weir.Bucket("id", buckets),
         storage_options=storage_options,
+        wal_uri=wal_uri,
     )
 
 

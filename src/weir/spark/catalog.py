@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 import weir
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.spark import procedures
-from weir.spark.making import Wish, merge_columns, sharding_of
+from weir.spark.making import Wish, defaults_of, merge_columns, sharding_of
 from weir.spark.places import ENDING, STORAGE, Place, located, names, resolved
 from weir.spark.source import columns_at
 from weir.spark.types import arrow_schema, spark_schema
@@ -145,7 +145,7 @@ def _create(options: Options) -> StructType:
             raise InvalidInput(f"rows find their shard by one column, not by {by}")
         given["shardby"] = by.removeprefix("identity(").rstrip(")") if "bucket" not in by else by
     sharding = sharding_of(given, key, columns)
-    wish = Wish(tuple(key), sharding, given.get("waluri"))
+    wish = Wish(tuple(key), sharding, given.get("waluri"), defaults_of(given))
     return marked_schema(wish.create(place, arrow_schema(schema)))
 
 

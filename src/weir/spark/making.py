@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ class Wish:
         if key is None:
             return None
         key = [resolved(name, columns) for name in key]
-        return Wish(tuple(key), sharding_of(options, key, columns), options.get("waluri"))
+        sharding = sharding_of(options, key, columns)
+        return Wish(tuple(key), sharding, options.get("waluri"), defaults_of(options))
 
     def create(self, place: Place, fields: pa.Schema) -> weir.Table:
         """The table, empty. Only key columns are NOT NULL: what Spark inferred is no promise."""
@@ -54,6 +56,20 @@ class Wish:
             writer_defaults=self.writer_defaults,
             storage_options=dict(place.storage),
         )
+
+
+def defaults_of(options: Mapping[str, str]) -> WriterConfig | None:
+    """`writerDefaults`: fields of `weir.WriterConfig` as JSON."""
+    text = options.get("writerdefaults")
+    if text is None:
+        return None
+    try:
+        return WriterConfig(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(
+            f"option writerDefaults is {text!r}; say fields of weir.WriterConfig as a JSON object,"
+            f' {{"max_memtable_rows": 50000}} ({error})'
+        ) from None
 
 
 def sharding_of(

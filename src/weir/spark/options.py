@@ -53,6 +53,7 @@ WRITE: Final = PLACE | {
     "primaryKey",
     "shardBy",
     "txnVersion",
+    "writerDefaults",
 }
 
 SYNONYMS: Final = {

@@ -44,6 +44,12 @@ final class WeirTable implements SupportsRead, SupportsWrite, SupportsRowLevelOp
     return name;
   }
 
+  /** As a sink in the progress of a stream. */
+  @Override
+  public String toString() {
+    return "weir[" + name + "]";
+  }
+
   @Override
   @SuppressWarnings("deprecation") // its successor loses nothing but is built from it
   public StructType schema() {
@@ -67,7 +73,9 @@ final class WeirTable implements SupportsRead, SupportsWrite, SupportsRowLevelOp
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-    return Python.write(info, info.schema(), Python.with(options, info.options()));
+    WriteBuilder inner = Python.write(info, info.schema(), Python.with(options, info.options()));
+    // Without a key a row replaces nothing: Spark then refuses output mode update.
+    return key().length == 0 ? inner : new Upserts(inner);
   }
 
   @Override
@@ -76,7 +84,7 @@ final class WeirTable implements SupportsRead, SupportsWrite, SupportsRowLevelOp
   }
 
   ScanBuilder scan(Map<String, String> own, CaseInsensitiveStringMap given) {
-    return new Read(schema, Python.with(Python.with(options, own), given));
+    return new Read(name, schema, Python.with(Python.with(options, own), given));
   }
 
   Map<String, String> options() {
@@ -95,12 +103,14 @@ final class WeirTable implements SupportsRead, SupportsWrite, SupportsRowLevelOp
   /** A read: the columns and filters Spark wants, handed to a bridge of its own. */
   private static final class Read
       implements SupportsPushDownRequiredColumns, SupportsPushDownFilters {
+    private final String name;
     private final Map<String, String> options;
     private final StructType all;
     private StructType columns;
     private Filter[] filters = new Filter[0];
 
-    Read(StructType columns, Map<String, String> options) {
+    Read(String name, StructType columns, Map<String, String> options) {
+      this.name = name;
       this.all = columns;
       this.columns = columns;
       this.options = options;
@@ -134,7 +144,7 @@ final class WeirTable implements SupportsRead, SupportsWrite, SupportsRowLevelOp
       if (pushes) {
         ((SupportsPushDownFilters) inner).pushFilters(filters);
       }
-      return inner.build();
+      return new NamedScan(name, inner.build());
     }
   }
 }
