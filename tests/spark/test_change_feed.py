@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import weir
@@ -242,6 +243,14 @@ def test_p3_lost_entries_are_passed_over_only_when_that_is_allowed(tmp_path: Pat
     left = read(loose, loose.partitions(start, end))
     assert ("row", 1, "a") not in left
     assert ("row", 3, "c") in left
+    # In a task: nothing of weir's own lines, which Spark would print before the message.
+    part = InputPartition(
+        {"shard": str(table.shards()[0].id), "after": 0, "last": 2, "held": False}
+    )
+    with pytest.raises(SnapshotExpired) as refused:
+        list(strict.read(part))
+    assert refused.value.__cause__ is None
+    assert len(refused.traceback) <= 3
     with pytest.raises(SnapshotExpired, match="may be younger"):
         plain(table, startingTimestamp="1000").initialOffset()
 

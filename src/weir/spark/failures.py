@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from weir import errors
@@ -28,6 +29,20 @@ def plainly() -> Iterator[None]:
         if found is None:
             raise
         raise found from error
+
+
+def briefly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same batches; a weir error leaves without the lines of code that it came through.
+
+    In a task: Spark puts its traceback before the message, and the message is all that helps.
+    """
+    try:
+        yield from batches
+        return
+    except WeirError as error:
+        found = error.with_traceback(None)
+    found.__cause__ = found.__context__ = None
+    raise found
 
 
 def told(text: str) -> WeirError | None:

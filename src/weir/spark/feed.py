@@ -37,6 +37,7 @@ from weir.log.tailer import WalTailer
 from weir.merge.levels import level_schema, shaped
 from weir.read.snapshot import Snapshot
 from weir.records.consumers import TTL, Consumer
+from weir.spark.failures import briefly
 from weir.spark.feed_offsets import (
     advance,
     behind,
@@ -266,9 +267,10 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in order."""
-        part = partition.value
-        if part is None:
-            return
+        if partition.value is not None:
+            yield from briefly(self._read(partition.value))
+
+    def _read(self, part: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         table = self._place.open()
         target = arrow_schema(self._schema)
         if "snapshot" in part:

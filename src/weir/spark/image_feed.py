@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ import weir
 from weir.errors import CheckpointNotFound, InvalidInput, SnapshotExpired
 from weir.read.snapshot import pinned_snapshot
 from weir.records.checkpoints import Checkpoint
+from weir.spark.failures import briefly
 from weir.spark.feed import SNAPSHOT_ATTEMPTS, Offset, WeirFeed, offset_of, require_above_floor
 from weir.spark.feed_offsets import heads, passed_by, positions_of
 from weir.spark.feed_schema import IMAGES, require_columns
@@ -151,13 +153,10 @@ class ImageFeed(WeirFeed):
                 if found.name == self._label:  # one that somebody made is theirs
                     checkpoints.delete(core, found)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, in order."""
-        part = partition.value
-        if part is None or "snapshot" in part:
-            yield from super().read(partition)
-            return
-        yield from read_images(self._place.open(), part, arrow_schema(self._schema))
+    def _read(self, part: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        if "snapshot" in part:
+            return super()._read(part)
+        return read_images(self._place.open(), part, arrow_schema(self._schema))
 
 
 class ChangesBetween(DataSourceReader):
@@ -199,7 +198,7 @@ class ChangesBetween(DataSourceReader):
         """The rows of one partition, in order."""
         if partition.value is not None:
             target = arrow_schema(self._schema)
-            yield from read_images(self._place.open(), partition.value, target)
+            yield from briefly(read_images(self._place.open(), partition.value, target))
 
 
 def _pinned(table: weir.Table, which: str, version: str | None, time: str | None) -> Checkpoint:

@@ -24,6 +24,7 @@ from weir.merge.merge import merge_scan
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Freshness, Snapshot, check_freshness, pinned_snapshot
 from weir.records.checkpoints import Checkpoint
+from weir.spark.failures import briefly
 from weir.spark.feed_schema import IMAGES, feed_schema, wants_images, wants_metadata
 from weir.spark.options import BETWEEN, FEED, READ, check_options, understood
 from weir.spark.places import Place, names, number
@@ -229,5 +230,5 @@ class WeirReader(DataSourceReader):
         target = arrow_schema(self._schema)
         table = self._place.open()
         columns = target.names or table.schema.names[:1]
-        for batch in read_part(table, partition.value, columns=columns, filter=self._filter):
-            yield to_spark(batch, target)
+        rows = read_part(table, partition.value, columns=columns, filter=self._filter)
+        yield from briefly(to_spark(batch, target) for batch in rows)
