@@ -60,7 +60,6 @@ class ImageFeed(WeirFeed):
                 " checkpoint (startingVersion, startingTimestamp): the rows before must be known"
             )
         self._goal: Offset | None = None
-        self._ends = False
         self._before: UUID | None = None
 
     def _initial(self) -> Offset:
@@ -87,7 +86,7 @@ class ImageFeed(WeirFeed):
             return self._snapshot_offset(table)
         here = positions_of(start)
         if self._goal is None or _is_reached(self._goal, here):
-            if self._ends or not _is_ahead(self._heads(), here):
+            if not _is_ahead(self._target or self._heads(), here):
                 return start
             self._goal = _offset_at(self._pin(table))
         wanted = positions_of(self._goal)
@@ -95,10 +94,6 @@ class ImageFeed(WeirFeed):
         if _is_reached(self._goal, end):
             return {**offset_of(end), "checkpoint": self._goal["checkpoint"]}
         return {**offset_of(end), "checkpoint": start["checkpoint"]}
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of the run."""
-        self._goal, self._ends = _offset_at(self._pin(self._place.open())), True
 
     def _pin(self, table: weir.Table) -> Checkpoint:
         return checkpoints.create(table.core, "durable", self._label, self._ttl)
@@ -110,15 +105,13 @@ class ImageFeed(WeirFeed):
     def _snapshot_offset(self, table: weir.Table) -> Offset:
         consumer = self._named()
         for _ in range(SNAPSHOT_ATTEMPTS):
-            goal = self._goal if self._ends else None
-            pinned = self._pin(table) if goal is None else _found(table, goal)
+            pinned = self._pin(table)
             through = _through(pinned)
             consumer.register(through)
             consumer.move(through)
             if not passed_by(table.core, through):
                 snapshot = pinned_snapshot(table.core, pinned)
                 return {**_offset_at(pinned), "snapshot": snapshot.to_json()}
-            self._goal = None
         raise SnapshotExpired(
             f"{table.uri}: entries behind the snapshot are collected again and again before"
             f" consumer {self._name!r} holds them; start the query again"
