@@ -10,7 +10,8 @@ from weir.cli.main import app
 
 COMMANDS = [
     "create", "enable", "put", "scan", "get", "search", "tail", "shards", "stats", "top",
-    "checkpoint", "clone", "restore", "compact", "gc", "reshard", "wal", "bench", "demo", "doctor",
+    "checkpoint", "clone", "restore", "drop", "compact", "gc", "reshard", "wal", "bench", "demo",
+    "doctor",
     "adopt-shard",
 ]  # fmt: skip
 CHECKPOINT = ["create", "list", "refresh", "delete", "release"]

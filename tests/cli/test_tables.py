@@ -1,6 +1,8 @@
 """Making tables, looking at them, keeping them tidy."""
 
+import io
 import shutil
+import sys
 
 import lance
 import pyarrow as pa
@@ -161,15 +163,22 @@ def test_c15_checkpoint_release_lets_go_of_a_deleted_clone_only(run, table, tmp_
 
 
 def test_restore_asks_first(run, table, monkeypatch):
-    import io
-    import sys
-
     run("checkpoint", "create", table.uri, "--name", "before")
     with table.writer() as writer:
         writer.delete([1])
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     assert run("restore", table.uri, "before").status != 0
     assert table.scan().count() == 2
+
+
+def test_drop_asks_first_and_leaves_nothing(run, table, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    refused = run("drop", table.uri)
+    assert (refused.status, "--yes" in refused.err) == (2, True)
+    assert table.count() > 0
+    assert run("drop", table.uri, "--json").json() == {"uri": table.uri, "dropped": True}
+    assert not weir.exists(table.uri)
+    assert run("drop", table.uri, "--yes").status == 1
 
 
 def test_compact_then_gc(run, table):

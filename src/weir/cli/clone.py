@@ -1,4 +1,4 @@
-"""`weir clone` and `weir restore`: a table from a checkpoint, or back to it."""
+"""`weir clone`, `weir restore` and `weir drop`: a table from a checkpoint, back to it, or gone."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ def register(app: typer.Typer) -> None:
         epilog="Example: [bold]weir restore s3://lake/orders nightly[/bold]",
         rich_help_panel="Upkeep",
     )(restore)
+    app.command(
+        epilog="Example: [bold]weir drop s3://lake/orders-try[/bold]",
+        rich_help_panel="Upkeep",
+    )(drop)
 
 
 def clone(
@@ -100,3 +104,26 @@ def restore(
         screen.out().print(
             f"[good]restored[/good] {escape(table.uri)} to {escape(checkpoint)}", soft_wrap=True
         )
+
+
+def drop(
+    uri: o.Uri,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Delete the table with all its rows, logs and checkpoints.
+
+    There is no way back. Its writers are fenced first; a table that a clone shares files with is
+    refused.
+    """
+    table = o.open_table(uri, option, config)  # before anything is asked
+    if not yes and not json:
+        screen.confirm(f"Delete {table.uri} and all that is in it?")
+    with screen.working("dropping", quiet=json):
+        weir.drop(uri, storage_options=settings.storage_options(uri, option, config) or None)
+    if json:
+        screen.emit({"uri": table.uri, "dropped": True})
+    else:
+        screen.out().print(f"[good]dropped[/good] {escape(table.uri)}", soft_wrap=True)

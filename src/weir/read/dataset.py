@@ -17,7 +17,7 @@ class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
     """The rows of a scan. Every read of it is a scan of its own, with the columns and the filter
     that the engine asks for; what the scan itself was limited to stays so.
 
-    Fragments and partitions are not told: one reader streams all rows.
+    It has one fragment, which is all of it: one reader streams all rows.
     """
 
     def __init__(self, scan: Scan) -> None:
@@ -45,7 +45,13 @@ class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
         """A read of those columns, of the rows that the filter lets through."""
         if isinstance(columns, dict):
             raise InvalidInput("columns of a weir table are named, not computed; give a list")
-        return _Scanner(self._scan.narrowed(columns, filter, batch_size))
+        narrowed = self._scan.narrowed(columns, filter, batch_size)
+        return _Scanner(narrowed, counts=columns is not None and not list(columns))
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[_Fragment]:
+        """All of it in one: DataFusion reads by fragments, and tells each the filter again."""
+        del filter
+        return iter([_Fragment(self)])
 
     def to_table(self, *args: Any, **kwargs: Any) -> pa.Table:
         """All rows in memory; arguments as `scanner` takes them."""
@@ -65,14 +71,25 @@ class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
         return found.slice(0, num_rows)
 
 
+class _Fragment:
+    def __init__(self, dataset: ScanDataset) -> None:
+        self._dataset = dataset
+
+    def scanner(self, schema: pa.Schema | None = None, **kwargs: Any) -> _Scanner:
+        """As that of the dataset, whose schema it is."""
+        del schema
+        return self._dataset.scanner(**kwargs)
+
+
 class _Scanner(pads.Scanner):  # type: ignore[misc]
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: Scan, *, counts: bool) -> None:
         self._scan = scan
+        self._counts = counts
 
     @property
     def projected_schema(self) -> pa.Schema:
-        """The columns that come out."""
-        return self._scan.schema
+        """The columns that come out; none, where an engine only counts."""
+        return pa.schema([]) if self._counts else self._scan.schema
 
     @property
     def dataset_schema(self) -> pa.Schema:
@@ -85,7 +102,8 @@ class _Scanner(pads.Scanner):  # type: ignore[misc]
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, batch by batch."""
-        return self._scan.to_batches()
+        for batch in self._scan.to_batches():
+            yield batch.select([]) if self._counts else batch
 
     def to_table(self) -> pa.Table:
         """All rows in memory."""

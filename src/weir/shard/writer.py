@@ -32,6 +32,7 @@ from weir.search.words import Words
 from weir.shard.accept import Acceptor
 from weir.shard.ack import Ack
 from weir.shard.asked import WriteCounts
+from weir.shard.at_exit import watch
 from weir.shard.flush import Flusher
 from weir.shard.group import GroupCommit
 from weir.shard.looking import Looking
@@ -85,6 +86,7 @@ class ShardWriter(LookingVerbs):
             bounds = Bounds.of(config)
             memtables = MemTables(schema, env, bounds, claim.manifest, claim.fence)
         self._state = state = WriterState(env, config, str(appender.site), memtables)
+        watch(state)
         if memtables is not None:
             self._flusher = Flusher(state, memtables, appender, schema, lake, indexes)
             self._reads = OwnReads(state, memtables, appender, schema, lake, indexes, belongs)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import datafusion
 import duckdb
 import lance
 import polars as pl
@@ -114,6 +115,18 @@ def test_polars_pushes_columns_and_filters_into_a_dataset(table, monkeypatch) ->
     assert sorted(frame["kind"]) == ["even", "odd", "odd"]
     assert "id > 26" in asked.filters[-1]
     assert "v" not in asked.columns[-1]
+
+
+def test_datafusion_pushes_columns_and_filters_into_a_dataset(table, monkeypatch) -> None:
+    asked = Asked(monkeypatch)
+    context = datafusion.SessionContext()
+    context.register_dataset("orders", table.scan().to_dataset())
+    found = context.sql("SELECT count(*) n FROM orders WHERE id >= 20 AND kind = 'odd'")
+    assert found.to_pydict() == {"n": [5]}
+    assert "v" not in asked.columns[-1]
+    assert "id >= 20" in asked.filters[-1]
+    assert "kind" in asked.filters[-1]
+    assert context.sql("SELECT max(id) FROM orders").to_pydict() == {"max(orders.id)": [29]}
 
 
 def test_a_dataset_is_fresh_and_keeps_what_the_scan_was_narrowed_to(tmp_path: Path) -> None:

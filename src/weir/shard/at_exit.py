@@ -1,0 +1,39 @@
+"""The warning of a process that ends with rows in memory that no log entry has.
+
+Only `durable_write=False` and `wait=False` leave such rows behind a call that returned (M-8). They
+are not written here: at this point threads of the interpreter and of Lance may be gone already, and
+a program that is told to end should end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import warnings
+import weakref
+
+from weir.env import SYSTEM
+from weir.shard.state import WriterState
+
+_OPEN: weakref.WeakSet[WriterState] = weakref.WeakSet()
+
+
+def watch(state: WriterState) -> None:
+    """Look at this writer when the process ends; simulated ones end with their simulation."""
+    if state.env is not SYSTEM:
+        return
+    if not _OPEN:
+        atexit.unregister(_warn)
+        atexit.register(_warn)
+    _OPEN.add(state)
+
+
+def _warn() -> None:
+    for state in list(_OPEN):
+        puts = state.waiting + len(state.flying)
+        if puts and state.failure is None and not state.ending.home.is_left:
+            warnings.warn(
+                f"{state.name}: the process ends with {puts} puts that are in no log entry: their"
+                " rows are lost. Close the writer, or call flush_wal(), before the program ends",
+                RuntimeWarning,
+                stacklevel=1,
+            )

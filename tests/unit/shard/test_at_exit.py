@@ -1,0 +1,32 @@
+"""What a program is told that ends with rows in memory: through a real interpreter."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys, pyarrow as pa, weir
+schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+table = weir.create(sys.argv[1], schema, primary_key="id")
+config = weir.WriterConfig(durable_write=False, max_wal_flush_interval=3600)
+writer = table.shard(None).writer(config)
+writer.put([{"id": 1}])
+if sys.argv[2] == "close":
+    writer.close()
+elif sys.argv[2] == "flush_wal":
+    writer.flush_wal()
+"""
+
+
+@pytest.mark.parametrize(("end", "rows"), [("leave", 0), ("flush_wal", 1), ("close", 1)])
+def test_m8_rows_that_no_entry_has_are_told_at_exit(tmp_path, end, rows):
+    import weir
+
+    uri = str(tmp_path / "t")
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, uri, end], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ("in no log entry" in ran.stderr) == (end == "leave")
+    assert weir.open(uri).count() == rows
