@@ -11,7 +11,7 @@ from weir.cli.main import app
 COMMANDS = [
     "create", "enable", "put", "scan", "get", "search", "tail", "shards", "stats", "top",
     "checkpoint", "clone", "restore", "drop", "compact", "gc", "reshard", "wal", "bench", "demo",
-    "doctor",
+    "doctor", "upgrade",
     "adopt-shard",
 ]  # fmt: skip
 CHECKPOINT = ["create", "list", "refresh", "delete", "release"]
