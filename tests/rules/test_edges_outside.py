@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
 import weir
@@ -753,3 +754,24 @@ def test_p4_a_clone_in_the_making_prints_no_secrets(tmp_path, monkeypatch):
     (text,) = seen
     assert "uri=" in text
     assert "hunter2" not in text
+
+
+def test_a_damaged_entry_is_named_by_its_place_and_the_next_step(tmp_path):
+    """A log and a table may be on two stores: a path alone does not say which object it is."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    table = weir.create(tmp_path / "t", schema, primary_key="id")
+    writer = table.shard(None).writer()
+    writer.put([{"id": 1}])
+    (*_, newest) = sorted((tmp_path / "t" / "_mem_wal").glob("*/wal/*.arrow"))
+    newest.write_bytes(b"torn")
+    with pytest.raises(weir.CorruptEntry) as caught:
+        weir.open(table.uri).scan().to_table()
+    assert str(newest) in str(caught.value)
+    assert "roll back to a checkpoint" in str(caught.value)
+    manifests = list((tmp_path / "t" / "_mem_wal").glob("*/manifest/*.binpb"))
+    for manifest in manifests:
+        manifest.write_bytes(b"torn")
+    with pytest.raises(weir.CorruptEntry) as caught:
+        weir.open(table.uri).scan().to_table()
+    assert any(str(manifest) in str(caught.value) for manifest in manifests)
+    assert "put it back" in str(caught.value)

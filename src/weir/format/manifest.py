@@ -214,7 +214,10 @@ def sstables_problem(sstables: Sequence[SsTable], current: Generation) -> str | 
 
 
 def _corrupt(path: str, reason: str) -> CorruptEntry:
-    return CorruptEntry(f"{path} is not a usable shard manifest: {reason}")
+    return CorruptEntry(
+        f"{path} is not a usable shard manifest: {reason}. Find out who else writes there, and put"
+        " it back from a copy of the table"
+    )
 
 
 def encode_hint(version: Version) -> bytes:

@@ -385,4 +385,7 @@ def check_token(app: object, version: object) -> None:
 
 
 def _corrupt(path: str, position: Position, reason: str) -> CorruptEntry:
-    return CorruptEntry(f"{path} is not a usable WAL entry at position {position}: {reason}")
+    return CorruptEntry(
+        f"{path} is not a usable WAL entry at position {position}: {reason}. Put it back from a"
+        " copy of the table; without one, roll back to a checkpoint made before it"
+    )

@@ -71,7 +71,7 @@ class Manifests:
             data = self.site.store.get(path).data
         except ObjectMissing:
             return None
-        return decode_manifest(data, path=path)
+        return decode_manifest(data, path=f"{self.site.store.uri}/{path}")
 
     def latest(self) -> ShardManifest | None:
         """The newest version, or None for a shard that has none.
@@ -146,7 +146,7 @@ class Manifests:
 
     def _encode(self, manifest: ShardManifest) -> bytes:
         """Its bytes, read back: a version that readers refuse would end the shard (F-15, G-13)."""
-        path = paths.manifest_path(self.site.shard, manifest.version)
+        path = f"{self.site.store.uri}/{paths.manifest_path(self.site.shard, manifest.version)}"
         try:
             data = encode_manifest(manifest)
         except (ValueError, TypeError) as error:
@@ -278,7 +278,7 @@ class Manifests:
             if not hits:
                 return newest
             path, data = hits[-1]
-            newest = decode_manifest(data, path=path)
+            newest = decode_manifest(data, path=f"{self.site.store.uri}/{path}")
         raise StoreError(f"{self.site}: more manifest versions than can be; is something looping?")
 
     def _listed(self, floors: FloorValues) -> tuple[ShardManifest | None, FloorValues]:

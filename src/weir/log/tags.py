@@ -140,7 +140,8 @@ def look_at_ends(
     def find(positions: range) -> WalEntry | None:
         for position in map(Position, positions):
             path = paths.wal_path(site.shard, position)
-            entry = decode_entry(site.wal.get(path).data, position=position, path=path)
+            uri = f"{site.wal.uri}/{path}"
+            entry = decode_entry(site.wal.get(path).data, position=position, path=uri)
             require_own(site, entry, claim)
             if is_live(entry, current, keyed=keyed):
                 return entry

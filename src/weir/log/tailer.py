@@ -83,13 +83,14 @@ class WalTailer:
         path = paths.wal_path(self.log.shard, Position(position))
         while True:
             try:
-                data = self._where(position).site.wal.get(path).data
+                store = self._where(position).site.wal
+                data = store.get(path).data
                 break
             except ObjectMissing:
                 if not self._came_meanwhile(Position(position)):
                     return None
         self.log.require_uncollected(position, self.log.floors())
-        return decode_entry(data, position=Position(position), path=path)
+        return decode_entry(data, position=Position(position), path=f"{store.uri}/{path}")
 
     def __iter__(self) -> Iterator[WalEntry]:
         """Entries from the current position to the end of the log as it is when reached."""
@@ -165,15 +166,16 @@ class WalTailer:
         if len(found) < len(data):
             self._ahead = PREFETCH_ENTRIES_FIRST
             data = data[: data.index(None)]
-        return self._decode(first, wanted, data, 4 * self._aim(where.site))
+        uris = [f"{where.site.wal.uri}/{path}" for path in wanted]
+        return self._decode(first, uris, data, 4 * self._aim(where.site))
 
     def _decode(
-        self, first: Position, wanted: list[str], data: list[bytes | None], room: int
+        self, first: Position, uris: list[str], data: list[bytes | None], room: int
     ) -> list[WalEntry]:
         entries: list[WalEntry] = []
         for offset, body in enumerate(data):
             assert body is not None, "G-9: a hole was cut off before decoding"
-            entry = decode_entry(body, position=Position(first + offset), path=wanted[offset])
+            entry = decode_entry(body, position=Position(first + offset), path=uris[offset])
             self._entry_bytes += (entry.size - self._entry_bytes) / 8
             room -= entry.size
             if entries and room < 0:
@@ -195,7 +197,8 @@ class WalTailer:
             raise CorruptEntry(
                 f"{self.log}: the entry at position {entry.position} has epoch {entry.epoch} "
                 f"below the epoch {self._epoch} before it (F-7); look at "
-                f"{paths.wal_path(self.log.shard, entry.position)}"
+                f"{self._where(entry.position).site.wal.uri}/"
+                f"{paths.wal_path(self.log.shard, entry.position)}, and who wrote it"
             )
         # A fence that fell behind holds no rows and owns nothing: a native claimant looks for the
         # tip only after its claim, and one that slept in between leaves its fence above a newer
