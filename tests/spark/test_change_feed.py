@@ -56,12 +56,27 @@ def between(table: weir.Table, **more: str) -> list[tuple[str, int, str | None]]
     return sorted(read(source, source.partitions()))
 
 
-def test_every_change_comes_with_the_row_it_changed(tmp_path: Path) -> None:
-    table = make_table(tmp_path)
+LOGS = ["beside", "elsewhere", "moved"]
+"""Where the log is: beside the data, on a store of its own, or moved there in the middle."""
+
+
+def logged(folder: Path, log: str) -> weir.Table:
+    return make_table(folder, wal_uri=f"{folder}/wal" if log == "elsewhere" else None)
+
+
+def move(table: weir.Table, folder: Path, log: str) -> None:
+    if log == "moved":
+        table.move_wal(f"{folder}/wal")
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_every_change_comes_with_the_row_it_changed(tmp_path: Path, log: str) -> None:
+    table = logged(tmp_path, log)
     put(table, {1: "a", 2: "a", 3: "a"})
     table.compact()
     table.checkpoint("durable", name="monday")
     put(table, {1: "b", 7: "new"}, (2, 99))
+    move(table, tmp_path, log)
     put(table, {1: "c"}, (7,))
     table.checkpoint("durable", name="tuesday")
     put(table, {3: "late"})
@@ -113,8 +128,9 @@ def test_a_key_is_known_across_a_reshard_and_an_added_column(tmp_path: Path) -> 
     ]
 
 
-def test_p3_a_stream_of_images_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    table = make_table(tmp_path)
+@pytest.mark.parametrize("log", LOGS)
+def test_p3_a_stream_of_images_goes_on_where_it_stopped(tmp_path: Path, log: str) -> None:
+    table = logged(tmp_path, log)
     put(table, {1: "a", 2: "a"})
     source = feed_of(table)
     start = source.initialOffset()
@@ -122,7 +138,9 @@ def test_p3_a_stream_of_images_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert rows == [("insert", 1, "a"), ("insert", 2, "a")]
     assert source.latestOffset(end, ReadAllAvailable()) == end, "nothing new is no batch"
     source.commit(end)
-    put(table, {1: "b"}, (2,))
+    put(table, {1: "b"})
+    move(table, tmp_path, log)
+    put(table, {}, (2,))
     table.compact(fold_wal=True)
     table.gc(min_age=0, fence_retention="2m")
     # Another process goes on from the offset in Spark's checkpoint.

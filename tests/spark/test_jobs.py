@@ -152,6 +152,35 @@ def test_p5_the_whole_way_on_an_object_store(spark: SparkSession, store_kind) ->
     assert in_weir(table, freshness="base") == once({k: v for k, v in rows.items() if k != 1})
 
 
+def test_the_whole_way_with_a_log_of_its_own_that_is_moved(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Writes, streams in and out, compaction and collection, across two moves of both logs."""
+    source = make_table(tmp_path, buckets=2, wal_uri=f"{tmp_path}/wal")
+    copy = make_table(tmp_path, buckets=2)
+    model: dict[int, str] = {}
+    for number, place in enumerate([f"{tmp_path}/other", None]):
+        rows = dict.fromkeys(range(number * 5, number * 5 + 10), f"round {number}")
+        weir.spark.write(frame(spark, rows), source.uri)
+        frame(spark, {100 + number: "plain"}).write.format("weir").mode("append").save(source.uri)
+        model |= rows | {100 + number: "plain"}
+        source.move_wal(place)
+        query = (
+            weir.spark.changes(spark, source.uri, options={"consumer": "copy"})
+            .writeStream.format("weir")
+            .option("checkpointLocation", f"{tmp_path}/checkpoint")
+            .trigger(availableNow=True)
+            .start(copy.uri)
+        )
+        query.awaitTermination()
+        assert in_weir(copy) == in_frame(weir.spark.scan(spark, source.uri)) == once(model)
+        copy.move_wal(f"{tmp_path}/copied-{number}")
+    for table in (source, copy):
+        weir.spark.compact(spark, table.uri, engine="spark")
+        assert weir.spark.gc(spark, table.uri, min_age=0, fence_retention="2m").ok
+        assert in_weir(table, freshness="base") == in_weir(table) == once(model)
+
+
 def test_every_job_shows_its_progress_and_its_name(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
