@@ -12,11 +12,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.docs.blocks import ROOT
-from tests.support.spark import in_weir, make_table, once
+from tests.support.spark import built_jar, in_weir, make_table, once
 
 PRINTS = {
     "spark_stream.py": ("1000 rows", "'rows_written': 1000"),
     "spark_rate.py": ("1000 rows and more: True and none twice: True",),
+    "spark_sql.py": (
+        "|  new|     6|",
+        "| paid|     1|    10|",
+        "|  new|     5|   255|",
+        "|     6|   210|",
+    ),
 }
 
 
@@ -25,6 +31,7 @@ def test_an_example_runs(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     """In the suite's session, which the example's `getOrCreate` gets: a JVM less to start."""
+    built_jar()
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     shown = capsys.readouterr().out
     for words in PRINTS[name]:
@@ -34,7 +41,7 @@ def test_an_example_runs(
 
 def test_every_example_on_spark_is_run() -> None:
     here = {path.name for path in (ROOT / "examples").glob("spark_*")}
-    assert here == {*PRINTS, "spark_pipeline"}
+    assert here == {*PRINTS, "spark_pipeline", "spark_sql.sql"}
 
 
 @pytest.mark.spark
