@@ -217,6 +217,7 @@ def test_streams_by_name(spark: SparkSession, root: Path, name: str, tmp_path: P
     copy, counts = f"{name}_copy", f"{name}_counts"
     spark.sql(f"CREATE TABLE {copy} (id BIGINT NOT NULL, v STRING, n INT, PRIMARY KEY (id))")
     spark.sql(f"CREATE TABLE {counts} (odd INT NOT NULL, rows BIGINT, PRIMARY KEY (odd))")
+    spark.sql(f"CREATE TABLE {name}_log (odd INT, rows BIGINT)")
     feed = spark.readStream.option("skipChangeCommits", "true").table(name)
     grouped = feed.groupBy((feed.id % 2).cast("int").alias("odd")).count()
     updates = grouped.withColumnRenamed("count", "rows")
@@ -239,6 +240,10 @@ def test_streams_by_name(spark: SparkSession, root: Path, name: str, tmp_path: P
     assert source["description"] == f"weir[{name}]"
     assert told["sink"]["description"] == f"weir[{counts}]"
     assert (source["metrics"]["table"], source["metrics"]["entriesBehind"]) == (name, "0")
+    with pytest.raises(PySparkException, match="Update"):  # nothing to replace by
+        updates.writeStream.outputMode("update").option(
+            "checkpointLocation", f"{tmp_path}/log"
+        ).toTable(f"{name}_log").awaitTermination()
 
 
 def test_the_dataframe_api_by_name(spark: SparkSession, root: Path, name: str) -> None:
