@@ -2290,6 +2290,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "X-7",
     ),
     Mutant(
+        "a shard that is opened by itself leaves LanceDB in",
+        "src/weir/table.py",
+        "        core.before_writing = before_writing\n",
+        "",
+        tests("tests/regress/test_tables_of_0_1_0.py"),
+        "X-1",
+    ),
+    Mutant(
         "flags of a later Lance are passed over",
         "src/weir/format/base_manifest.py",
         "    _require_flags(message)\n",

@@ -46,6 +46,7 @@ class Table(TableReads):
     def __init__(self, core: Core) -> None:
         """Use `weir.open`."""
         self.core = core
+        core.before_writing = before_writing
 
     def __repr__(self) -> str:
         return (

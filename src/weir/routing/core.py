@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 from uuid import UUID
@@ -82,6 +82,8 @@ class Core:
     """The latest writer this handle opened of each shard; a checkpoint flushes through them."""
     sealed_tokens: dict[tuple[UUID, str], int] = field(default_factory=dict, repr=False)
     """The highest batch number of an application in a shard of a former routing (P-6)."""
+    before_writing: Callable[[Core], object] | None = field(default=None, repr=False)
+    """What the first writer owes native programs (X-1); the table sets it, upkeep does without."""
     _values: dict[UUID, tuple[Value]] = field(default_factory=dict, init=False, repr=False)
     """What identity shards stand for whose manifests do not say so."""
     rivals: dict[UUID, Value] = field(default_factory=dict, init=False, repr=False)

@@ -72,6 +72,7 @@ class Shard:
         generation, since whoever opens the shard next goes by them (F-15). `schema` is one that
         `schema_for_writing` gave before, for who goes on with the columns it knows.
         """
+        self._shut_out()
         opened = passing_writer(self._core, self, config, schema=schema)
         self._core.live[self.id] = opened
         return opened
@@ -81,6 +82,7 @@ class Shard:
 
         Opens a writer with `config` first, which flushes what is in the log.
         """
+        self._shut_out()
 
         def flush() -> ShardSite:
             with passing_writer(self._core, self, replace(config, enable_memtable=True)) as writer:
@@ -93,6 +95,12 @@ class Shard:
             belongs=_belongs(self._core, self),
             fence_ttl=config.fence_ttl,
         )
+
+    def _shut_out(self) -> None:
+        """X-1: whoever opens a shard by itself, as tasks of an engine do, shuts natives out too."""
+        if self._core.before_writing is not None:
+            self._core.before_writing(self._core)
+            self._core.before_writing = None  # once a handle; `Table.writer` asks each time
 
     def tailer(self, start: int | None = None, *, fences: bool = False) -> WalTailer:
         """A reader of the shard's log; see `WalTailer`."""

@@ -15,12 +15,16 @@ from weir.format.manifest import ShardManifest
 from weir.format.sharding import Unsharded, from_mem_wal
 from weir.lake.pylance_lake import PylanceLake
 from weir.records.checkpoints import Checkpoints
+from weir.records.lineage import read_lineage
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.guard import find_rivals
 from weir.routing.natives import ELSEWHERE, wanted_details
 
 OLD_TAG_SECONDS: Final = 7 * 86_400.0
 """LanceDB's `optimize` cleans up versions of this age, and raises when one of them has a tag."""
+
+VERSIONS_LOOKED_AT: Final = 64
+"""Versions of the base, from the newest back, whose progress is compared."""
 
 State = Literal["ok", "note", "bad"]
 
@@ -42,6 +46,7 @@ def look_at(core: Core) -> Iterator[Health]:
     parts: list[Callable[[], Iterator[Health]]] = [
         lambda: _rivals(core, manifests),
         lambda: _index(core),
+        lambda: _progress(core, manifests),
         lambda: _misrouted(core, manifests),
         lambda: _lancedb(core, manifests),
     ]
@@ -96,6 +101,32 @@ def _index(core: Core) -> Iterator[Health]:
             f"{', '.join(sorted(missing))}: not named for LanceDB's searches yet; the next"
             " compaction with rows to fold does it",
         )
+
+
+def _progress(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
+    """Generations that an older version of the base holds, and neither this one nor a manifest."""
+    if read_lineage(core.store) is not None or not isinstance(core.lake, PylanceLake):
+        return  # restored by weir, or a clone: its shards went back as well
+    base = core.base()
+    listed = {m.shard_id: {int(t.generation) for t in m.sstables} for m in manifests}
+    for version in range(base.version - 1, max(0, base.version - VERSIONS_LOOKED_AT), -1):
+        try:
+            before = core.lake.open_base(version).compacted
+        except WeirError:
+            continue  # cleaned up
+        for shard, generation in before.items():
+            now = base.compacted.get(shard, 0)
+            gone = set(range(now + 1, generation + 1)) - listed.get(shard, set())
+            if gone:
+                yield Health(
+                    "progress",
+                    "bad",
+                    f"of shard {shard} it went back from generation {generation} (base version"
+                    f" {version}) to {now}, and generations {sorted(gone)} are in no SSTable any"
+                    " more: somebody restored the base with Lance, and rows compacted since are"
+                    f" not shown. Restore version {version} of the base to have them back",
+                )
+                return
 
 
 def _misrouted(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:

@@ -122,3 +122,31 @@ def test_x6_old_tags_are_told(tmp_path):
     now = [table.core.store.now() - 8 * 86_400]
     at_time(table, now).checkpoint("all")
     assert "1 checkpoints are older than seven days" in told(table, "note")
+
+
+def test_x6_progress_that_went_back_is_bad(tmp_path):
+    table = make(tmp_path)
+    first = 0
+    for n in (1, 2):
+        with table.writer() as writer:
+            writer.put([{"id": n, "v": "a"}])
+        table.compact()
+        first = first or lance.dataset(table.uri).version
+    now = [table.core.store.now() + 16 * 60]
+    assert at_time(table, now).gc().pruned == 2
+    assert told(table, "bad") == ""
+    lance.dataset(table.uri, version=first).restore()
+    found = told(table, "bad")
+    assert "it went back from generation 2" in found
+    assert "generations [2] are in no SSTable any more" in found
+
+
+def test_x6_progress_that_went_back_with_its_sstables_there_is_no_loss(tmp_path):
+    table = make(tmp_path)
+    first = lance.dataset(table.uri).version
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "a"}])
+    table.compact()
+    lance.dataset(table.uri, version=first).restore()
+    assert told(table, "bad") == ""
+    assert weir.open(table.uri).scan().count() == 1
