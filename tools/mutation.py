@@ -253,6 +253,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "F-1",
     ),
     Mutant(
+        "an SSTable compacted away since is published again",
+        "src/weir/log/manifests.py",
+        "        if not tried:\n            return False\n",
+        "        return False\n",
+        tests("tests/unit/log/test_manifests.py", "-k", "w5"),
+        "W-5",
+    ),
+    Mutant(
         "an SSTable published twice after an error",
         "src/weir/shard/flush.py",
         "self._appender.manifests.published(",

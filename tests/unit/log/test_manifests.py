@@ -1,0 +1,49 @@
+"""Manifest commits whose answer got lost: what became of them."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.local_shard import LocalShard, row
+from weir.errors import UnknownOutcome
+from weir.log.manifests import Manifests
+from weir.log.rules import Evidence
+
+
+@pytest.fixture
+def shard(tmp_path):
+    return LocalShard(tmp_path / "t")
+
+
+def test_w5_an_sstable_compacted_away_since_was_published_by_a_version_that_was_tried(shard):
+    """Published again, its rows would come back over newer ones."""
+    with shard.writer() as writer:
+        writer.put([row(1)])
+    manifests = Manifests(shard.site)
+    published = manifests.require()
+    (table,) = published.sstables
+    later = replace(published, version=published.version + 1, sstables=())
+    current = manifests.commit(later, published, Evidence())
+    assert manifests.published(table, published, [])
+    assert not manifests.published(table, current, [])
+    assert not manifests.published(table, current, [current.version])
+    assert manifests.published(table, current, [published.version, current.version])
+    # What stands in a collected place names what it likes: nobody ever read it (G-6).
+    manifests.floors.raise_to("manifest", published.version)
+    assert not manifests.published(table, current, [published.version])
+
+
+def test_f11_an_entry_in_our_place_that_cannot_be_read_leaves_the_outcome_unknown(shard):
+    """Ours, written by a repeated request, or a successor's: nobody can tell."""
+    writer = shard.writer()
+    position = writer.wal_stats().next_position
+    shard.faults.on("put_if_absent", "*/wal/*").duplicate(answer="second")
+    shard.faults.on("get", "*/wal/*").fail_before(times=None)
+    with pytest.raises(UnknownOutcome) as unknown:
+        writer.put([row(1)])
+    assert len(unknown.value.perhaps_written) == 1
+    shard.faults.heal()
+    again = shard.writer()
+    assert again.stats().replayed_rows == 1
+    assert [entry[0] for entry in shard.log() if entry[3]] == [position]
+    again.close()
