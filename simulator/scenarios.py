@@ -149,6 +149,7 @@ class Outcome:
 MORE: dict[str, pa.Field] = {
     "vectors": pa.field("v", pa.list_(pa.float32(), 1)),
     "padding": pa.field("s", pa.string()),
+    "kept": pa.field("x", pa.int64()),
 }
 """What rows have besides: where they are searched, and where their size is to be felt."""
 
@@ -217,6 +218,8 @@ class Run:
         """How far the consumers of the feed have read, by their name."""
         self.queries: dict[str, Any] = {}
         """The checkpoints of Spark's queries, by their name."""
+        self.edge_judge: Any = None
+        """What an edge scenario's own judge knows."""
         self._roles = roles
         self._setup = setup
         self._starts = 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from simulator.clocks import draw_clocks
 from simulator.copies import CLONERS, final_of_clones
 from simulator.cuts import CUTTERS, draw_story, final_of_cuts
+from simulator.decisions import DECIDERS, draw_decisions, make_decided
 from simulator.feeds import FEEDS, draw_feeds, final_of_feeds
 from simulator.interrupts import INTERRUPTED, draw_interrupts
 from simulator.keepers import KEEPERS
@@ -78,6 +79,7 @@ EDGES: dict[str, tuple[str, ...]] = {
         "collector",
         "table-reader",
     ),
+    "decisions": ("decider", "decider", "decider", "compactor", "collector", "reader"),
     "feeds": (
         "table-writer",
         "table-writer",
@@ -173,6 +175,7 @@ EDGE_ROLES = {
     **OWN_READERS,
     **OPERATORS,
     **CUTTERS,
+    **DECIDERS,
     **FEEDERS,
     **NATIVES,
     **MODES,
@@ -185,6 +188,7 @@ EDGE_ROLES = {
 ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
     "clocks": draw_clocks,
     "cuts": draw_story,
+    "decisions": draw_decisions,
     "feeds": draw_feeds,
     "interrupts": draw_interrupts,
     "limits": draw_limits,
@@ -202,6 +206,7 @@ ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
 MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
 SETUPS = {
     "cuts": make_sharded,
+    "decisions": make_decided,
     "limits": make_limited,
     "feeds": make_sharded,
     "loads": make_table,

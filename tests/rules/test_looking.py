@@ -30,6 +30,7 @@ from weir.errors import (
     InvalidInput,
     KeyConflict,
     SchemaMismatch,
+    StoreError,
     UnknownOutcome,
     WalOnlyMode,
     WeirError,
@@ -37,6 +38,7 @@ from weir.errors import (
 )
 from weir.log.tailer import WalTailer
 from weir.shard.asked import WriteCounts
+from weir.shard.requests import Asked
 from weir.shard.writer import ShardWriter
 from weir.store.memory import MemoryStore
 from weir.testing.fault_store import FaultStore
@@ -378,6 +380,34 @@ def test_f16_a_decision_broken_off_while_it_is_booked_ends_the_writer(
         Caller(writer.close).result()
 
 
+def test_f16_a_look_that_fails_hands_back_what_was_given() -> None:
+    faults = FaultStore(MemoryStore())
+    given = [[{"k": 1, "v": 9, "_tombstone": False}]]
+    writer = open_writer(site_on(faults))
+    writer.put([row(1, 1)])
+    writer.flush()
+    writer._reads._lake.open_base = failing  # type: ignore[union-attr, method-assign]
+    with pytest.raises(StoreError) as met:
+        writer.update([row(1, 9)])
+    assert [b.to_pylist() for b in met.value.not_written] == given
+    writer.close()
+
+
+def failing(version: int | None = None) -> Any:
+    raise StoreError("the base cannot be read")
+
+
+def test_f16_rows_that_nobody_waits_for_are_told_of_by_close() -> None:
+    store = MemoryStore()
+    writer = open_writer(site_on(store), BUFFERED)
+    assert writer.insert([row(1, 1)]).inserted == 1
+    open_writer(site_on(store)).close()
+    with pytest.raises(FencedError) as met:
+        writer.close()
+    left = met.value.not_written + met.value.perhaps_written
+    assert [b.column("k").to_pylist() for b in left] == [[1]]
+
+
 # -- O-4 -------------------------------------------------------------------------------------------
 
 
@@ -425,6 +455,45 @@ def test_o5_the_outcome_of_an_unknown_insert_can_be_asked_for(applied: bool) -> 
         told = again.insert([row(1, 1)], on_conflict="skip")
         assert told == (WriteCounts(skipped=1) if applied else WriteCounts(inserted=1))
     assert rows_on_store(site_on(faults)) == {1: 1}
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows", "told", "after"),
+    [
+        (Asked("insert"), [row(5, 5)], WriteCounts(inserted=1), {1: 1, 5: 5}),
+        (Asked("insert", on_conflict="skip"), [row(1, 9)], WriteCounts(skipped=1), {1: 1}),
+        (Asked("update"), [{"k": 1, "v": 6}], WriteCounts(updated=1), {1: 6}),
+        (Asked("put", when="current.v = 1"), [row(1, 7)], WriteCounts(updated=1), {1: 7}),
+        (Asked("put", when="current.v = 2"), [row(1, 7)], WriteCounts(skipped=1), {1: 1}),
+    ],
+)
+def test_p2_a_batch_is_decided_once_whatever_came_of_it(
+    asked: Asked, rows: list[Any], told: WriteCounts, after: dict[int, int]
+) -> None:
+    store = MemoryStore()
+    first = open_writer(site_on(store))
+    first.put([row(1, 1)])
+    assert first.decide_once(rows, asked, app="job", version=3) == told
+    assert first.decide_once(rows, asked, app="job", version=3) is None
+    assert have(first) == after
+    # It dies without a word. Everything it could rest on changes; the batch comes again.
+    with open_writer(site_on(store)) as second:
+        second.delete([1, 5])
+        for version in (2, 3):
+            assert second.decide_once(rows, asked, app="job", version=version) is None
+        assert have(second) == {}
+        entries = [e for e in WalTailer(Place(site_on(store))) if e.tokens]
+        assert [list(e.tokens) for e in entries] == [[("job", 3)]] * (told.skipped == 0)
+
+
+def test_p2_a_conflict_takes_no_number() -> None:
+    with open_writer(site_on(MemoryStore())) as writer:
+        writer.put([row(1, 1)])
+        with pytest.raises(KeyConflict):
+            writer.decide_once([row(1, 2), row(2, 2)], Asked("insert"), app="job", version=0)
+        writer.delete([1])
+        told = writer.decide_once([row(1, 2), row(2, 2)], Asked("insert"), app="job", version=0)
+        assert told == WriteCounts(inserted=2)
 
 
 # -- what is refused -------------------------------------------------------------------------------

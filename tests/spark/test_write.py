@@ -12,6 +12,7 @@ import weir.spark
 from tests.support.spark import SCHEMA, frame, in_weir, make_table, once, put
 from weir.format.bucket import bucket
 from weir.spark.layout import SEED_ZERO, Layout, lay_out
+from weir.spark.options import asked_of
 from weir.spark.types import spark_schema
 
 ROWS = {k: f"v{k}" for k in range(60)}
@@ -87,6 +88,42 @@ def test_deletes_come_by_a_marker_column(spark: SparkSession, tmp_path: Path) ->
     append_only = make_table(tmp_path, keyed=False)
     with pytest.raises(Exception, match="append-only"):
         weir.spark.write(marked, append_only.uri, delete_column="gone")
+
+
+def test_p2_updates_inserts_and_conditions_count_once(spark: SparkSession, tmp_path: Path) -> None:
+    schema = pa.schema([*SCHEMA, pa.field("n", pa.int64())])
+    table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
+
+    def rows() -> dict[int, tuple[str | None, int | None]]:
+        found = weir.open(table.uri).scan().to_table().to_pylist()
+        return {r["id"]: (r["v"], r["n"]) for r in found}
+
+    new = spark.sql("SELECT * FROM VALUES (1L, 'a', 1L), (2L, 'b', 1L) AS t(id, v, n)").coalesce(1)
+    insert = new.write.format("weir").mode("append").option("weir.write", "insert")
+    for _ in range(2):  # the second time it would conflict
+        insert.option("appId", "job").option("txnVersion", 0).save(table.uri)
+    assert rows() == {1: ("a", 1), 2: ("b", 1)}
+    some = spark.sql("SELECT * FROM VALUES (2L, 7L), (4L, 7L) AS t(id, n)")  # laid out
+    weir.spark.write(some, table.uri, options={"weir.write": "update", "missing": "insert"})
+    assert rows() == {1: ("a", 1), 2: ("b", 7), 4: (None, 7)}
+    newer = new.withColumn("n", F.lit(5)).write.format("weir").mode("append")
+    newer.option("when", "incoming.n > current.n").save(table.uri)
+    assert rows() == {1: ("a", 5), 2: ("b", 7), 4: (None, 7)}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"weir.write": "merge"}, "weir.write must be one of"),
+        ({"weir.write": "update", "when": "true"}, "when goes with"),
+        ({"missing": "skip"}, "missing goes with"),
+        ({"weir.write": "insert", "onconflict": "take"}, "onConflict must be one of"),
+        ({"weir.write": "insert", "deletecolumn": "gone"}, "deletes nothing"),
+    ],
+)
+def test_what_a_write_asks_of_rows_goes_together(options: dict[str, str], words: str) -> None:
+    with pytest.raises(weir.InvalidInput, match=words):
+        asked_of(options)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(

@@ -117,11 +117,14 @@ def tells_of_an_end(error: BaseException) -> TypeGuard[WeirError]:
     return isinstance(error, FencedError | WriterClosed | UnknownOutcome)
 
 
-def with_rows(error: Exception, given: Sequence[pa.RecordBatch]) -> Exception:
-    """The error with the caller's own rows, as they were given, in the state it tells of (F-16)."""
+def with_rows(
+    error: Exception, given: Sequence[pa.RecordBatch], *, sent: bool | None = None
+) -> Exception:
+    """The error with the caller's own rows, as they were given, in the state it tells of (F-16), or
+    in the one that is known: whether they were `sent`."""
     own = copy.copy(error)
     if isinstance(own, WeirError):
-        sent = bool(own.perhaps_written)
+        sent = bool(own.perhaps_written) if sent is None else sent
         own.perhaps_written = list(given) if sent else []
         own.not_written = [] if sent else list(given)
     return own

@@ -13,58 +13,28 @@ Keeps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeGuard
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from weir.env import Lock
-from weir.errors import Backpressure, KeyConflict, WeirError
-from weir.format.keys import pk_values
-from weir.format.schema import TableSchema
-from weir.log.intake import Intake, size_of
+from weir.errors import Backpressure, InvalidInput, KeyConflict, WeirError
+from weir.log.entry import Token
+from weir.log.intake import Intake
 from weir.shard.ack import Ack
-from weir.shard.asked import Request, Step, WriteCounts, joined_column, shape_all
-from weir.shard.decide import Newest, decide_all, runs_of
+from weir.shard.asked import Request, WriteCounts, shape_all
 from weir.shard.ending import tells_of_an_end, with_rows
 from weir.shard.group import GroupCommit
+from weir.shard.once import Once
 from weir.shard.own_reads import OwnReads
 from weir.shard.requests import Requests
+from weir.shard.round import Call, Round
 from weir.shard.state import WriterState
 
 TOGETHER_ROWS: Final = 10_000
 """Rows of requests that are decided together; one that has more is decided alone."""
-SURELY_FITS: Final = 64 << 10
-"""Bytes of rows that need not be measured before they go into an entry (F-15)."""
 TRIES: Final = 4
 """Decisions that puts may overtake before one is made where none can: under the lock."""
-
-
-@dataclass(eq=False, slots=True)
-class Call:
-    """A request on its way."""
-
-    request: Request
-    ack: Ack | None = None
-    rests_on: Ack | None = None
-    """Of a call that writes nothing the last put before it that was not durable."""
-    is_decided: bool = False
-    gate: Lock | None = None
-    """Where its thread waits; released when it is to decide, when it is durable, or when it is to
-    lead (`Turns`)."""
-    chosen: bool = False
-    """It decides next."""
-    left: bool = False
-    """Its caller has gone, told that nothing was written unless it was settled by then. Changed
-    under the writer's lock, where rows are accepted: who left is not decided for any more."""
-
-    @property
-    def settled(self) -> bool:
-        """True once it was decided, and its rows, if any, were accepted (F-16: an interrupt right
-        after that does not have it decided again)."""
-        return self.is_decided or (self.ack is not None and self.ack.generation is not None)
 
 
 class Looking:
@@ -82,6 +52,38 @@ class Looking:
         self._pending_lock = state.env.threads.lock()
         self._deciding = False
         """Somebody decides for all that are pending, or was chosen to."""
+
+    def run_once(
+        self,
+        once: Once,
+        batches: list[pa.RecordBatch],
+        make: Callable[[list[pa.RecordBatch]], Request],
+        *,
+        app: str,
+        version: int,
+        timeout: float | None,
+    ) -> WriteCounts | None:
+        """Decide what `make` makes of the rows unless that batch is in: None then (P-2).
+
+        What is written and the token are one entry; where nothing is, the token is recorded alone.
+        """
+        request = Request()
+
+        def accept(
+            left: list[pa.RecordBatch], timeout: float | None, tokens: Sequence[Token]
+        ) -> Ack | None:
+            nonlocal request
+            request = make(left)
+            call = Call(request, tokens)
+            if not request.is_empty:
+                self._settle(call, timeout)
+            if call.ack is None:
+                self._group.promote()
+                self._answer(call, wait=True, timeout=timeout)
+            return call.ack
+
+        applied = once.put(batches, app=app, version=version, timeout=timeout, enqueue=accept)
+        return request.counts if applied else None
 
     # -- asking and answering --------------------------------------------------------------------
 
@@ -102,6 +104,8 @@ class Looking:
             if tells_of_an_end(error) and not error.unacknowledged:
                 failed = error if call.ack is None else call.ack.error or error
                 raise with_rows(failed, request.handed_back()) from error.__cause__
+            if call.ack is None and _tells_nothing(error):
+                raise with_rows(error, request.handed_back(), sent=False) from error.__cause__
             raise
 
     def _answer(self, call: Call, *, wait: bool, timeout: float | None) -> WriteCounts:
@@ -111,18 +115,21 @@ class Looking:
         if request.error is not None and not isinstance(request.error, KeyConflict):
             raise request.error
         if ack is not None:
-            self._finish(ack, request, wait=wait, timeout=timeout)
+            self._finish(ack, request, ours=True, wait=wait, timeout=timeout)
         elif wait and request.steps:
             if call.rests_on is not None:
                 # O-3: what was found there may never become durable.
-                self._finish(call.rests_on, request, wait=True, timeout=timeout)
+                self._finish(call.rests_on, request, ours=False, wait=True, timeout=timeout)
             self._reads.require_owner()  # O-4: a successor may have decided otherwise
         if request.error is not None:
             request.error.not_written = request.handed_back()
             raise request.error
         return request.counts
 
-    def _finish(self, ack: Ack, request: Request, *, wait: bool, timeout: float | None) -> None:
+    def _finish(
+        self, ack: Ack, request: Request, *, ours: bool, wait: bool, timeout: float | None
+    ) -> None:
+        """Wait for the rows of the request, or (not `ours`) for those it rests on."""
         if not wait:
             if not ack.done:
                 self._group.nudge()
@@ -133,7 +140,8 @@ class Looking:
             ack.claimed = False
             raise
         if isinstance(ack.error, WeirError):
-            raise with_rows(ack.error, request.handed_back())
+            sent = None if ours else False
+            raise with_rows(ack.error, request.handed_back(), sent=sent)
 
     def _settle(self, call: Call, timeout: float | None) -> None:
         """Have it decided and accepted, by this thread or by another that decides for all."""
@@ -219,7 +227,7 @@ class Looking:
         """Decide those calls at once and have their rows accepted, all of them or none."""
         requests = [call.request for call in calls]
         shape_all(requests, self._intake.schema, self._state.env.limits)
-        one = _Round(self._state, self._intake, self._reads, self._group, calls)
+        one = Round(self._state, self._intake, self._reads, self._group, calls)
         one.look()
         tries = 0
         while True:
@@ -233,151 +241,8 @@ class Looking:
                 one.look()
 
 
-class _Round:
-    """One decision for some calls: what was looked at, what came since, and what is to be done."""
-
-    def __init__(
-        self,
-        state: WriterState,
-        intake: Intake,
-        reads: OwnReads,
-        group: GroupCommit,
-        calls: Sequence[Call],
-    ) -> None:
-        assert state.memtables is not None, "M-2: a WAL-only writer does not look"
-        self._state = state
-        self._memtables = state.memtables
-        self._intake = intake
-        self._reads = reads
-        self._group = group
-        self._calls = calls
-        self._waits = state.config.durable_write
-        schema = intake.schema
-        names = list(schema.primary_key)
-        steps = [step for call in calls for step in call.request.steps]
-        self._keys = _keys_of(steps, schema)
-        verbs = dict.fromkeys(step.verb for step in steps)
-        looked_at = {name for verb in verbs for name in verb.looks_at(schema)}
-        self._columns = [n for n in schema.arrow.names if n in looked_at or n in names]
-        self._generation = self._batches = 0
-        self.is_lost = False
-        """Rows that came since the look were flushed, and cannot be told any more."""
-
-    def look(self) -> None:
-        """The newest rows of the keys; from the moment before it on others may come."""
-        with self._state.lock:
-            active = self._memtables.active
-            self._generation, self._batches = active.generation, active.level.count
-        found, self._alive = self._reads.lookup(self._keys, self._columns)
-        self._found = found
-        self._since: list[pa.RecordBatch] = []
-        self.is_lost = False
-        self._state.env.failpoint("looking.looked")
-
-    def decide(self) -> None:
-        """What the requests do with what is there."""
-        newest = Newest(self._found, self._intake.schema, self._alive)
-        for rows in self._since:
-            newest.take_in(rows)
-        requests = [call.request for call in self._calls]
-        decide_all(runs_of(requests, may_expire=self._alive is not None), newest, self._intake)
-
-    def acks_if_current(self) -> list[Ack] | None:
-        """The rows to be written, if the decision still holds. Lock held."""
-        return self._acks() if self._is_current() else None
-
-    def acks_at_last(self) -> list[Ack] | None:
-        """The same; if it does not hold, decided anew here, where nothing can come between."""
-        if not self._is_current():
-            if self.is_lost:
-                return None
-            self.decide()
-        return self._acks()
-
-    def _is_current(self) -> bool:
-        """True when no row of those keys came since the last decision, and nobody left who was
-        decided for. Lock held."""
-        there = [call for call in self._calls if not call.left]
-        if len(there) < len(self._calls):
-            self._calls = there
-            return False
-        since: list[pa.RecordBatch] = []
-        tables = list(self._memtables)
-        if tables[0].generation > self._generation:
-            self.is_lost = True
-            return False
-        for table in tables:
-            if table.generation >= self._generation:
-                first = self._batches if table.generation == self._generation else 0
-                since += table.level.since(first)
-        known = len(self._since)
-        self._since = [rows for batch in since if (rows := self._ours(batch)) is not None]
-        return len(self._since) == known
-
-    def _ours(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        key = self._intake.schema.primary_key
-        mine = pc.is_in(pk_values(batch, key), value_set=pk_values(self._keys, key))
-        return batch.filter(mine) if mine.true_count else None
-
-    @property
-    def nbytes(self) -> int:
-        """About what is to be accepted."""
-        return sum(_bytes_of(call.request) for call in self._calls)
-
-    def _acks(self) -> list[Ack]:
-        """The rows to be written, as puts."""
-        acks = []
-        for call in self._calls:
-            request = call.request
-            call.ack = None
-            if request.piece is None and not request.rows:
-                continue
-            nbytes = _bytes_of(request)
-            if nbytes > SURELY_FITS:
-                nbytes = self._intake.fit(_rows_of(request), self._state.env.limits)
-            if request.piece is not None:
-                ack = Ack(self._group, (), rows=request.piece.rows, nbytes=nbytes)
-                ack.shaped = request.piece
-            else:
-                count = sum(batch.num_rows for batch in request.rows)
-                ack = Ack(self._group, request.rows, rows=count, nbytes=nbytes)
-            ack.claimed = True
-            call.ack = ack
-            acks.append(ack)
-        return acks
-
-    def settle(self) -> None:
-        """It was accepted."""
-        with self._state.lock:
-            last = self._state.queue[-1] if self._state.queue else None
-            for call in self._calls:
-                call.rests_on = last
-                call.is_decided = True
-                if call.gate is None or call.chosen or call.left:
-                    continue
-                if call.ack is None or call.ack.done or not self._waits:
-                    call.gate.release()
-                else:
-                    # One waking for two waits: for the decision, and for the log.
-                    self._state.turns.adopt(call.ack, call.gate)
-        self._state.env.failpoint("looking.decided")
-
-
-def _bytes_of(request: Request) -> int:
-    if request.piece is not None:
-        return request.piece.nbytes
-    return sum(map(size_of, request.rows))
-
-
-def _keys_of(steps: Sequence[Step], schema: TableSchema) -> pa.Table:
-    """The keys of all of them, each once."""
-    if not steps:
-        return schema.key_schema.empty_table()  # what was asked could not be shaped
-    columns = [joined_column(steps, name) for name in schema.primary_key]
-    table = pa.Table.from_arrays(columns, schema=schema.key_schema)
-    last = {key: index for index, key in enumerate(key for step in steps for key in step.keys)}
-    return table if len(last) == table.num_rows else table.take(pa.array(list(last.values())))
-
-
-def _rows_of(request: Request) -> Sequence[pa.RecordBatch]:
-    return request.rows if request.piece is None else [request.piece.alone()]
+def _tells_nothing(error: BaseException) -> TypeGuard[WeirError]:
+    """True when it says of no rows what became of them, and is no refusal of rows (F-16)."""
+    if not isinstance(error, WeirError) or error.unacknowledged:
+        return False
+    return not isinstance(error, Backpressure | InvalidInput | KeyConflict)

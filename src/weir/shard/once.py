@@ -15,7 +15,8 @@ from weir.shard.ack import Ack
 from weir.shard.tokens import Tokens, tokens_in_log
 from weir.types import Position
 
-Enqueue = Callable[[list[pa.RecordBatch], float | None, Sequence[Token]], Ack]
+Enqueue = Callable[[list[pa.RecordBatch], float | None, Sequence[Token]], Ack | None]
+"""Has rows accepted as one entry with those tokens; None: there is nothing to write."""
 Untaken = Callable[[str, int, list[pa.RecordBatch]], list[pa.RecordBatch]]
 """Of the rows of a batch those that no shard of a former routing took in under its token."""
 
@@ -43,9 +44,18 @@ class Once:
         self._seen = dict(tokens)
 
     def put(
-        self, batches: list[pa.RecordBatch], *, app: str, version: int, timeout: float | None
+        self,
+        batches: list[pa.RecordBatch],
+        *,
+        app: str,
+        version: int,
+        timeout: float | None,
+        enqueue: Enqueue | None = None,
     ) -> bool:
-        """Put them as one entry; False when batch `version` of `app`, or a later one, is in."""
+        """Put them as one entry; False when batch `version` of `app`, or a later one, is in.
+
+        `enqueue` has what comes of them accepted instead.
+        """
         check_token(app, version)
         with self._lock:
             # One at a time: a batch on its way, of another thread or of a call that timed out, is
@@ -65,7 +75,10 @@ class Once:
                 # flushes it, whoever comes next reads the log from here.
                 after = Position(self._appender.next_position - 1)
                 self._notes[app] = self._tokens.begin(app, after, self._appender.epoch)
-            ack = self._enqueue(batches, timeout, ((app, version),))
+            ack = (enqueue or self._enqueue)(batches, timeout, ((app, version),))
+            if ack is None:  # that nothing is written was decided, and is for good
+                self._tokens.record(app, version)
+                return True
             self._newest[app] = ack
             self._unrecorded.add(app)
             self._settle(app, ack, timeout)

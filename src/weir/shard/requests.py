@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import pyarrow as pa
@@ -32,6 +33,26 @@ OnConflict = Literal["error", "skip"]
 """What an insert does with a key that exists."""
 MISSING: Final[tuple[str, ...]] = get_args(Missing)
 ON_CONFLICT: Final[tuple[str, ...]] = get_args(OnConflict)
+
+VERBS: Final = ("put", "update", "insert")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A write that looks first, in words: for those that are passed on as options."""
+
+    verb: str
+    when: str | None = None
+    missing: Missing = "error"
+    on_conflict: OnConflict = "error"
+
+    def __post_init__(self) -> None:
+        check_choice(self.verb, VERBS, "the verb")
+        check_choice(self.missing, MISSING, "missing")
+        check_choice(self.on_conflict, ON_CONFLICT, "on_conflict")
+        if (self.verb == "put") != (self.when is not None):
+            raise InvalidInput("a condition (when) goes with put, and put needs one to look first")
+
 
 WHERE_ROWS: Final = 10_000
 """Keys that `delete_where` and `update_where` decide at a time."""
@@ -97,6 +118,19 @@ class Requests:
             return Request(unshaped=put, kind=Kind(verb, self._intake))
         batches = self._intake.rows(rows)
         return Request(steps_of(verb, batches, self._schema), batches)
+
+    def shaped(self, rows: Rows, asked: Asked) -> list[pa.RecordBatch]:
+        """Rows of any form as `of` takes them."""
+        return self._partial.shape(rows) if asked.verb == "update" else self._intake.rows(rows)
+
+    def of(self, batches: Sequence[pa.RecordBatch], asked: Asked) -> Request:
+        """What was asked, of rows that are shaped."""
+        if asked.verb == "update":
+            return self.update_shaped(batches, asked.missing)
+        whole = pa.Table.from_batches(batches, self._schema.wal)
+        if asked.when is not None:
+            return self.put_when(whole, asked.when)
+        return self.insert(whole, asked.on_conflict)
 
     def where(self, filter: str, assignments: Mapping[str, str] | None) -> Iterator[Request]:
         """Requests for the keys whose rows pass, found in a scan as it goes on."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from weir.config import WriterConfig
 from weir.shard.asked import Request, WriteCounts
 from weir.shard.looking import Looking
-from weir.shard.requests import Missing, OnConflict
+from weir.shard.once import Once
+from weir.shard.requests import Asked, Missing, OnConflict
 from weir.types import Rows
 
 
@@ -23,14 +24,15 @@ class LookingVerbs(ABC):
     """
 
     config: WriterConfig
+    once: Once
+
+    @abstractmethod
+    def _check_open(self, batches: Sequence[pa.RecordBatch] = ()) -> None:
+        """Raise, with those rows, unless it is open."""
 
     @abstractmethod
     def _look(self, call: str) -> Looking:
         """What decides; or raise why nothing can be."""
-
-    @abstractmethod
-    def _check_open(self) -> None:
-        """Raise if nothing more can be done through this handle."""
 
     def update(
         self, rows: Rows, *, missing: Missing = "error", timeout: float | None = None
@@ -96,6 +98,24 @@ class LookingVerbs(ABC):
         looking = self._look("update_where")
         self._check_open()  # it reads before it has rows to be handed back
         return self._each(looking, looking.requests.where(filter, assignments), timeout)
+
+    def decide_once(
+        self, rows: Rows, asked: Asked, *, app: str, version: int, timeout: float | None = None
+    ) -> WriteCounts | None:
+        """What `asked` says with those rows, unless batch `version` of `app`, or a later one, is in
+        (P-2); None then. For batches that may come again: a decision is made once."""
+        looking = self._look(asked.verb)
+        requests = looking.requests
+        batches = requests.shaped(rows, asked)
+        self._check_open(batches)
+        return looking.run_once(
+            self.once,
+            batches,
+            lambda left: requests.of(left, asked),
+            app=app,
+            version=version,
+            timeout=timeout,
+        )
 
     def _each(
         self, looking: Looking, requests: Iterator[Request], timeout: float | None

@@ -339,7 +339,7 @@ class ShardWriter(LookingVerbs):
             flusher.publish_replayed()
 
     def _look(self, call: str) -> Looking:
-        if self._looking is not None and self.before_looking is None and self.is_open:
+        if self._looking is not None and self.before_looking is None:
             return self._looking  # every call but the first
         if not self.intake.schema.primary_key:
             raise InvalidInput(f"{self.site}: {call} needs a primary key; it is append-only")

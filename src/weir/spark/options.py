@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from weir.errors import InvalidInput
+from weir.shard.requests import (
+    MISSING,
+    ON_CONFLICT,
+    VERBS,
+    Asked,
+    Missing,
+    OnConflict,
+    check_choice,
+)
 from weir.spark.places import STORAGE, flag
 
 PLACE: Final = frozenset({"path", "storageOptionsFrom", "walUri"})
@@ -49,10 +58,14 @@ WRITE: Final = PLACE | {
     "layout",
     "maxEntryBytes",
     "mergeSchema",
+    "missing",
+    "onConflict",
     "overwrite",
     "primaryKey",
     "shardBy",
     "txnVersion",
+    "weir.write",
+    "when",
     "writerDefaults",
 }
 
@@ -119,3 +132,25 @@ def check_options(options: Mapping[str, str], known: frozenset[str], what: str) 
         near = difflib.get_close_matches(low, names, n=1, cutoff=0.6)
         hint = f"did you mean {names[near[0]]}?" if near else f"it has {', '.join(sorted(known))}"
         raise InvalidInput(f"{what} has no option {given!r}; {hint}")
+
+
+def asked_of(options: Mapping[str, str]) -> Asked | None:
+    """What a write asks of the rows that are there: `weir.write`, `when`, `missing`, `onConflict`.
+
+    None: nothing, it just puts. An option that does not go with the others is refused.
+    """
+    verb = options.get("weir.write", "put").lower()
+    check_choice(verb, VERBS, "option weir.write")
+    for name, goes_with in (("when", "put"), ("missing", "update"), ("onConflict", "insert")):
+        if name.lower() in options and verb != goes_with:
+            raise InvalidInput(f"option {name} goes with weir.write = {goes_with}, not {verb}")
+    when = options.get("when")
+    missing = options.get("missing", "error").lower()
+    on_conflict = options.get("onconflict", "error").lower()
+    check_choice(missing, MISSING, "option missing")
+    check_choice(on_conflict, ON_CONFLICT, "option onConflict")
+    if verb == "put" and when is None:
+        return None
+    if "deletecolumn" in options and verb != "put":
+        raise InvalidInput(f"option deleteColumn: weir.write = {verb} deletes nothing")
+    return Asked(verb, when, cast("Missing", missing), cast("OnConflict", on_conflict))

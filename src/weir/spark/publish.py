@@ -19,12 +19,13 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.errors import FencedError, UnknownOutcome
+from weir.errors import FencedError, InvalidInput, UnknownOutcome
 from weir.format.sharding import Value
 from weir.routing.core import Core
 from weir.routing.former import untaken
 from weir.routing.shards import Shard
 from weir.shard.load import Load
+from weir.shard.requests import Asked
 from weir.shard.tokens import Tokens
 from weir.shard.writer import ShardWriter
 
@@ -62,13 +63,18 @@ class ShardSink:
         *,
         entry_bytes: int = ENTRY_BYTES,
         guard: Guard | None = None,
+        asked: Asked | None = None,
     ) -> None:
-        """`guard` is asked after every claim of the shard whether the rows may still be written."""
+        """`guard` is asked after every claim of the shard whether the rows may still be written.
+
+        `asked`: the shard's writer looks at the rows that are there, and decides.
+        """
         self._core = core
         self._value = value
         self._token = token
         self._limit = entry_bytes
         self._guard = guard
+        self._asked = asked
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._writer: ShardWriter | None = None
@@ -130,6 +136,12 @@ class ShardSink:
 
         Who is fenced in the middle fails, and the whole batch is tried again with its rows.
         """
+        if self._asked is not None:
+            raise InvalidInput(
+                f"{self._core.uri}: more than {self._limit} bytes for the shard of"
+                f" {self._value!r}; what is decided is written as one entry. Write it in parts, or"
+                " raise maxEntryBytes. Nothing of this shard was written"
+            )
         rows = self._untaken(self._take())
         if not rows.num_rows:
             return
@@ -160,7 +172,13 @@ class ShardSink:
                     return False
                 if self._writer is None:
                     self._writer = self._open()
-                return self._writer.put_once(rows, app=token.app, version=token.version)
+                if self._asked is None:
+                    return self._writer.put_once(rows, app=token.app, version=token.version)
+                told = self._writer.decide_once(
+                    rows, self._asked, app=token.app, version=token.version
+                )
+                log.info("sink.decided shard=%r counts=%s", self._value, told)
+                return told is not None
             except (FencedError, UnknownOutcome) as lost:
                 # Another attempt of this task, or a zombie of an older batch, claimed the shard.
                 # Taking it back on purpose is safe: the token decides what counts (P-2).
@@ -188,7 +206,8 @@ class ShardSink:
         return writer
 
     def _config(self) -> WriterConfig:
-        """WAL-only, until the gap is worth a flush: then this writer replays and flushes it."""
+        """WAL-only, until the gap is worth a flush: then this writer replays and flushes it. Who
+        decides has to see all rows, and replays too (M-2)."""
         core = self._core
         site = core.site(core.route(self._value))
         manifest, floors = core.tails.latest(site)
@@ -198,7 +217,8 @@ class ShardSink:
         defaults = core.record.writer_defaults
         return replace(
             defaults,
-            enable_memtable=defaults.enable_memtable and gap >= GAP_ENTRIES,
+            enable_memtable=self._asked is not None
+            or (defaults.enable_memtable and gap >= GAP_ENTRIES),
             durable_write=True,
             index_configs=(),
             max_unflushed_memtable_bytes=max(

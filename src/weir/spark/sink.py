@@ -30,9 +30,10 @@ from weir.format import paths
 from weir.format.sharding import Value
 from weir.read.snapshot import Snapshot
 from weir.routing.core import Core
+from weir.shard.requests import Asked
 from weir.spark.layout import Layout
 from weir.spark.making import Wish, merge_columns, opened_or_made
-from weir.spark.options import WRITE, check_options, understood
+from weir.spark.options import WRITE, asked_of, check_options, understood
 from weir.spark.places import Place, flag, number, resolved
 from weir.spark.publish import ENTRY_BYTES, ShardSink, Token
 from weir.spark.queries import require_own_numbers
@@ -70,6 +71,8 @@ class Sink:
     entry_bytes: int
     app: str | None
     version: int | None
+    asked: Asked | None = None
+    """What is asked of the rows that are there; None: nothing, rows are put."""
     statement: str | None = None
     """The snapshot that an SQL statement read, for whom rows that changed since are refused."""
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -90,9 +93,12 @@ class Sink:
                 f"{table.uri} has the primary key {table.primary_key}, not {wish.primary_key}"
             )
         merge_columns(table, schema, options, marker=marker)
-        check_written(schema, table.schema, table.primary_key, marker)
-        if marker is not None and not table.primary_key:
-            raise InvalidInput(f"{table.uri} is append-only: deleteColumn needs a primary key")
+        asked = asked_of(options)
+        some = asked is not None and asked.verb == "update"
+        check_written(schema, table.schema, table.primary_key, marker, some_columns=some)
+        if (marker is not None or asked is not None) and not table.primary_key:
+            what = "deleteColumn" if asked is None else asked.verb
+            raise InvalidInput(f"{table.uri} is append-only: {what} needs a primary key")
         if options.get("checkpoint") or options.get("weir.asof"):
             raise InvalidInput(f"{table.uri}: a checkpoint is read, not written")
         layout = Layout.from_options(options)
@@ -105,6 +111,7 @@ class Sink:
             entry_bytes=number(options, "maxEntryBytes") or ENTRY_BYTES,
             app=options.get("appid"),
             version=number(options, "txnVersion", least=0),
+            asked=asked,
             statement=options.get("weir.statement"),
         )
 
@@ -143,7 +150,7 @@ class Sink:
                 self.layout.check_rows(batch, partition)
                 for value, part in core.router.split(batch):
                     if value not in sinks:
-                        sinks[value] = ShardSink(core, value, token, entry_bytes=self.entry_bytes)
+                        sinks[value] = self._sink(core, value, token, self.entry_bytes)
                     sinks[value].add(part)
             for sink in sinks.values():
                 sink.finish()
@@ -172,7 +179,7 @@ class Sink:
 
         def one(item: tuple[Value, list[Staged]]) -> None:
             value, parts = item
-            sink = ShardSink(core, value, token, entry_bytes=self.entry_bytes)
+            sink = self._sink(core, value, token, self.entry_bytes)
             try:
                 for part in parts:
                     for batch in read_staged(core, part):
@@ -187,19 +194,23 @@ class Sink:
     def _publish_rerouted(self, core: Core, files: Sequence[Staged], token: Token) -> None:
         """The table was resharded since the rows were staged: sort them anew."""
         sinks: dict[Value, ShardSink] = {}
-        limit = min(self.entry_bytes, REROUTED_BYTES)
+        # What is decided is one entry, whatever its size.
+        limit = self.entry_bytes if self.asked else min(self.entry_bytes, REROUTED_BYTES)
         try:
             for file in files:
                 for batch in read_staged(core, file):
                     for value, part in core.router.split(batch):
                         if value not in sinks:
-                            sinks[value] = ShardSink(core, value, token, entry_bytes=limit)
+                            sinks[value] = self._sink(core, value, token, limit)
                         sinks[value].add(part)
             for sink in sinks.values():
                 sink.finish()
         finally:
             for sink in sinks.values():
                 sink.close()
+
+    def _sink(self, core: Core, value: Value, token: Token, limit: int) -> ShardSink:
+        return ShardSink(core, value, token, entry_bytes=limit, asked=self.asked)
 
     def replace(self, messages: Sequence[Message | None]) -> None:
         """On the driver: what tasks staged in the place of everything the table held."""
@@ -329,7 +340,7 @@ def _overwriter(options: Mapping[str, str], schema: StructType) -> OverwriteWrit
             ' .mode("overwrite").option("overwrite", "true"), or use'
             " weir.spark.bulk_load(df, uri, replace=True)"
         )
-    for name in ("deleteColumn", "appId", "txnVersion"):
+    for name in ("deleteColumn", "appId", "txnVersion", "weir.write", "when"):
         if name.lower() in options:
             raise InvalidInput(f"option {name} has no meaning when the whole table is replaced")
     return OverwriteWriter(replace(Sink.of(options, schema), layout=None))

@@ -109,10 +109,16 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def check_written(
-    given: StructType, schema: pa.Schema, key: Sequence[str], marker: str | None
+    given: StructType,
+    schema: pa.Schema,
+    key: Sequence[str],
+    marker: str | None,
+    *,
+    some_columns: bool = False,
 ) -> None:
     """Refuse a DataFrame that cannot be rows of the table, before any task runs.
 
+    `some_columns`: it is an update, in which all may be missing but the key.
     Names are Spark's: what differs from a column of the table in case only is that column.
     """
     there = columns_of(given.fieldNames(), schema, marker)
@@ -125,7 +131,8 @@ def check_written(
     if marker is not None and marker not in given.fieldNames():
         raise SchemaMismatch(f"deleteColumn {marker!r} is not a column of the DataFrame")
     for field in schema:
-        if field.name not in there and (not field.nullable or field.name in key):
+        required = field.name in key or not (field.nullable or some_columns)
+        if field.name not in there and required:
             raise SchemaMismatch(f"column {field.name!r} is missing and may not be null")
     arrow = arrow_schema(given)
     for name, field in zip(there, arrow, strict=True):

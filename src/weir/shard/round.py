@@ -1,0 +1,207 @@
+"""One decision for all who ask at the time: the look, the verdict, the acceptance.
+
+Keeps
+  O-2  what came between the look and the acceptance is seen: checked under the lock that accepts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.env import Lock
+from weir.format.keys import pk_values
+from weir.format.schema import TableSchema
+from weir.log.entry import Token
+from weir.log.intake import Intake, size_of
+from weir.shard.ack import Ack
+from weir.shard.asked import Request, Step, joined_column
+from weir.shard.decide import Newest, decide_all, runs_of
+from weir.shard.group import GroupCommit
+from weir.shard.own_reads import OwnReads
+from weir.shard.state import WriterState
+
+SURELY_FITS: Final = 64 << 10
+"""Bytes of rows that need not be measured before they go into an entry (F-15)."""
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A request on its way."""
+
+    request: Request
+    tokens: Sequence[Token] = ()
+    """What its rows are put under, to be put once."""
+    ack: Ack | None = None
+    rests_on: Ack | None = None
+    """Of a call that writes nothing the last put before it that was not durable."""
+    is_decided: bool = False
+    gate: Lock | None = None
+    """Where its thread waits; released when it is to decide, when it is durable, or when it is to
+    lead (`Turns`)."""
+    chosen: bool = False
+    """It decides next."""
+    left: bool = False
+    """Its caller has gone, told that nothing was written unless it was settled by then. Changed
+    under the writer's lock, where rows are accepted: who left is not decided for any more."""
+
+    @property
+    def settled(self) -> bool:
+        """True once it was decided, and its rows, if any, were accepted (F-16: an interrupt right
+        after that does not have it decided again)."""
+        return self.is_decided or (self.ack is not None and self.ack.generation is not None)
+
+
+class Round:
+    """One decision for some calls: what was looked at, what came since, and what is to be done."""
+
+    def __init__(
+        self,
+        state: WriterState,
+        intake: Intake,
+        reads: OwnReads,
+        group: GroupCommit,
+        calls: Sequence[Call],
+    ) -> None:
+        assert state.memtables is not None, "M-2: a WAL-only writer does not look"
+        self._state = state
+        self._memtables = state.memtables
+        self._intake = intake
+        self._reads = reads
+        self._group = group
+        self._calls = calls
+        self._waits = state.config.durable_write
+        schema = intake.schema
+        names = list(schema.primary_key)
+        steps = [step for call in calls for step in call.request.steps]
+        self._keys = _keys_of(steps, schema)
+        verbs = dict.fromkeys(step.verb for step in steps)
+        looked_at = {name for verb in verbs for name in verb.looks_at(schema)}
+        self._columns = [n for n in schema.arrow.names if n in looked_at or n in names]
+        self._generation = self._batches = 0
+        self.is_lost = False
+        """Rows that came since the look were flushed, and cannot be told any more."""
+
+    def look(self) -> None:
+        """The newest rows of the keys; from the moment before it on others may come."""
+        with self._state.lock:
+            active = self._memtables.active
+            self._generation, self._batches = active.generation, active.level.count
+        found, self._alive = self._reads.lookup(self._keys, self._columns)
+        self._found = found
+        self._since: list[pa.RecordBatch] = []
+        self.is_lost = False
+        self._state.env.failpoint("looking.looked")
+
+    def decide(self) -> None:
+        """What the requests do with what is there."""
+        newest = Newest(self._found, self._intake.schema, self._alive)
+        for rows in self._since:
+            newest.take_in(rows)
+        requests = [call.request for call in self._calls]
+        decide_all(runs_of(requests, may_expire=self._alive is not None), newest, self._intake)
+
+    def acks_if_current(self) -> list[Ack] | None:
+        """The rows to be written, if the decision still holds. Lock held."""
+        return self._acks() if self._is_current() else None
+
+    def acks_at_last(self) -> list[Ack] | None:
+        """The same; if it does not hold, decided anew here, where nothing can come between."""
+        if not self._is_current():
+            if self.is_lost:
+                return None
+            self.decide()
+        return self._acks()
+
+    def _is_current(self) -> bool:
+        """True when no row of those keys came since the last decision, and nobody left who was
+        decided for. Lock held."""
+        there = [call for call in self._calls if not call.left]
+        if len(there) < len(self._calls):
+            self._calls = there
+            return False
+        since: list[pa.RecordBatch] = []
+        tables = list(self._memtables)
+        if tables[0].generation > self._generation:
+            self.is_lost = True
+            return False
+        for table in tables:
+            if table.generation >= self._generation:
+                first = self._batches if table.generation == self._generation else 0
+                since += table.level.since(first)
+        known = len(self._since)
+        self._since = [rows for batch in since if (rows := self._ours(batch)) is not None]
+        return len(self._since) == known
+
+    def _ours(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        key = self._intake.schema.primary_key
+        mine = pc.is_in(pk_values(batch, key), value_set=pk_values(self._keys, key))
+        return batch.filter(mine) if mine.true_count else None
+
+    @property
+    def nbytes(self) -> int:
+        """About what is to be accepted."""
+        return sum(_bytes_of(call.request) for call in self._calls)
+
+    def _acks(self) -> list[Ack]:
+        """The rows to be written, as puts."""
+        acks = []
+        for call in self._calls:
+            request = call.request
+            call.ack = None
+            if request.piece is None and not request.rows:
+                continue
+            nbytes = _bytes_of(request)
+            if nbytes > SURELY_FITS:
+                nbytes = self._intake.fit(_rows_of(request), self._state.env.limits)
+            if request.piece is not None:
+                rows, tokens = request.piece.rows, call.tokens
+                ack = Ack(self._group, (), rows=rows, nbytes=nbytes, tokens=tokens)
+                ack.shaped = request.piece
+            else:
+                count = sum(batch.num_rows for batch in request.rows)
+                ack = Ack(self._group, request.rows, rows=count, nbytes=nbytes, tokens=call.tokens)
+            ack.claimed = self._waits  # else nobody does, and a failing close tells of it (F-16)
+            call.ack = ack
+            acks.append(ack)
+        return acks
+
+    def settle(self) -> None:
+        """It was accepted."""
+        with self._state.lock:
+            last = self._state.queue[-1] if self._state.queue else None
+            for call in self._calls:
+                call.rests_on = last
+                call.is_decided = True
+                if call.gate is None or call.chosen or call.left:
+                    continue
+                if call.ack is None or call.ack.done or not self._waits:
+                    call.gate.release()
+                else:
+                    # One waking for two waits: for the decision, and for the log.
+                    self._state.turns.adopt(call.ack, call.gate)
+        self._state.env.failpoint("looking.decided")
+
+
+def _bytes_of(request: Request) -> int:
+    if request.piece is not None:
+        return request.piece.nbytes
+    return sum(map(size_of, request.rows))
+
+
+def _keys_of(steps: Sequence[Step], schema: TableSchema) -> pa.Table:
+    """The keys of all of them, each once."""
+    if not steps:
+        return schema.key_schema.empty_table()  # what was asked could not be shaped
+    columns = [joined_column(steps, name) for name in schema.primary_key]
+    table = pa.Table.from_arrays(columns, schema=schema.key_schema)
+    last = {key: index for index, key in enumerate(key for step in steps for key in step.keys)}
+    return table if len(last) == table.num_rows else table.take(pa.array(list(last.values())))
+
+
+def _rows_of(request: Request) -> Sequence[pa.RecordBatch]:
+    return request.rows if request.piece is None else [request.piece.alone()]
