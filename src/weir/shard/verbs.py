@@ -100,7 +100,7 @@ class LookingVerbs(ABC):
         return self._each(looking, looking.requests.where(filter, assignments), timeout)
 
     def decide_once(
-        self, rows: Rows, asked: Asked, *, app: str, version: int, timeout: float | None = None
+        self, rows: Rows, asked: Asked, *, app: str, version: int
     ) -> WriteCounts | None:
         """What `asked` says with those rows, unless batch `version` of `app`, or a later one, is in
         (P-2); None then. For batches that may come again: a decision is made once."""
@@ -114,7 +114,7 @@ class LookingVerbs(ABC):
             lambda left: requests.of(left, asked),
             app=app,
             version=version,
-            timeout=timeout,
+            timeout=None,
         )
 
     def _each(
