@@ -186,8 +186,8 @@ def test_there_is_no_page_of_a_record_that_the_program_does_not_write(tmp_path):
 # -- names -----------------------------------------------------------------------------------------
 
 
-PROPERTIES = {"weir.progress", "weir.bulk"}
-"""Of commits of the base, not names of Python."""
+PROPERTIES = {"weir.progress", "weir.bulk", "weir.write"}
+"""Of commits of the base, or an option of Spark: not names of Python."""
 
 
 def test_names_of_the_program_that_the_docs_use_exist():
