@@ -345,7 +345,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "rows of shards that a scan does not read are in its level",
         "src/weir/merge/common.py",
-        "            others = whole and any(shard not in wanted for shard in held)\n",
+        "            others = any(shard not in wanted for shard in held)\n",
         "            others = False\n",
         tests("tests/rules/test_many_shards.py", "-k", "l2"),
         "L-2",

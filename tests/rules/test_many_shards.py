@@ -163,3 +163,15 @@ def test_an_append_only_table_keeps_every_row_of_every_shard(tmp_path):
         (i, turn) for i in range(20) for turn in range(3)
     ]
     assert table.scan().count() == 60
+
+
+def test_l2_a_shard_that_has_nothing_in_a_cut_has_nothing_in_the_level(tmp_path):
+    """Seen by the random histories: a flushed read after a durable one of the same handle."""
+    table = make(tmp_path / "t", 2)
+    with table.writer() as writer:
+        put(writer, range(20), 0)
+        for _ in range(2):
+            assert len(found(table)) == 20
+            assert table.get(list(range(20))).num_rows == 20
+            assert found(table, freshness="flushed") == {}
+            assert table.get(list(range(20)), freshness="flushed").num_rows == 0

@@ -85,14 +85,12 @@ class CommonLevel:
         schema: TableSchema,
         wanted: Mapping[UUID, Want],
         load: Callable[[Sequence[UUID]], Sequence[Batches | None]],
-        *,
-        whole: bool,
     ) -> tuple[MemView, frozenset[UUID]]:
         """The rows of those shards, and which are not in it: too large, as `load` said by None.
         It is asked for what is not held.
 
-        `whole`: of those and of no other shard. Who looks up keys may find rows of others beside
-        them, whose keys are not asked for.
+        Of those and of no other shard: what was held of another may be older than its levels, which
+        come after this one (L-2).
         """
         for _ in range(_ATTEMPTS):
             found = state = self._state
@@ -100,10 +98,10 @@ class CommonLevel:
                 state = None
             held = {} if state is None else state.parts
             stale = [shard for shard, want in wanted.items() if not _is_held(held, shard, want)]
-            others = whole and any(shard not in wanted for shard in held)
+            others = any(shard not in wanted for shard in held)
             if state is not None and not stale and not others:
                 return state.view, state.left_out
-            parts = {s: part for s, part in held.items() if s in wanted} if whole else dict(held)
+            parts = {shard: part for shard, part in held.items() if shard in wanted}
             loaded = dict(zip(stale, load(stale), strict=True))
             parts.update((shard, (wanted[shard], loaded[shard])) for shard in stale)
             extra = None if state is None or others else _grown(held, parts, stale)

@@ -140,15 +140,16 @@ class SnapshotReader:
         routed = {route.shard for route in self.core.record.routing}
         # First in every snapshot: what is sealed, or outside the routing, is older or apart.
         living = [cut for cut in cuts if cut.shard in routed and not cut.sealed]
-        if self._passing or len(living) < _SHARDS_TOGETHER:
+        some = shards is not None and len(living) < len(routed)  # a lookup: others would be let go
+        if self._passing or some or len(living) < _SHARDS_TOGETHER:
             return self.levels(shards)
-        joined, rest = self._together(living, whole=shards is None)
+        joined, rest = self._together(living)
         apart = [cut for cut in cuts if cut.sealed or cut.shard not in routed]
         opened = self.core.env.threads.map(self.levels_of, apart, workers=16)
         levels: list[Level] = [joined] if joined.rows else []
         return [*levels, *rest, *(level for levels in opened for level in levels)]
 
-    def _together(self, cuts: Sequence[ShardCut], *, whole: bool) -> tuple[Level, list[Level]]:
+    def _together(self, cuts: Sequence[ShardCut]) -> tuple[Level, list[Level]]:
         """The newest levels of those shards as one, as far as they are small, and the others."""
         small = {cut.shard: _newest_small(cut, self.base.compacted) for cut in cuts}
         by_id = {cut.shard: cut for cut in cuts}
@@ -164,7 +165,7 @@ class SnapshotReader:
                 lambda shard: self._rows_of(by_id[shard], wanted[shard]), list(ids), workers=16
             )
 
-        level, large = self.core.tails.common.view(self.schema, wanted, load, whole=whole)
+        level, large = self.core.tails.common.view(self.schema, wanted, load)
         rest = [
             self._others(cut, None if cut.shard in large else wanted.get(cut.shard)) for cut in cuts
         ]
