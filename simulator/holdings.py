@@ -8,12 +8,11 @@ from collections import Counter
 from simulator.scheduler import Actor
 from simulator.truth import Violation
 
-ENTRIES_HELD = 9
-"""Entries that are larger than what a read may hold, and still held: one in each place below, and
-the one that was just fetched."""
+ENTRIES_HELD = 8
+"""Entries that are larger than what a read may hold, and still held: one in each place below."""
 READS_HELD = 14
 """Caches of entries and of tails, four reads each; a round of gets, three; a piece of a tail, one,
-or a generation that becomes an SSTable, two."""
+or two."""
 
 
 class Held(bytes):
@@ -34,6 +33,8 @@ class Ledger:
         self.most: Counter[str] = Counter()
         self.largest = 0
         """Bytes of the largest entry there is."""
+        self.generations: Counter[int] = Counter()
+        """Bytes of each generation in the log: one at a time becomes an SSTable."""
         self._read_bytes = read_bytes
         self._watched: set[str] = set()
 
@@ -44,7 +45,8 @@ class Ledger:
     @property
     def allowed(self) -> int:
         """What a process may hold of the log at a time, whatever is in it."""
-        return READS_HELD * self._read_bytes + ENTRIES_HELD * self.largest
+        generation = max(self.generations.values(), default=0)
+        return READS_HELD * self._read_bytes + ENTRIES_HELD * self.largest + generation
 
     def hand(self, actor: Actor, path: str, data: bytes) -> bytes:
         """Bytes for a process that reads them; see `World.hand`."""

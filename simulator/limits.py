@@ -120,6 +120,7 @@ class LimitJudge:
     def _count(self, position: int, data: Bytes) -> None:
         reader = pa.ipc.open_stream(data)
         tag = int((reader.schema.metadata or {}).get(b"generation", b"0"))
+        self._ledger.generations[tag] += len(data)
         truth = self._run.judge.truth(SHARD)
         flushed = truth.manifests[truth.last_version].replay_after
         entries = [e for e in self._generations.get(tag, ()) if e.position > flushed]

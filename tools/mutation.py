@@ -1566,6 +1566,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "F-16",
     ),
     Mutant(
+        "stray entries are no reason to refuse a place",
+        "src/weir/log/stamp.py",
+        "    if next(iter(wal.list(paths.wal_dir(shard))), None) is not None:\n",
+        "    if False:\n",
+        tests("tests/rules/test_edges_wal_store.py", "-k", "stray"),
+        "S-8",
+    ),
+    Mutant(
         "a read looks at shards while their routing changes",
         "src/weir/read/snapshot.py",
         "        if version == before and latest == number:\n",
@@ -1761,7 +1769,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the place of another table is a WAL store",
         "src/weir/shard/handover.py",
-        "        require_no_table(wal, shard)\n",
+        "        require_new(wal, shard)\n",
         "",
         tests("tests/rules/test_edges_wal_store.py", "-k", "no_wal_store"),
         "S-8",

@@ -330,6 +330,21 @@ def test_s8_another_tables_store_is_refused_before_anybody_is_fenced(tmp_path, b
     assert _untouched(table) == state
 
 
+def test_s8_a_place_with_stray_entries_is_no_wal_store(tmp_path):
+    """A fence that somebody put there while this disk was mounted in the place of the log."""
+    table = make(tmp_path / "t", 1)
+    with table.writer() as writer:
+        put(writer, A, "a")
+    stray = tmp_path / "w" / paths.wal_path(table.shards()[0].id, Position(9))
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(b"a fence")
+    with pytest.raises(WalStoreMismatch, match="no id that says whose"):
+        table.move_wal(str(tmp_path / "w"))
+    with again(table).writer() as writer:
+        put(writer, B, "b")
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))
+
+
 def test_s8_the_place_of_another_table_is_no_wal_store(tmp_path):
     """Its shards have the same ids: our log would grow in theirs."""
     table, other = make(tmp_path / "t", 1), make(tmp_path / "other", 1)

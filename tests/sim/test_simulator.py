@@ -71,7 +71,7 @@ KNOWN = {
     "strangers": (2_008_285,),
     "twins": (1, 2, 4, 6, 104),
     "writers": (2_005_735,),
-    "unmounts": (31, 60_220, 60_483, 60_508),
+    "unmounts": (31, 60_220, 60_483, 60_508, 2_018_648),
 }
 """Seeds that broke a promise once; most of what they found has a test in tests/regress too."""
 

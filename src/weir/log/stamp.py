@@ -170,6 +170,19 @@ def require_no_table(wal: Store, shard: UUID) -> None:
         )
 
 
+def require_new(wal: Store, shard: UUID) -> None:
+    """`require_no_table`, and no entries either: without the id of a store they were put there by
+    somebody who took this disk for another, and our log would have a hole before them. Two lists.
+    """
+    require_no_table(wal, shard)
+    if next(iter(wal.list(paths.wal_dir(shard))), None) is not None:
+        raise WalStoreMismatch(
+            f"{wal.uri} holds entries of shard {shard}, and no id that says whose they are: another"
+            " disk was mounted in its place when they were written. Use another place, or remove"
+            f" {paths.shard_dir(shard)} there if the log of no table is in it"
+        )
+
+
 def check_identity(site: ShardSite) -> None:
     """`WalStoreMismatch` unless the site's log is where it was met: a disk may be unmounted since.
 

@@ -37,7 +37,7 @@ from weir.log.stamp import (
     read_stamp,
     read_store_id,
     require_named,
-    require_no_table,
+    require_new,
     stamp_store_id,
 )
 from weir.log.wal_store import WalMoved, WalStores
@@ -249,7 +249,7 @@ def _id_for(stores: WalStores, shard: UUID, target: str | None) -> str | None:
         raise consent.refused(wal.uri, "as the place of its log")
     found = read_stamp(wal, shard)
     if found is None:
-        require_no_table(wal, shard)
+        require_new(wal, shard)
         if named:
             name_table(wal, consent.root)
         else:

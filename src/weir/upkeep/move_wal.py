@@ -21,7 +21,7 @@ from uuid import UUID
 
 from weir.errors import CommitConflict, InvalidInput
 from weir.format.manifest import Status
-from weir.log.stamp import foreign_store, name_table, read_stamp
+from weir.log.stamp import foreign_store, name_table, read_stamp, require_new
 from weir.records.table import TableRecords
 from weir.records.wal_places import known_ids, latest_record
 from weir.routing.core import CONCURRENCY, Core
@@ -103,7 +103,10 @@ def _target(core: Core, uri: str | None) -> str | None:
 
 
 def _require_free(core: Core, target: str | None) -> None:
-    """S-8: another table's store is refused before anything is written. A get for each shard."""
+    """S-8: another table's store is refused before anything is written.
+
+    A get for each shard, and two lists for one that was not there before.
+    """
     if target is None:
         return
     wal = core.wal_stores.at(target)
@@ -111,6 +114,7 @@ def _require_free(core: Core, target: str | None) -> None:
     def check(shard: UUID) -> None:
         found = read_stamp(wal, shard)
         if found is None:
+            require_new(wal, shard)
             return
         if found.store_id not in known_ids(core.store, shard):
             raise foreign_store(wal, shard, found.store_id)
