@@ -2350,7 +2350,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "src/weir/format/base_manifest.py",
         "    _require_flags(message)\n",
         "",
-        tests("tests/unit/format/test_pending.py"),
+        tests("tests/rules/test_pending_bytes.py"),
         "X-9",
     ),
     Mutant(
@@ -2358,7 +2358,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "src/weir/format/protobuf.py",
         "    if unknown:\n",
         "    if False:\n",
-        tests("tests/unit/format/test_pending.py"),
+        tests("tests/rules/test_pending_bytes.py"),
         "X-9",
     ),
     Mutant(

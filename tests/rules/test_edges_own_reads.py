@@ -87,7 +87,7 @@ def test_m1_a_search_beside_puts_finds_every_key_that_was_there(
     """A put of an existing key, in the middle of the search, hides the old row and is not yet seen
     as the new one: what hides and what is offered must be of one moment."""
     table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
-    real = plan.best_rows
+    real = plan.best_of
     with table.writer() as writer:
         writer.put([row(key) for key in range(8)])
         writer.flush()
@@ -97,11 +97,11 @@ def test_m1_a_search_beside_puts_finds_every_key_that_was_there(
         writer.put([row(key) for key in range(6, 8)])  # 6 and 7 in the MemTable too
         own = table.core.live_writer(table.shards()[0].id)
 
-        def best_rows(*args, **options):
+        def best_of(*args, **options):
             own.put([row(key, "dog") for key in range(8)])
             return real(*args, **options)
 
-        monkeypatch.setattr(plan, "best_rows", best_rows)
+        monkeypatch.setattr(plan, "best_of", best_of)
         found = own.search(column, query, k=8)
         assert sorted(found.column("id").to_pylist()) == list(range(8))
         monkeypatch.undo()

@@ -1,6 +1,6 @@
 """What is pending in Lance, by hand-made bytes of that shape: weir works, or stops with a sentence.
 
-Flags and fields of later manifests: tests/unit/format/test_pending.py.
+Flags and fields of later manifests: tests/rules/test_pending_bytes.py.
 """
 
 import io

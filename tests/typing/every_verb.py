@@ -219,7 +219,7 @@ def on_spark(spark: SparkSession, df: DataFrame, uri: str) -> None:
     assert_type(weir.spark.gc(spark, uri, min_age="1h"), weir.GcReport)
     sharding = weir.Bucket("id", 4)
     moved = weir.spark.reshard(spark, uri, sharding)
-    assert_type(moved, tuple[weir.ReshardReport, weir.CompactReport])
+    assert_type(moved, weir.ReshardReport)
     assert_type(weir.spark.bulk_load(df, uri).rows, int)
     assert_type(weir.spark.attach(spark, "lake"), list[str])
     made = weir.spark.create(f"{uri}-2", "id bigint, v string", primary_key="id")
@@ -231,6 +231,7 @@ def on_spark(spark: SparkSession, df: DataFrame, uri: str) -> None:
     assert_type(weir.spark.search(df, uri, "v", query="v"), "DataFrame")
     assert_type(weir.spark.keep(spark, uri).due, str | None)
     assert_type(weir.spark.debezium(df), "DataFrame")
+    assert_type(weir.spark.lookup(df, uri, columns=["v"]), "DataFrame")
 
 
 def after_a_failure(error: weir.WeirError) -> list[pa.RecordBatch]:

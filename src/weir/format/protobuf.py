@@ -67,7 +67,7 @@ def message_classes(package: str, messages: Mapping[str, Sequence[Field]]) -> di
 
 
 def require_known(message: Any, what: str, *, retired: Collection[int] = ()) -> None:
-    """`ValueError` naming the field when the message has one that this release does not know.
+    """X-9: `ValueError` naming the field when the message has one that this release does not know.
 
     A later format says in it what holds; to go on without would be to misread the rest. `retired`
     numbers are of older formats and mean nothing any more.

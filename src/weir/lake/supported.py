@@ -1,7 +1,8 @@
 """Which pylance weir works on: the versions whose bytes and calls `make interop` has proven.
 
 Lance makes a major version every few weeks, and its MemTable & WAL format is marked experimental. A
-version that was not tried is refused before a table is touched, not met half-way through a write.
+version that was not tried is refused before a table is touched, not met half-way through a write
+(X-8).
 """
 
 from __future__ import annotations

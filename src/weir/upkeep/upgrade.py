@@ -13,6 +13,9 @@ nothing is rewritten in place, everything is drained and begun again.
 
 Up to step 5 the table is what it was. Every step is found done or done again by the next run, so
 that a run that died is finished by running it again (C-11).
+
+Keeps
+  X-7  nothing is sealed or stamped before the base alone is proven to hold every row and key
 """
 
 from __future__ import annotations
