@@ -240,6 +240,11 @@ def test_scores_of_all_levels_compare(tmp_path):
         for k in (1, 5, 20, 200):
             found = table.search("text", "fox owl", k=k)
             assert found["_score"].to_pylist() == pytest.approx(expected[:k], rel=1e-5)
+            # Without the tail: the newest level is one that Lance could answer alone.
+            part = bm25(levels[:2], ["fox", "owl"])
+            fewer = sorted((part(t) for lv in levels[:2] for t in lv if part(t)), reverse=True)
+            found = table.search("text", "fox owl", k=k, freshness="flushed")
+            assert found["_score"].to_pylist() == pytest.approx(fewer[:k], rel=1e-5)
             own = next(iter(writer.shard_writers().values())).search("text", "fox owl", k=k)
             assert own["_score"].to_pylist() == pytest.approx(expected[:k], rel=1e-5)
 
