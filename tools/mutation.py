@@ -1574,6 +1574,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "S-8",
     ),
     Mutant(
+        "a scan takes what it finds where an entry was collected",
+        "src/weir/read/reader.py",
+        "        pinned = self.snapshot.is_pinned\n",
+        "        pinned = True\n",
+        tests("tests/rules/test_reads.py", "-k", "g7b"),
+        "G-7b",
+    ),
+    Mutant(
         "a read looks at shards while their routing changes",
         "src/weir/read/snapshot.py",
         "        if version == before and latest == number:\n",

@@ -15,6 +15,7 @@ import pytest
 import weir
 from tests.support.tables import compact_with_pylance, count_requests
 from weir.env import Env
+from weir.format import paths
 from weir.format.manifest import Status
 from weir.format.wal_entry import WalEntry
 from weir.log.manifests import Manifests
@@ -29,6 +30,10 @@ from weir.types import Epoch, Position
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64()), pa.field("x", pa.int64()), pa.field("s", pa.utf8())]
 )
+
+
+FIRST = f"{paths.bit_reversed(1)}.arrow"
+"""Where the fence of the first writer is."""
 
 
 def make(uri, buckets=1, **options):
@@ -334,6 +339,34 @@ def test_l1_another_process_sees_an_acknowledged_row_in_its_next_read(store_kind
     assert answer["calls"] == {"get_many": 1, "list_many": 1, "list_folder": 1}, answer
     # Nothing new costs the same.
     assert idle["requests"] == 5, idle
+
+
+def test_g7b_a_scan_shows_nothing_of_a_sleeper_in_a_collected_place(tmp_path, monkeypatch):
+    """Planned, then overtaken: its entries are flushed and collected, and a writer that slept puts
+    its own where one of them was. Nobody acknowledged that one."""
+    table, sleeper = make(str(tmp_path / "t")), make(str(tmp_path / "s"))
+    with sleeper.writer() as writer:
+        writer.put([row(666)])
+    with table.writer() as writer:
+        writer.put([row(1)])
+        wal = paths.wal_dir(table.shards()[0].id)
+        (name,) = {p.name for p in (tmp_path / "t" / wal).iterdir()} - {FIRST}
+        stray = (tmp_path / "s" / wal / name).read_bytes()
+        take, taken = scan_module.take_snapshot, []
+
+        def overtaken(*args, **options):
+            found = take(*args, **options)
+            if not taken:
+                writer.flush()
+                # Collected, after the floor was raised; and the sleeper's put succeeds.
+                table.core.log(table.shards()[0].id).manifests.floors.raise_to("wal", 2)
+                (tmp_path / "t" / wal / name).write_bytes(stray)
+            taken.append(found)
+            return found
+
+        monkeypatch.setattr(scan_module, "take_snapshot", overtaken)
+        assert ids(weir.open(table.uri)) == [1]
+    assert len(taken) == 2
 
 
 class Halted(Exception):

@@ -110,8 +110,14 @@ class Tails:
         self._small.put((shard, name), (schema, rows), rows.nbytes + _ENTRY_OVERHEAD_BYTES)
         return rows
 
-    def entries(self, site: ShardSite, after: int, last: int) -> Iterator[WalEntry]:
-        """Every entry in `(after, last]`; one get for each that was never read before."""
+    def entries(
+        self, site: ShardSite, after: int, last: int, *, pinned: bool
+    ) -> Iterator[WalEntry]:
+        """Every entry in `(after, last]`; one get for each that was never read before.
+
+        `pinned`: a checkpoint holds them. Else one list more for each round of gets: what is found
+        where an entry was collected meanwhile is a sleeper's, and `SnapshotExpired` (G-7b).
+        """
         start = after
         while start < last:
             entry = self._entries.get((site.shard, start + 1))
@@ -121,7 +127,7 @@ class Tails:
             start += 1
         if start == last:
             return
-        for entry in WalTailer(site).read_range(start, last, pinned=True):
+        for entry in WalTailer(site).read_range(start, last, pinned=pinned):
             size = entry.size + _ENTRY_OVERHEAD_BYTES
             yield self._entries.put((site.shard, int(entry.position)), entry, size)
 

@@ -219,7 +219,9 @@ class SnapshotReader:
             return [self.core.lake.open_sstable(cut.shard, unit.sstable, self.schema)]
         site = self.core.log(cut.shard).stretch(cut.wal_through).site
         return [
-            _TailPiece(self.core.tails, site, cut, after, last, self.schema)
+            _TailPiece(
+                self.core.tails, site, cut, after, last, self.schema, self.snapshot.is_pinned
+            )
             for after, last in self._within_bytes(unit)
         ]
 
@@ -257,7 +259,8 @@ class SnapshotReader:
         fresh: list[WalEntry] = []
         nbytes = 0
         last = cut.wal_through
-        for entry in tails.entries(site, reached, last) if reached < last else ():
+        pinned = self.snapshot.is_pinned
+        for entry in tails.entries(site, reached, last, pinned=pinned) if reached < last else ():
             fresh.append(entry)
             nbytes += entry.size
             if nbytes > min(_TAKEN_BYTES, self.core.env.limits.read_bytes):
@@ -279,6 +282,7 @@ class _TailPiece:
     after: int
     last: int
     schema: TableSchema
+    is_pinned: bool
 
     @property
     def rows(self) -> int:
@@ -296,7 +300,7 @@ class _TailPiece:
         return self._load().lookup(keys, columns)
 
     def _load(self) -> MemLevel:
-        entries = self.tails.entries(self.site, self.after, self.last)
+        entries = self.tails.entries(self.site, self.after, self.last, pinned=self.is_pinned)
         batches = [
             align_batch(batch, self.schema.wal)
             for entry in live_entries(

@@ -59,6 +59,9 @@ class Snapshot:
     at: float = field(default=0.0, compare=False)
     """The moment by which rows have expired or not, in seconds since 1970: of every part of a read
     the same, in whatever process."""
+    is_pinned: bool = field(default=False, compare=False)
+    """A checkpoint holds what it names. Else entries may be collected, and their places taken by a
+    writer that slept, while it is read (G-7b)."""
 
     def to_json(self) -> str:
         """As text, for another process."""
@@ -68,6 +71,7 @@ class Snapshot:
             "freshness": self.freshness,
             "cuts": cuts,
             "at": self.at,
+            "pinned": self.is_pinned,
         }
         return codec.dumps(record).decode()
 
@@ -81,6 +85,7 @@ class Snapshot:
                 freshness=check_freshness(raw["freshness"]),
                 cuts=tuple(_cut_from(fields) for fields in raw["cuts"]),
                 at=float(raw.get("at", 0.0)),  # of 0.1.0: nothing had expired
+                is_pinned=raw.get("pinned") is True,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInput(f"not a snapshot: {error!r}") from error
@@ -186,7 +191,8 @@ def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable"
 
     pins = [] if freshness == "base" else list(pinned.shards)
     cuts = core.env.threads.map(load, pins, workers=16)
-    return Snapshot(pinned.base_version, freshness, _ordered(core, cuts), pinned.created)
+    ordered = _ordered(core, cuts)
+    return Snapshot(pinned.base_version, freshness, ordered, pinned.created, is_pinned=True)
 
 
 def _ordered(core: Core, cuts: list[ShardCut]) -> tuple[ShardCut, ...]:

@@ -205,7 +205,7 @@ def _log_rows(core: Core, pin: ShardCut, schema: TableSchema) -> SsTable | None:
     try:
         entries = list(
             live_entries(
-                core.tails.entries(site, pin.replay_after, pin.wal_through),
+                core.tails.entries(site, pin.replay_after, pin.wal_through, pinned=True),
                 pin.current_generation,
                 keyed=bool(schema.primary_key),
             )

@@ -71,7 +71,7 @@ def estimate_size(core: Core, site: ShardSite, after: int, last: WalEntry) -> tu
 
     def look(position: int) -> list[WalEntry]:
         try:
-            return list(core.tails.entries(site, position - 1, position))
+            return list(core.tails.entries(site, position - 1, position, pinned=True))
         except (MissingEntry, SnapshotExpired):
             return []  # flushed or collected meanwhile; who reads the plan will be told
 
