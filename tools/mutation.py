@@ -2268,8 +2268,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a checkpoint hides what expired since",
         "src/weir/read/snapshot.py",
-        "_ordered(core, cuts), pinned.created)",
-        "_ordered(core, cuts), core.env.clock.wall())",
+        "ordered, pinned.created, is_pinned=True)",
+        "ordered, core.env.clock.wall(), is_pinned=True)",
         tests("tests/rules/test_expiry.py"),
         "L-11",
     ),

@@ -124,9 +124,13 @@ def without_views(schema: pa.Schema) -> pa.Schema:
     """The columns as Lance keeps them: text and bytes of Arrow's view types as plain ones."""
     if not isinstance(schema, pa.Schema):
         return schema
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    fields = [f.with_type(plain.get(f.type, f.type)) for f in schema]
-    return pa.schema(fields, schema.metadata)
+    return pa.schema([f.with_type(_without_view(f.type)) for f in schema], schema.metadata)
+
+
+def _without_view(dtype: pa.DataType) -> pa.DataType:
+    if dtype == pa.string_view():
+        return pa.string()
+    return pa.binary() if dtype == pa.binary_view() else dtype
 
 
 def field_id(field: pa.Field) -> int | None:

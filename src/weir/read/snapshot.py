@@ -71,8 +71,9 @@ class Snapshot:
             "freshness": self.freshness,
             "cuts": cuts,
             "at": self.at,
-            "pinned": self.is_pinned,
         }
+        if self.is_pinned:
+            record["pinned"] = True
         return codec.dumps(record).decode()
 
     @staticmethod
