@@ -1582,6 +1582,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "G-7b",
     ),
     Mutant(
+        "a consumer that was registered was looked after",
+        "src/weir/spark/feed_offsets.py",
+        "    if standing != wanted and not consumer.is_beginning:\n",
+        "    if standing != wanted:\n",
+        tests("tests/rules/test_edges_feeds.py", "-k", "registered"),
+        "P-3",
+    ),
+    Mutant(
         "a read looks at shards while their routing changes",
         "src/weir/read/snapshot.py",
         "        if version == before and latest == number:\n",

@@ -67,6 +67,30 @@ def test_p3_a_consumer_that_collection_overtook_begins_where_the_log_begins(
     assert read(feed, first)[-2:] == [4, 5]
 
 
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_p3_a_consumer_that_failed_right_after_it_was_registered_looks_again(
+    overtaken: weir.Table, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    """The store fails between the record and the look at the floors; the next attempt looks."""
+
+    def fail(*_args: object) -> None:
+        raise weir.StoreError("out of reach")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("weir.spark.feed_offsets.passed_by", fail)
+        with pytest.raises(weir.StoreError):
+            feed_of(overtaken, start).initialOffset()
+    write(overtaken, 4)
+    feed = feed_of(overtaken, start)
+    first = feed.initialOffset()
+    (shard,) = overtaken.shards()
+    assert positions_of(first)[shard.id] >= shard.log.floors().wal
+    collect_log(overtaken)
+    assert read(feed, first)[-1:] == [4]
+    # From now on the floor says nothing to it.
+    assert feed_of(overtaken, start).initialOffset() == first
+
+
 def test_p3_a_snapshot_that_collection_overtook_is_taken_again(overtaken: weir.Table) -> None:
     feed = feed_of(overtaken, "snapshot")
     first = feed.latestOffset(feed.initialOffset(), ReadAllAvailable())

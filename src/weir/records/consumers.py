@@ -31,13 +31,16 @@ class _Standing:
 
     positions: Positions
     expires: float
+    begins: bool = False
+    """It was only registered: whether collection was faster is not known yet."""
 
 
 def _encode(record: _Standing | None) -> dict[str, Any]:
     if record is None:
         return dump_end("asked to")
     positions = {str(shard): int(p) for shard, p in record.positions.items()}
-    return {"positions": positions, "expires": record.expires}
+    begins = {"begins": True} if record.begins else {}
+    return {"positions": positions, "expires": record.expires, **begins}
 
 
 def _decode(raw: Mapping[str, Any], _path: str) -> _Standing | None:
@@ -47,7 +50,7 @@ def _decode(raw: Mapping[str, Any], _path: str) -> _Standing | None:
     if lifetime.expires is None:
         raise ValueError("a consumer's record says when it ends")
     positions = {UUID(s): int(p) for s, p in raw["positions"].items()}
-    return _Standing(positions, lifetime.expires)
+    return _Standing(positions, lifetime.expires, raw.get("begins") is True)
 
 
 _RECORD: Final = RecordCodec("consumer's record", _encode, _decode)
@@ -66,13 +69,22 @@ class Consumer:
         """Where it stands, or None when nothing is held for it. One list, one get."""
         return self._state()[1]
 
+    @property
+    def is_beginning(self) -> bool:
+        """True until it was moved for the first time. One list, one get."""
+        found = self._chain.latest()
+        return found is not None and found.value is not None and found.value.begins
+
     def register(self, positions: Positions) -> dict[UUID, int]:
-        """Begin at `positions`, unless it stands somewhere already; where it stands."""
+        """Begin at `positions`, unless it stands somewhere already; where it stands.
+
+        Who registers looks at the floors then, and moves it once (P-3).
+        """
         for _ in range(_RACES):
             seq, known = self._state()
             if known is not None:
                 return known
-            if self._append(seq, positions):
+            if self._append(seq, positions, begins=True):
                 return dict(positions)
         raise self._busy()
 
@@ -110,9 +122,10 @@ class Consumer:
             return 0, None
         return found.seq, None if found.value is None else dict(found.value.positions)
 
-    def _append(self, seq: int, positions: Positions) -> bool:
+    def _append(self, seq: int, positions: Positions, *, begins: bool = False) -> bool:
+        expires = self.store.now() + self.ttl
         try:
-            made = self._chain.append(_Standing(positions, self.store.now() + self.ttl), seq)
+            made = self._chain.append(_Standing(positions, expires, begins), seq)
         except ObjectExists:
             return False
         if made % _PRUNE_EVERY == 0:

@@ -56,19 +56,19 @@ def held_positions(core: Core, start: str, consumer: Consumer) -> dict[UUID, int
     """Where a named consumer begins, or stands: everything after it is kept for it (P-3)."""
     wanted = starting_positions(core, start)
     standing = consumer.register(wanted)
-    if standing != wanted:
+    if standing != wanted and not consumer.is_beginning:
         return standing  # it was here before
+    # Also of an attempt that registered it and failed before it had looked.
     late = passed_by(core, standing)
-    if not late:
-        return standing
-    if start not in ("earliest", "latest"):
+    if late and start not in ("earliest", "latest"):
         consumer.forget()
         raise SnapshotExpired(
             f"{core.uri}: consumer {consumer.name!r} is to begin at {start}, and the logs were"
             f" collected up to {late}; start with snapshot or earliest"
         )
-    consumer.move(late)
-    return {**standing, **late}
+    begun = {**standing, **late}
+    consumer.move(begun)
+    return begun
 
 
 def passed_by(core: Core, positions: Mapping[UUID, int]) -> dict[UUID, int]:
