@@ -39,7 +39,7 @@ def test_l2_a_fold_does_not_pass_entries_above_one_that_was_flushed_meanwhile(tm
         core = again(table).core
         schema = core.schema()
         site = core.site(shard.id)
-        entry = next(iter(core.tails.entries(site, first - 1, first)))
+        entry = next(iter(core.tails.entries(site, first - 1, first, pinned=True)))
         assert entry.batches, "the entry that holds A"
         info = core.lake.write_sstable(shard.id, "0123abcd_gen_1", entry.batches, schema)
 
