@@ -1546,7 +1546,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "src/weir/shard/flush.py",
         "        return self._state.is_alone and self._thread is None\n",
         "        return self._thread is None\n",
-        tests("tests/sim/test_simulator.py", "-k", "known or kept"),
+        tests("tests/sim/test_simulator.py", "-k", "test_seeds_that_failed_once and writers"),
         "F-16",
     ),
     Mutant(
