@@ -5,30 +5,17 @@ with rows in the base, in SSTables and in logs, deletes, a checkpoint and an exa
 and an append-only table of WAL-only writers with rows in the base and in the log.
 """
 
-import json
-import tarfile
 from pathlib import Path
 
 import pytest
 
 import weir
-
-ARCHIVE = Path(__file__).parent.parent / "fixtures" / "weir-0.1.0.tar.gz"
+from tests.support.tables_of_0_1_0 import expected, rows, unpack
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "weir-0.1.0"
-
-
-def expected(old: Path, name: str) -> list[dict]:
-    return json.loads((old / "expected.json").read_text())[name]
-
-
-def rows(table: weir.Table, key: str = "id", **options) -> list[dict]:
-    return sorted(table.scan(**options).to_table().to_pylist(), key=lambda row: row[key])
+    return unpack(tmp_path)
 
 
 def test_every_acknowledged_row_is_read(old: Path) -> None:

@@ -1,8 +1,6 @@
 """`weir upgrade`: a table of 0.1.0 gets LanceDB's shard ids; nothing is lost, whenever it dies."""
 
-import json
 import shutil
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import weir
-from tests.regress.test_tables_of_0_1_0 import ARCHIVE
 from tests.support.dying import die_at_every_write
 from tests.support.moments import SCHEMA
+from tests.support.tables_of_0_1_0 import expected, rows, unpack
 from weir.format.manifest import Status
 from weir.format.sharding import lancedb_id
 from weir.records.table import TableRecords
@@ -24,17 +22,7 @@ from weir.upkeep import upgrade as module
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "weir-0.1.0"
-
-
-def expected(old: Path, name: str) -> list[dict]:
-    return json.loads((old / "expected.json").read_text())[name]
-
-
-def rows(table: weir.Table, key: str = "id", **options) -> list[dict]:
-    return sorted(table.scan(**options).to_table().to_pylist(), key=lambda row: row[key])
+    return unpack(tmp_path)
 
 
 def of_format_1(place: Path, monkeypatch, sharding=None) -> weir.Table:

@@ -94,7 +94,7 @@ def anothers_store(wal: Store, shard: UUID, by: str | None, consent: Consent) ->
         f"{wal.uri} holds the log of shard {shard} of the table at {by}, and this is"
         f" {consent.root}: its records lead to another table's log, and nothing is read, written or"
         " deleted there (G-13). If both are one table under two paths, open it under the first, or"
-        f" allow the store: storage_options={{{ALLOW!r}: {wal.uri!r}}}"
+        f" allow the store by the storage option {ALLOW}={wal.uri} (--option on the command line)"
     )
 
 
@@ -129,7 +129,7 @@ def require_named(wal: Store, consent: Consent) -> None:
     # Asked again after the look: a writer of another shard may have begun in between.
     if not (_is_empty(wal) or _holds_a_log_of(wal, table) or _is_named(wal, table)):
         raise consent.refused(
-            wal.uri, "which does not know the table and is not empty, as a new place for its log"
+            wal.uri, "as a new place of its log, which does not know the table and is not empty"
         )
     name_table(wal, table)
 

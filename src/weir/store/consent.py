@@ -71,7 +71,8 @@ class Consent:
         """The error for a place that neither knows the table nor was allowed."""
         return StoreDenied(
             f"{self.root}: its records lead to {place}, {why}; nothing is read or written there"
-            f" (G-13). If that place is meant, allow it: storage_options={{{ALLOW!r}: {place!r}}}"
+            f" (G-13). If that place is meant, allow it by the storage option {ALLOW}={place}"
+            " (--option on the command line)"
         )
 
 
