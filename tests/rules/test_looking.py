@@ -610,10 +610,13 @@ def test_calls_of_no_rows_cost_nothing() -> None:
         assert len(faults.events()) == before
 
 
-def test_a_hot_key_costs_no_read() -> None:
+@pytest.mark.parametrize("beside_sstables", [False, True])
+def test_a_hot_key_costs_no_read(beside_sstables: bool) -> None:
     faults = FaultStore(MemoryStore())
     with open_writer(site_on(faults)) as writer:
         writer.put([row(1, 1)])
+        if beside_sstables:
+            writer.flush()
         writer.update([{"k": 1, "v": 2}])
         before = len(faults.events())
         for value in range(10):

@@ -69,11 +69,10 @@ def _instead(dtype: pa.DataType) -> str:
 
 def pk_values(batch: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> pa.Array:
     """The key of each row: the key column itself, or the encoded composite."""
-    columns = [batch.column(name) for name in primary_key]
-    if len(columns) == 1:
-        column = columns[0]
+    if len(primary_key) == 1:
+        column = batch.column(primary_key[0])
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return encode_composite_keys(columns)
+    return encode_composite_keys([batch.column(name) for name in primary_key])
 
 
 def pk_type(key_schema: pa.Schema, primary_key: Sequence[str]) -> pa.DataType:

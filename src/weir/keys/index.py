@@ -16,7 +16,10 @@ from weir.format.siphash import siphash13
 from weir.keys.numbers import is_whole
 
 Positions = npt.NDArray[np.int64]
+Codes = npt.NDArray[Any]
+"""One number per key."""
 
+_NOWHERE: Final[Positions] = np.zeros(0, np.int64)
 _OBJECT_BYTES: Final = 512
 """What an index costs beyond its arrays, roughly."""
 
@@ -58,16 +61,19 @@ class KeyIndex:
 
     def find(self, keys: pa.Array) -> Positions:
         """Positions that may hold one of `keys`, each once, ascending; none is missing."""
-        first, end = self._ranges(codes_of_keys(keys))
-        hit = end > first
-        if not hit.any():
-            return np.zeros(0, np.int64)
-        unique: Positions = np.unique(self._positions(first[hit], end[hit]))
-        return unique
+        return self.find_codes(codes_of_keys(keys))
 
-    def _ranges(self, codes: npt.NDArray[Any]) -> tuple[Positions, Positions]:
-        first = np.searchsorted(self._codes, codes, side="left")
-        return first, np.searchsorted(self._codes, codes, side="right")
+    def find_codes(self, codes: Codes) -> Positions:
+        """The same of keys whose `codes_of_keys` are known."""
+        if not len(self._codes):
+            return _NOWHERE
+        first = self._codes.searchsorted(codes)
+        hit = self._codes.take(first, mode="clip") == codes
+        if not hit.any():
+            return _NOWHERE  # most often: a key is in few of the places that are asked
+        end = self._codes.searchsorted(codes[hit], side="right")
+        unique: Positions = np.unique(self._positions(first[hit], end))
+        return unique
 
     def _positions(self, first: Positions, end: Positions) -> Positions:
         if bool((end - first == 1).all()):
@@ -78,7 +84,7 @@ class KeyIndex:
         return found.astype(np.int64)
 
 
-def codes_of_keys(keys: pa.Array) -> npt.NDArray[Any]:
+def codes_of_keys(keys: pa.Array) -> Codes:
     """One number per key: equal keys have equal numbers."""
     dtype = keys.type
     if pa.types.is_boolean(dtype):

@@ -60,7 +60,10 @@ class Tiny:
         """True when a row has a column of that name."""
         if isinstance(self.data, pa.RecordBatch):
             return column in self.data.schema.names
-        return any(column in row for row in self.data)
+        for row in self.data:  # noqa: SIM110  `any` takes five times as long for one row
+            if column in row:
+                return True
+        return False
 
     def column(self, name: str, dtype: pa.DataType) -> pa.Array | None:
         """The values of one column; None where the rows have others, or are to be refused."""

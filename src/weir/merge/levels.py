@@ -11,6 +11,7 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -240,7 +241,9 @@ class MemLevel:
         """Index what was appended since the last lookup; a later row replaces the earlier."""
         for number in range(self._indexed, len(self._batches)):
             keys = pk_values(self._batches[number], self._schema.primary_key).to_pylist()
-            self._index.update((key, (number, row)) for row, key in enumerate(keys))
+            self._index.update(
+                zip(keys, zip(repeat(number), range(len(keys)), strict=False), strict=True)
+            )
         self._indexed = len(self._batches)
 
 

@@ -121,8 +121,8 @@ def merge_lookup(
 ) -> pa.Table:
     """The newest row of each of `keys` that has one, in the order of `keys`, each key once.
 
-    A level is asked only for keys that no newer level had; a base given as a function is opened
-    only when one is left for it. A key whose newest row is not `alive` has none.
+    A level is asked only for keys that no newer level had; none is taken from `levels`, nor a base
+    given as a function opened, when no key is left. A key whose newest row is not `alive` has none.
     """
     target = output_schema(schema, columns)
     key = schema.primary_key
@@ -133,15 +133,15 @@ def merge_lookup(
     names = [*target.names, *extra]
     wanted = output_schema(schema, names) if extra else target
     left, found = keys, []
-    for level in levels:
-        if left.num_rows == 0:
-            break
+    for level in levels if keys.num_rows else ():
         here = level.lookup(left, names)
         if here.num_rows:
             left = _without(left, here, key)
             if any(chunk.true_count for chunk in here.column(TOMBSTONE).chunks):
                 here = here.filter(pc.invert(here.column(TOMBSTONE)))
             found.append(shaped(here, wanted))
+            if not left.num_rows:
+                break
     if base is not None and left.num_rows:
         here = under_schema(base() if callable(base) else base, schema).lookup(left, names)
         if here.num_rows:

@@ -102,7 +102,8 @@ class Request:
     def take_shape(self, rows: Shaped, keys: list[Any]) -> None:
         """Whoever decides has shaped its rows."""
         assert self.kind is not None, "only rows of a kind are left to others to shape"
-        self.steps = _steps(self.kind.verb, rows, keys)
+        verb = self.kind.verb
+        self.steps = (Step(verb, rows, keys),) if len(keys) == 1 else _steps(verb, rows, keys)
         self.unshaped = None  # last: an interrupt before it has them shaped again
 
     def refuse(self, error: Exception) -> None:
@@ -159,7 +160,7 @@ def steps_of(verb: Verb, batches: Iterable[pa.RecordBatch], schema: TableSchema)
 
 
 def _steps(verb: Verb, rows: Shaped, keys: list[Any]) -> list[Step]:
-    if len(keys) == 1 or len(set(keys)) == len(keys):
+    if len(set(keys)) == len(keys):
         return [Step(verb, rows, keys)]
     steps: list[Step] = []
     seen: set[Any] = set()
@@ -181,24 +182,22 @@ def _steps(verb: Verb, rows: Shaped, keys: list[Any]) -> list[Step]:
 
 def joined(steps: Sequence[Step]) -> pa.RecordBatch:
     """The rows of those steps; what was shaped together is not copied."""
-    batches = [part.alone() for part in _parts(steps)]
+    batches = [part.alone() for part in parts_of(steps)]
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def joined_column(steps: Sequence[Step], name: str) -> pa.Array:
-    """One column of them, which may have different others."""
-    columns = [part.batch.column(name).slice(part.offset, part.rows) for part in _parts(steps)]
-    return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
-
-
-def _parts(steps: Sequence[Step]) -> list[Shaped]:
+def parts_of(steps: Sequence[Step]) -> list[Shaped]:
     """Their rows, with neighbours in one batch as one."""
+    if not steps:
+        return []
     parts: list[Shaped] = []
+    batch, start = steps[0].rows.batch, steps[0].rows.offset
+    end = start
     for step in steps:
-        last = parts[-1] if parts else None
         one = step.rows
-        if last is not None and last.batch is one.batch and last.offset + last.rows == one.offset:
-            parts[-1] = Shaped(last.batch, last.offset, last.rows + one.rows, 0)
-        else:
-            parts.append(one)
+        if one.batch is not batch or one.offset != end:
+            parts.append(Shaped(batch, start, end - start, 0))
+            batch, start = one.batch, one.offset
+        end = one.offset + one.rows
+    parts.append(Shaped(batch, start, end - start, 0))
     return parts

@@ -38,7 +38,7 @@ class _Looked:
     def __init__(self, rows: pa.Table, places: list[int | None]) -> None:
         self._rows = rows
         self._places = places
-        self.present: Mask = np.array([place is not None for place in places], np.bool_)
+        self.present: Mask = np.fromiter((p is not None for p in places), np.bool_, len(places))
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -98,9 +98,16 @@ def decide_all(runs: Sequence[list[Request]], newest: Newest, intake: Intake) ->
         _decide(run, newest, intake, more=number < len(runs))
 
 
-def runs_of(requests: Sequence[Request], *, may_expire: bool) -> list[list[Request]]:
+def runs_of(
+    requests: Sequence[Request], *, may_expire: bool, are_distinct: bool = False
+) -> list[list[Request]]:
     """Neighbours that can be decided at once: they ask for the same, of different keys or of such
-    as do not mind each other. A row that is written may have expired (L-11), which they do mind."""
+    as do not mind each other. A row that is written may have expired (L-11), which they do mind.
+
+    `are_distinct`: it is known that no two have a key in common.
+    """
+    if are_distinct and _ask_the_same(requests):
+        return [list(requests)]
     runs: list[list[Request]] = []
     verb: Verb | None = None
     taken: set[Any] = set()
@@ -122,6 +129,20 @@ def runs_of(requests: Sequence[Request], *, may_expire: bool) -> list[list[Reque
             taken.clear()
         taken.update(step.keys)
     return runs
+
+
+def _ask_the_same(requests: Sequence[Request]) -> bool:
+    """True when all are of one step and of one verb."""
+    verb: Verb | None = None
+    for request in requests:
+        if len(request.steps) != 1:
+            return False
+        step = request.steps[0]
+        if step.verb is not verb:
+            if verb is not None:
+                return False
+            verb = step.verb
+    return verb is not None
 
 
 def _decide(run: list[Request], newest: Newest, intake: Intake, *, more: bool) -> None:
@@ -224,14 +245,18 @@ def _note_plainly(
     run: Sequence[Request], steps: Sequence[Step], had: Mask, verdict: Verdict
 ) -> bool:
     """The usual outcome: every row of every request is written, and each has one step."""
-    if any(len(request.steps) > 1 for request in run):
+    if len(run) == 1 and len(run[0].steps) > 1:
         return False
     row_bytes = size_of(verdict.rows) // max(1, verdict.rows.num_rows)
     were = had.tolist()
     first = 0
     for request, step in zip(run, steps, strict=True):
-        count = step.rows.rows
-        request.piece = Shaped(verdict.rows, first, count, count * row_bytes)
+        given = step.rows
+        count = given.rows
+        if given.batch is verdict.rows and given.nbytes:
+            request.piece = given  # as they came, with those they were shaped with
+        else:
+            request.piece = Shaped(verdict.rows, first, count, count * row_bytes)
         if count == 1:
             request.counts = _ONE_UPDATED if were[first] else _ONE_INSERTED
         else:

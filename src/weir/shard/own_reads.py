@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from weir.errors import FencedError, MissingEntry
-from weir.format.expiry import Alive, alive_under
+from weir.format.expiry import Alive, Expire, alive_under
 from weir.format.keys import pk_values
+from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
-from weir.lake.api import Base, Lake
+from weir.lake.api import Base, Lake, SsTableReader
 from weir.log.appender import WalAppender
 from weir.log.intake import key_table
-from weir.merge.levels import Level
+from weir.merge.levels import Level, MemView
 from weir.merge.merge import Belongs, merge_lookup, merge_scan, replanned, unless_collected
 from weir.search.asked import SearchOptions
 from weir.search.memory import WriterIndexes
@@ -30,7 +31,7 @@ from weir.search.plan import search_levels
 from weir.search.words import Words
 from weir.shard.memtable import MemTables
 from weir.shard.state import WriterState, fail
-from weir.types import Filter, Vector
+from weir.types import Filter, Generation, Vector
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class OwnReads:
         self._belongs = belongs
         self._base: Base | None = None
         """The last version that was opened; its rule of expiry holds for reads that open none."""
+        self._opened: tuple[tuple[ShardManifest, int] | None, list[SsTableReader]] = (None, [])
 
     def scan(self, columns: Sequence[str] | None, filter: Any) -> pa.RecordBatchReader:
         """See `ShardWriter.scan`; the first batch is read before this returns."""
@@ -75,17 +77,23 @@ class OwnReads:
 
     def get(self, keys: Any, columns: Sequence[str] | None) -> pa.Table:
         """See `ShardWriter.get`."""
-        return self.lookup(key_table(keys, self._schema), columns)[0]
+        wanted = key_table(keys, self._schema)
+        values = pk_values(wanted, self._schema.primary_key).to_pylist()
+        return self.lookup(wanted, values, columns)[0]
 
     def lookup(
-        self, keys: pa.Table, columns: Sequence[str] | None
+        self, keys: pa.Table, values: Sequence[Any], columns: Sequence[str] | None
     ) -> tuple[pa.Table, Alive | None]:
-        """The newest rows of those keys, and which rows have not expired at this moment."""
+        """The newest rows of those keys, and which rows have not expired at this moment.
+
+        `values` are the keys once more, as those that compare (`pk_values`).
+        """
 
         def look() -> tuple[pa.Table, Alive | None]:
-            levels, base = self._fresh_levels(keys)
-            alive = self._alive(None)
-            return merge_lookup(keys, levels, base, self._schema, columns, alive=alive), alive
+            alive, rule = self._alive(None), self._rule
+            levels, base = self._lazily(values)
+            rows = merge_lookup(keys, levels, base, self._schema, columns, alive=alive)
+            return (rows, alive) if rule == self._rule else look()  # another, in a newer base
 
         return self._read(look)
 
@@ -134,44 +142,79 @@ class OwnReads:
 
         The base is opened last, once: a MemTable may be published, and an SSTable folded, while we
         look, and is then left out here because it is in there (L-5). A lookup by key may open it
-        later, if at all (`_fresh_levels`): the same row twice is one row there.
+        later, if at all (`_lazily`): the same row twice is one row there.
         """
+        fresh, manifest = self._fresh()
+        base = self._open_base()
+        sstables = self._unfolded(fresh, manifest, base)
+        compacted = self._compacted(base)
+        return [*(level for number, level in fresh if number > compacted), *sstables], base
+
+    def _lazily(self, keys: Sequence[Any]) -> tuple[Iterator[Level], Callable[[], Base]]:
+        """The levels that those keys may be in, newest first, and the base. Only for a key that no
+        MemTable has are SSTables, and the base that may have folded them, opened at all."""
+        fresh, manifest = self._fresh()
+        opened: list[Base] = []
+
+        def base() -> Base:
+            if not opened:
+                opened.append(self._open_base())
+            return opened[0]
+
+        def levels() -> Iterator[Level]:
+            for _, level in fresh:
+                if level.holds_any(keys):
+                    yield level
+            if manifest.sstables:
+                yield from self._unfolded(fresh, manifest, base())
+
+        return levels(), base
+
+    def _fresh(self) -> tuple[list[tuple[Generation, MemView]], ShardManifest]:
+        """The unflushed MemTables as they are, with their generations, and the manifest beside
+        them."""
         with self._state.lock:
             fresh = [(table.generation, table.level.now()) for table in self._memtables.unflushed()]
-            manifest = self._memtables.manifest
-        shard = self._appender.site.shard
+            return fresh, self._memtables.manifest
+
+    def _open_base(self) -> Base:
         base = self._base = self._lake.open_base()
-        compacted = base.compacted.get(shard, 0)
+        return base
+
+    def _compacted(self, base: Base) -> int:
+        return base.compacted.get(self._appender.site.shard, 0)
+
+    def _unfolded(
+        self, fresh: Sequence[tuple[Generation, MemView]], manifest: ShardManifest, base: Base
+    ) -> list[SsTableReader]:
+        """The SSTables that the base, opened after the others were looked at, has not folded."""
+        compacted = self._compacted(base)
         if any(generation <= compacted for generation, _ in fresh):
             self._check_folded_after_us(compacted)
-        levels: list[Level] = [level for generation, level in fresh if generation > compacted]
-        levels.extend(
-            self._lake.open_sstable(shard, sstable.path, self._schema)
-            for sstable in sorted(manifest.sstables, key=lambda s: -s.generation)
-            if sstable.generation > compacted
-        )
-        return levels, base
+        return self._sstables(manifest, compacted)
+
+    def _sstables(self, manifest: ShardManifest, compacted: int) -> list[SsTableReader]:
+        """Those the manifest lists and the base has not folded, newest first. Kept until one of
+        both moves on: opening them takes longer than asking them."""
+        of, opened = self._opened
+        if of is None or of[0] is not manifest or of[1] != compacted:
+            opened = [
+                self._lake.open_sstable(self._appender.site.shard, sstable.path, self._schema)
+                for sstable in sorted(manifest.sstables, key=lambda s: -s.generation)
+                if sstable.generation > compacted
+            ]
+            self._opened = ((manifest, compacted), opened)
+        return opened
 
     def _alive(self, base: Base | None) -> Alive | None:
         """Which rows have not expired, by the rule of that base, or of the last that was opened."""
-        base = base or self._base
-        if base is None:
-            base = self._base = self._lake.open_base()
+        base = base or self._base or self._open_base()
         now = self._appender.site.env.clock.wall()
         return alive_under(base.expire, now, base.schema.arrow, self._schema.arrow)
 
-    def _fresh_levels(self, keys: pa.Table) -> tuple[Sequence[Level], Base | Callable[[], Base]]:
-        """The levels that those keys may be in, and the base, which is opened only when there are
-        SSTables that it may have folded, or when a key is in no level."""
-        with self._state.lock:
-            if self._memtables.manifest.sstables:
-                fresh = None
-            else:
-                fresh = [table.level.now() for table in self._memtables.unflushed()]
-        if fresh is None:
-            return self._levels()
-        values = pk_values(keys, self._schema.primary_key).to_pylist()
-        return [level for level in fresh if level.holds_any(values)], self._lake.open_base
+    @property
+    def _rule(self) -> Expire | None:
+        return None if self._base is None else self._base.expire
 
     def _check_folded_after_us(self, compacted: int) -> None:
         """Fenced (F-13) when a successor's generation was folded under the number of ours: leaving

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +19,7 @@ from weir.format.schema import TableSchema
 from weir.log.entry import Token
 from weir.log.intake import Intake, size_of
 from weir.shard.ack import Ack
-from weir.shard.asked import Request, Step, joined_column
+from weir.shard.asked import Request, Step, parts_of
 from weir.shard.decide import Newest, decide_all, runs_of
 from weir.shard.group import GroupCommit
 from weir.shard.own_reads import OwnReads
@@ -78,8 +78,9 @@ class Round:
         schema = intake.schema
         names = list(schema.primary_key)
         steps = [step for call in calls for step in call.request.steps]
-        self._keys = _keys_of(steps, schema)
-        verbs = dict.fromkeys(step.verb for step in steps)
+        self._keys, self._values = _keys_of(steps, schema)
+        self._are_distinct = len(self._values) == sum([len(step.keys) for step in steps])
+        verbs = {id(step.verb): step.verb for step in steps}.values()
         looked_at = {name for verb in verbs for name in verb.looks_at(schema)}
         self._columns = [n for n in schema.arrow.names if n in looked_at or n in names]
         self._generation = self._batches = 0
@@ -91,7 +92,7 @@ class Round:
         with self._state.lock:
             active = self._memtables.active
             self._generation, self._batches = active.generation, active.level.count
-        found, self._alive = self._reads.lookup(self._keys, self._columns)
+        found, self._alive = self._reads.lookup(self._keys, self._values, self._columns)
         self._found = found
         self._since: list[pa.RecordBatch] = []
         self.is_lost = False
@@ -103,7 +104,9 @@ class Round:
         for rows in self._since:
             newest.take_in(rows)
         requests = [call.request for call in self._calls]
-        decide_all(runs_of(requests, may_expire=self._alive is not None), newest, self._intake)
+        may_expire = self._alive is not None
+        runs = runs_of(requests, may_expire=may_expire, are_distinct=self._are_distinct)
+        decide_all(runs, newest, self._intake)
 
     def acks_if_current(self) -> list[Ack] | None:
         """The rows to be written, if the decision still holds. Lock held."""
@@ -145,7 +148,7 @@ class Round:
     @property
     def nbytes(self) -> int:
         """About what is to be accepted."""
-        return sum(_bytes_of(call.request) for call in self._calls)
+        return sum([_bytes_of(call.request) for call in self._calls])
 
     def _acks(self) -> list[Ack]:
         """The rows to be written, as puts."""
@@ -193,14 +196,23 @@ def _bytes_of(request: Request) -> int:
     return sum(map(size_of, request.rows))
 
 
-def _keys_of(steps: Sequence[Step], schema: TableSchema) -> pa.Table:
-    """The keys of all of them, each once."""
+def _keys_of(steps: Sequence[Step], schema: TableSchema) -> tuple[pa.Table, list[Any]]:
+    """The keys of all of them, each once: the columns, and the values that compare."""
     if not steps:
-        return schema.key_schema.empty_table()  # what was asked could not be shaped
-    columns = [joined_column(steps, name) for name in schema.primary_key]
+        return schema.key_schema.empty_table(), []  # what was asked could not be shaped
+    parts = parts_of(steps)
+    columns = [
+        parts[0].batch.column(name).slice(parts[0].offset, parts[0].rows)
+        if len(parts) == 1
+        else pa.concat_arrays([p.batch.column(name).slice(p.offset, p.rows) for p in parts])
+        for name in schema.primary_key
+    ]
     table = pa.Table.from_arrays(columns, schema=schema.key_schema)
-    last = {key: index for index, key in enumerate(key for step in steps for key in step.keys)}
-    return table if len(last) == table.num_rows else table.take(pa.array(list(last.values())))
+    values = [key for step in steps for key in step.keys]
+    last = dict(zip(values, range(len(values)), strict=True))
+    if len(last) == len(values):
+        return table, values
+    return table.take(pa.array(list(last.values()))), list(last)
 
 
 def _rows_of(request: Request) -> Sequence[pa.RecordBatch]:

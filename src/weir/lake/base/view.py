@@ -43,6 +43,7 @@ class LanceBase:
         self._load_manifest = load_manifest
         self._resident = resident
         self._lookups = 0  # a hint; a count lost between two threads does no harm
+        self._empty: dict[tuple[str, ...], pa.Table] = {}
         self._where = f"{dataset.uri} at version {dataset.version}"
 
     def __repr__(self) -> str:
@@ -176,7 +177,7 @@ class LanceBase:
         that pays (`resident`). A large base without an index is read once per 10,000 keys.
         """
         wanted = self.schema.plain.names if columns is None else list(columns)
-        if keys.num_rows == 0:
+        if keys.num_rows == 0 or self.rows == 0:
             return self.empty(wanted)
         self._lookups += 1
         if self._resident.is_cheaper(self, self._lookups):
@@ -197,7 +198,11 @@ class LanceBase:
 
     def empty(self, columns: Sequence[str]) -> pa.Table:
         """No row, in those columns."""
-        return pa.schema([self.schema.plain.field(name) for name in columns]).empty_table()
+        known = self._empty.get(tuple(columns))
+        if known is None:
+            fields = [self.schema.plain.field(name) for name in columns]
+            known = self._empty[tuple(columns)] = pa.schema(fields).empty_table()
+        return known
 
     def fragments(self) -> list[tuple[int, int]]:
         """Id and number of live rows of each fragment, from the manifest alone."""

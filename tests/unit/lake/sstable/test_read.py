@@ -14,6 +14,7 @@ from weir.errors import InvalidInput, MissingEntry
 from weir.format.schema import TableSchema
 from weir.lake.api import SsTableInfo
 from weir.lake.pylance_lake import PylanceLake
+from weir.lake.sstable.read import COLD_LOOKUPS
 from weir.store.open import open_store
 
 SHARD = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -169,6 +170,30 @@ def test_a_lookup_of_an_absent_key_reads_the_bloom_filter_once(
     warm = sstable.dataset.io_stats_snapshot().read_iops
     assert lake.open_sstable(SHARD, NAME, lake.open_base().schema).lookup(absent).num_rows == 0
     assert sstable.dataset.io_stats_snapshot().read_iops == warm
+
+
+@pytest.mark.parametrize("dtype", [pa.int64(), pa.utf8()])
+def test_who_looks_up_often_asks_the_keys_instead_of_the_filter(
+    make_lake: MakeLake, dtype: pa.DataType
+) -> None:
+    schema = pa.schema([pa.field("id", dtype, nullable=False), pa.field("v", pa.utf8())])
+    made = make_lake(schema, ("id",))
+    store = _Counting(open_store(made.uri))
+    lake = PylanceLake(made.uri, None, store)
+    have = pa.array(range(100)).cast(dtype).to_pylist()
+    flush(lake, [{"id": key, "v": "x"} for key in have])
+    sstable = lake.open_sstable(SHARD, NAME, lake.open_base().schema)
+    absent = pa.table({"id": pa.array([1000, 1001]).cast(dtype)})
+    for _ in range(COLD_LOOKUPS + 1):
+        assert sstable.lookup(absent).num_rows == 0
+    warm = sstable.dataset.io_stats_snapshot().read_iops
+    store.gets.clear()
+    for _ in range(3):
+        assert sstable.lookup(absent).num_rows == 0
+    assert (store.gets, sstable.dataset.io_stats_snapshot().read_iops) == ([], warm)
+    mixed = pa.table({"id": pa.array([7, 1000, 99]).cast(dtype)})
+    assert sorted(sstable.lookup(mixed)["id"].to_pylist()) == sorted([have[7], have[99]])
+    assert sstable.lookup(pa.table({"id": pa.array([7]).cast(dtype)})).num_rows == 1
 
 
 def test_lookup_of_many_keys_equals_a_filter(make_lake: MakeLake) -> None:
