@@ -1783,6 +1783,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "P-3",
     ),
     Mutant(
+        "a batch of the feed holds a sealed shard's entries and its heirs'",
+        "src/weir/spark/feed_offsets.py",
+        "    first_routing = min(known.values())\n",
+        "    first_routing = max(known.values())\n",
+        tests("tests/spark/test_change_feed.py", "-k", "two_reshards"),
+        "P-3",
+    ),
+    Mutant(
         "the place of another table is a WAL store",
         "src/weir/shard/handover.py",
         "        require_new(wal, shard)\n",

@@ -128,6 +128,53 @@ def test_a_key_is_known_across_a_reshard_and_an_added_column(tmp_path: Path) -> 
     ]
 
 
+def twice_resharded(table: weir.Table) -> None:
+    """One key changed under each of three routings, whose shards count their generations alike.
+
+    The first one's are sealed with rows that were not flushed: they end above where the second's
+    began.
+    """
+    with table.writer(weir.WriterConfig(max_memtable_rows=1)) as writer:
+        for number in range(4):
+            writer.put([{"id": 0, "v": f"first {number}"}])
+    table.reshard(weir.Bucket("id", 3), compact=False)
+    again = weir.open(table.uri)
+    put(again, {0: "second"})
+    again.reshard(weir.Bucket("id", 2), compact=False)
+    put(weir.open(table.uri), {0: "third"})
+
+
+HISTORY = ["old", *(f"first {n}" for n in range(4)), "second", "third"]
+
+
+def test_p3_a_key_is_told_in_order_across_two_reshards(tmp_path: Path) -> None:
+    table = make_table(tmp_path, buckets=1)
+    put(table, {0: "old"})
+    table.checkpoint("durable", name="begin")
+    source = feed_of(table, maxFilesPerTrigger="2")
+    _, end = batch(source, source.initialOffset())
+    bare = plain(table)
+    first = bare.latestOffset(bare.initialOffset(), ReadAllAvailable())
+    twice_resharded(table)
+    found = between(table, startingVersion="begin")
+    images = {"update_preimage": HISTORY[:-1], "update_postimage": HISTORY[1:]}
+    for kind, values in images.items():
+        assert [v for k, _, v in found if k == kind] == sorted(values)
+    seen: list[tuple[str, int, str | None]] = []
+    while (then := source.latestOffset(end, source.getDefaultReadLimit())) != end:
+        seen += read(source, source.partitions(end, then))
+        end = then
+    for kind, values in images.items():
+        assert [v for k, _, v in seen if k == kind] == values
+    # Without images too: whoever applies batch after batch ends with the last value.
+    told = []
+    while (then := bare.latestOffset(first, ReadAllAvailable())) != first:
+        parts = bare.partitions(first, then)
+        told.append([v for part in parts for _, _, v in read(bare, [part])])
+        first = then
+    assert told == [HISTORY[1:5], ["second"], ["third"]]
+
+
 @pytest.mark.parametrize("log", LOGS)
 def test_p3_a_stream_of_images_goes_on_where_it_stopped(tmp_path: Path, log: str) -> None:
     table = logged(tmp_path, log)
@@ -290,4 +337,11 @@ def test_progress_tells_the_table_and_what_waits(tmp_path: Path) -> None:
     (waits,) = told["behind"].values()
     assert waits["entries"] >= 1
     assert waits["bytes"] > 100
+    assert waits["rows"] == 1
+    with table.writer(weir.WriterConfig(enable_memtable=False)) as writer:
+        for number in range(40):
+            writer.put([{"id": number, "v": "c"}, {"id": 100 + number, "v": "c"}])
+    source._seen = None
+    (waits,) = source.reportLatestOffset()["behind"].values()
+    assert 60 <= waits["rows"] <= 100, "counted in the first eight entries, fences among them"
     assert told["positions"] != end["positions"]

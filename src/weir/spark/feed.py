@@ -1,8 +1,9 @@
 """The change feed as a stream: offsets are positions in the logs.
 
 Keeps
-  P-3  each entry once and in order within a shard, never a fence; what a named consumer has not
-       read is kept for it; a start below the collected floor is an error that says so
+  P-3  each entry once and in order within a shard, never a fence, and those of a routing before
+       those of the next; what a named consumer has not read is kept for it; a start below the
+       collected floor is an error that says so
 An offset is JSON, kept verbatim in Spark's checkpoint: {"v": 1, "positions": {shard: position}},
 and, for a stream that begins with a snapshot, {"v": 1, "snapshot": ...} in the offset that ends its
 first batch. A replayed batch reads the same positions, whatever was added since.
@@ -39,6 +40,7 @@ from weir.read.snapshot import Snapshot
 from weir.records.consumers import TTL, Consumer
 from weir.spark.failures import briefly
 from weir.spark.feed_offsets import (
+    Routings,
     advance,
     behind,
     heads,
@@ -103,6 +105,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[UUID, int] | None = None
         self._reached: dict[UUID, int] = {}
         self._seen: tuple[float, dict[UUID, int]] | None = None
+        self._routings = Routings()
 
     # -- planning, in one process that lives as long as the query --------------------------------
 
@@ -162,6 +165,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             head,
             entries=None if whole else self._entries,
             nbytes=None if whole else self._bytes,
+            routings=self._routings,
         )
         return self._reached
 
@@ -202,13 +206,13 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the run."""
-        self._target = heads(self._place.open().core)
+        self._target = heads(self._place.open().core, self._routings)
 
     def _heads(self) -> dict[UUID, int]:
         core = self._place.open().core
         now = core.env.clock.boottime()
         if self._seen is None or now - self._seen[0] > POLL:
-            self._seen = (now, heads(core))
+            self._seen = (now, heads(core, self._routings))
         return self._seen[1]
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:

@@ -1,28 +1,65 @@
-"""Positions in the logs: where they end, where a feed begins, how far a batch goes."""
+"""Positions in the logs: where they end, where a feed begins, how far a batch goes.
+
+Keeps
+  P-3  shards of a former routing before their heirs: a key's changes come in their order
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from weir.errors import InvalidInput, SnapshotExpired
+from weir.errors import InvalidInput, MissingEntry, SnapshotExpired
+from weir.log.tailer import WalTailer
 from weir.records.consumers import Consumer
 from weir.routing.core import CONCURRENCY, Core
 
 _LOOKED_AT: Final = 32
 """Entries of a shard whose sizes are asked for to tell how many bytes wait."""
+_READ: Final = 8
+_READ_BYTES: Final = 1 << 20
+"""Entries of a shard, and their bytes, that are read to tell how many rows wait; one at least."""
 
 
-def heads(core: Core) -> dict[UUID, int]:
-    """The last position used in each shard. One listing, and ten requests a shard."""
+class Routings:
+    """Under which routing of the table each shard was made; it never changes (`shard_spec_id`).
+
+    A routing begins when the shards of the one before are sealed: their entries are older.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[UUID, int] = {}
+
+    def of(self, core: Core, shards: Iterable[UUID]) -> dict[UUID, int]:
+        """A number for each shard, higher for later routings. A request for each new shard."""
+        wanted = list(shards)
+        for shard in wanted:
+            if shard not in self._known:
+                manifest = core.log(shard).latest()
+                if manifest is None:
+                    raise MissingEntry(f"{core.uri} shard {shard}: it has no manifest")
+                self._known[shard] = manifest.shard_spec_id
+        return {shard: self._known[shard] for shard in wanted}
+
+
+def heads(core: Core, routings: Routings | None = None) -> dict[UUID, int]:
+    """The last position used in each shard. One listing, and ten requests a shard.
+
+    Of later routings first: what a sealed shard holds is then complete for every heir's entry.
+    """
 
     def tip(shard: UUID) -> int:
         return int(core.log(shard).tip())
 
-    ids = core.shard_ids()
-    return dict(zip(ids, core.env.threads.map(tip, ids, workers=CONCURRENCY), strict=True))
+    known = (routings or Routings()).of(core, core.shard_ids())
+    found: dict[UUID, int] = {}
+    for routing in sorted(set(known.values()), reverse=True):
+        ids = [shard for shard in known if known[shard] == routing]
+        found |= zip(ids, core.env.threads.map(tip, ids, workers=CONCURRENCY), strict=True)
+    return found
 
 
 def floors(core: Core) -> dict[UUID, int]:
@@ -94,8 +131,12 @@ def advance(
     *,
     entries: int | None,
     nbytes: int | None,
+    routings: Routings | None = None,
 ) -> dict[UUID, int]:
-    """How far a batch goes from `start` towards `head`: bounded, fair to all shards.
+    """How far a batch goes from `start` towards `head`: bounded, fair to the shards of a routing.
+
+    It ends with a routing: a batch that held a sealed shard's entries and an heir's would have no
+    order between two changes of one key (P-3).
 
     With a bound on bytes the sizes of the next entries are asked for; a batch holds at least one
     entry however large it is.
@@ -103,7 +144,14 @@ def advance(
     end = {shard: max(start.get(shard, 0), last) for shard, last in head.items()}
     end |= {shard: p for shard, p in start.items() if shard not in head}
     behind = {s: last - start.get(s, 0) for s, last in end.items() if last > start.get(s, 0)}
-    if not behind or (entries is None and nbytes is None):
+    if not behind:
+        return end
+    known = (routings or Routings()).of(core, behind)
+    first_routing = min(known.values())
+    for shard in [s for s in behind if known[s] > first_routing]:
+        end[shard] = start.get(shard, 0)
+        del behind[shard]
+    if entries is None and nbytes is None:
         return end
     sizes = _sizes(core, start, behind, entries or 1024) if nbytes is not None else None
     taken = dict.fromkeys(behind, 0)
@@ -131,9 +179,10 @@ def advance(
 def behind(
     core: Core, reached: Mapping[UUID, int], head: Mapping[UUID, int]
 ) -> dict[str, dict[str, int]]:
-    """Entries and bytes that a feed has before it, for each shard where there are any.
+    """Entries, bytes and rows that a feed has before it, for each shard where there are any.
 
-    The bytes of many entries are those of the first of them, so many times.
+    The bytes of many entries are those of the first of them, so many times, and so are the rows: up
+    to eight entries of a megabyte together are counted. Without "rows": they were collected.
     """
     found = {}
     for shard, last in head.items():
@@ -142,7 +191,24 @@ def behind(
             sizes = core.log(shard).sizes(start, min(last - start, _LOOKED_AT))
             nbytes = sum(sizes) * (last - start) // len(sizes)
             found[str(shard)] = {"entries": last - start, "bytes": nbytes}
+            with contextlib.suppress(SnapshotExpired, MissingEntry):
+                count, rows = _counted(core, shard, start, sizes)
+                seen = sum(sizes[:count])
+                whole = count == last - start or not seen
+                found[str(shard)]["rows"] = rows if whole else rows * nbytes // seen
     return found
+
+
+def _counted(core: Core, shard: UUID, start: int, sizes: Sequence[int]) -> tuple[int, int]:
+    """The next entries that are small enough to be read: how many, and their rows."""
+    count, room = 1, _READ_BYTES - sizes[0]
+    for size in sizes[1:_READ]:
+        room -= size
+        if room < 0:
+            break
+        count += 1
+    entries = WalTailer(core.log(shard)).read_range(start, start + count)
+    return count, sum(entry.num_rows for entry in entries)
 
 
 def _stopped(

@@ -44,7 +44,7 @@ def image_parts(
     """
     core = table.core
     before = {c.shard: int(c.wal_through) for c in checkpoints.find(core, checkpoint).shards}
-    shards: list[tuple[bool, int, str, dict[str, Any]]] = []
+    shards: list[tuple[bool, int, int, str, dict[str, Any]]] = []
     for shard, last in through.items():
         start = min(before.get(shard, 0), after.get(shard, 0))
         if last > start:
@@ -52,8 +52,9 @@ def image_parts(
             if manifest is not None:
                 sealed = manifest.status is Status.SEALED
                 read = {"shard": str(shard), "start": start, "last": last}
-                shards.append((not sealed, manifest.current_generation, str(shard), read))
-    shards.sort(key=lambda one: one[:3])  # C-13: heirs count their generations from higher on
+                routing, generation = manifest.shard_spec_id, manifest.current_generation
+                shards.append((not sealed, routing, generation, str(shard), read))
+    shards.sort(key=lambda one: one[:4])  # those of a former routing hold the older rows of a key
     reads = [{**read, "after": after.get(UUID(read["shard"]), 0)} for *_, read in shards]
     told = {"checkpoint": str(checkpoint), "held": held}
     if any(not routed for routed, *_ in shards):
