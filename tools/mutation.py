@@ -756,6 +756,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "F-16",
     ),
     Mutant(
+        "tasks take the pump for called when it waits again",
+        "src/weir/shard/group.py",
+        "                state.is_pump_called = False\n",
+        "",
+        tests("tests/rules/test_aio.py", "-k", "after_a_pause"),
+        "M-7",
+    ),
+    Mutant(
         "a put that does not fit waits for the flush interval",
         "src/weir/shard/group.py",
         "            or state.is_room_wanted\n",

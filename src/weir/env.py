@@ -100,14 +100,17 @@ class Places(Protocol):
         """The `weir.lake.api.Lake` of the table at that URI; None: Lance itself."""
 
 
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
 class SystemClock:
     """The machine's clocks."""
 
     def boottime(self) -> float:
         """CLOCK_BOOTTIME where there is one (Linux); it counts suspended time, CLOCK_MONOTONIC does
         not."""
-        if hasattr(time, "CLOCK_BOOTTIME"):
-            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        if _BOOTTIME is not None:
+            return time.clock_gettime(_BOOTTIME)
         return time.monotonic()  # macOS: Python does not offer mach_continuous_time
 
     def wall(self) -> float:

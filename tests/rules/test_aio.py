@@ -124,6 +124,36 @@ def test_m6_tasks_wait_for_room_and_take_no_thread_each(tmp_path):
     asyncio.run(asyncio.wait_for(run(), 100))
 
 
+class BareLoop(asyncio.SelectorEventLoop):
+    """A loop with futures and callbacks of its own, as loops that are not asyncio's have them: it
+    has nothing that `asyncio.AbstractEventLoop` does not promise."""
+
+    def create_future(self):
+        return asyncio.futures._PyFuture(loop=self)
+
+    def call_soon(self, callback, *args, context=None):
+        assert threading.get_ident() == self.home
+        return super().call_soon(callback, *args, context=context)
+
+
+def test_m7_puts_of_tasks_on_any_loop_are_written_also_after_a_pause(tmp_path):
+    async def run():
+        table = await make(tmp_path / "t")
+        async with table.writer() as writer:
+            for first in (0, 100, 200):  # the pump had nothing to do in between, and waits
+                puts = [writer.put(row(key)) for key in range(first, first + 100)]
+                receipts = await asyncio.wait_for(asyncio.gather(*puts), 60)
+                assert all(receipt.done for receipt in receipts)
+                await asyncio.to_thread(writer.sync.flush_wal)
+        assert len(await read(table)) == 300
+
+    loop = BareLoop()
+    loop.home = threading.get_ident()
+    loop.run_until_complete(run())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
 def test_f16_cancelled_puts_go_on_and_the_writer_stays_sound(tmp_path):
     async def run():
         table = await make(tmp_path / "t", 3)

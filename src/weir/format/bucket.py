@@ -8,6 +8,7 @@ it equals `lance.evaluate_sharding_spec` bit for bit and never changes.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,31 +39,37 @@ def bucket(array: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.NDArray[n
     return hashes.view(np.int32)
 
 
-def bucket_of(value: object, dtype: pa.DataType, num_buckets: int) -> int | None:
-    """What `bucket` gives for a column of that type with that value; None: ask `bucket`.
+def bucket_finder(dtype: pa.DataType, num_buckets: int) -> Callable[[object], int | None]:
+    """Finds what `bucket` gives for a column of that type with one value; None: ask `bucket`.
 
-    For whole numbers and text, which most are: two microseconds instead of thirty.
+    For whole numbers and text, which most are: one microsecond instead of thirty.
     """
-    if type(value) is int and pa.types.is_integer(dtype):
-        if not fits(value, dtype):
+    if pa.types.is_integer(dtype):
+        held, wide = held_by(dtype), dtype.bit_width == 64
+
+        def of_number(value: object) -> int | None:
+            if type(value) is not int or value not in held:
+                return None
+            words = (value & _MASK32, value >> 32 & _MASK32) if wide else (value & _MASK32,)
+            hashed = _finish_one_row(_mix_one_row(0, words), 8 if wide else 4)
+            return (hashed & 0x7FFFFFFF) % num_buckets
+
+        return of_number
+
+    def of_text(value: object) -> int | None:
+        if type(value) is not str or not value.isascii():
             return None
-        wide = dtype.bit_width == 64
-        words = [value & _MASK32, value >> 32 & _MASK32] if wide else [value & _MASK32]
-        hashed = _finish_one_row(_mix_one_row(0, words), 8 if wide else 4)
-    elif type(value) is str and (pa.types.is_string(dtype) or pa.types.is_large_string(dtype)):
-        if not value.isascii():
-            return None
-        hashed = _hash_one_row(value.encode())
-    else:
-        return None
-    return (hashed & 0x7FFFFFFF) % num_buckets
+        return (_hash_one_row(value.encode()) & 0x7FFFFFFF) % num_buckets
+
+    is_text = pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
+    return of_text if is_text else lambda _: None
 
 
-def fits(value: int, dtype: pa.DataType) -> bool:
-    """True when a column of that type of whole numbers holds the value."""
+def held_by(dtype: pa.DataType) -> range:
+    """The values that a column of that type of whole numbers holds."""
     bits = int(dtype.bit_width)
     low = -1 << bits - 1 if pa.types.is_signed_integer(dtype) else 0
-    return low <= value < low + (1 << bits)
+    return range(low, low + (1 << bits))
 
 
 def bucket_hash(column: pa.Array | pa.ChunkedArray) -> Hashes:
@@ -194,7 +201,7 @@ def _hash_bytes(rows: VarBytes) -> Hashes:
     return out
 
 
-def _mix_one_row(h: int, words: list[int]) -> int:
+def _mix_one_row(h: int, words: Sequence[int]) -> int:
     """For a few rows; plain integers beat arrays of length 1."""
     for word in words:
         k = word * 0xCC9E2D51 & _MASK32

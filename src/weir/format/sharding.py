@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID, uuid5
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from weir.errors import CorruptEntry, InvalidInput
 from weir.format.base_manifest import ShardingSpec
-from weir.format.bucket import bucket, bucket_of, fits
+from weir.format.bucket import bucket, bucket_finder, held_by
 from weir.format.columns import plain_array
 
 # Stored. Never change a value; add one.
@@ -265,14 +265,16 @@ class Router:
         """The column that decides; None: there is one shard."""
         return None if isinstance(self.sharding, Unsharded) else self.sharding.column
 
-    def value_of(self, value: object, dtype: pa.DataType) -> tuple[Value] | None:
-        """The shard of a row with that value of the column, of that type; None: ask `one_value`."""
+    def finder(self, dtype: pa.DataType) -> Callable[[object], int | str | None]:
+        """Finds the shard of a row by its value of the column, of that type; None: ask
+        `one_value`."""
         if isinstance(self.sharding, Bucket):
-            number = bucket_of(value, dtype, self.sharding.num)
-            return None if number is None else (number,)
-        if type(value) is int and pa.types.is_integer(dtype) and fits(value, dtype):
-            return (value,)
-        return (value,) if type(value) is str and pa.types.is_string(dtype) else None
+            return bucket_finder(dtype, self.sharding.num)
+        if pa.types.is_integer(dtype):
+            held = held_by(dtype)
+            return lambda value: value if type(value) is int and value in held else None
+        is_text = pa.types.is_string(dtype)
+        return lambda value: value if type(value) is str and is_text else None
 
     def one_value(self, column: pa.Array) -> tuple[Value] | None:
         """The shard of all rows with those values of the column; None when they go to several."""

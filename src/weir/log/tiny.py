@@ -12,9 +12,9 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -42,19 +42,16 @@ _PLAIN: Final = frozenset(
 _PLAIN_BYTES: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Tiny:
-    """The rows of one put, as they were handed over."""
+class Tiny(NamedTuple):
+    """The rows of one put, as they were handed over. A tuple: one is made for each put, and takes
+    a third of the time of a frozen dataclass."""
 
     data: list[dict[str, Any]] | pa.RecordBatch
     rows: int
     nbytes: int
     """About what they take in memory."""
-
-    @property
-    def kind(self) -> pa.Schema | None:
-        """What is shaped together is of one kind: dicts, or batches of one schema."""
-        return self.data.schema if isinstance(self.data, pa.RecordBatch) else None
+    kind: pa.Schema | None = None
+    """What is shaped together is of one kind: dicts, or batches of one schema."""
 
     def names(self, column: str) -> bool:
         """True when a row has a column of that name."""
@@ -77,8 +74,7 @@ class Tiny:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Shaped:
+class Shaped(NamedTuple):
     """The rows of one put within a batch of the log's shape that holds those of others too."""
 
     batch: pa.RecordBatch
@@ -98,7 +94,7 @@ def tiny(data: Any) -> Tiny | None:
         if not 0 < data.num_rows <= TINY_ROWS:
             return None
         nbytes = data.get_total_buffer_size()
-        return Tiny(data, data.num_rows, nbytes) if nbytes <= TINY_BYTES else None
+        return Tiny(data, data.num_rows, nbytes, data.schema) if nbytes <= TINY_BYTES else None
     if type(data) is dict:
         data = [data]
     if type(data) is not list or not 0 < len(data) <= TINY_ROWS:
@@ -124,7 +120,7 @@ def shape_together(
 ) -> list[Shaped | Exception]:
     """For each put its rows, or the error that `Intake.rows` or `Intake.fit` has for them."""
     shaped: list[Shaped | Exception] = []
-    for _, run in groupby(puts, key=lambda put: put.kind):
+    for _, run in groupby(puts, key=attrgetter("kind")):
         shaped.extend(_shape_run(intake, list(run), limits))
     return shaped
 
@@ -136,11 +132,11 @@ def _shape_run(intake: Intake, run: list[Tiny], limits: Limits) -> Sequence[Shap
         if len(run) == 1:
             return [error]
         return [result for put in run for result in _shape_run(intake, [put], limits)]
-    shares, offset = [], 0
+    shares, offset, total = [], 0, batch.num_rows
     for put in run:
-        share = -(-nbytes * put.rows // batch.num_rows)
-        shares.append(Shaped(batch, offset, put.rows, share))
-        offset += put.rows
+        rows = put.rows
+        shares.append(Shaped(batch, offset, rows, -(-nbytes * rows // total)))
+        offset += rows
     return shares
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
@@ -26,24 +26,24 @@ class Receipt:
 
     __slots__ = ("_acks", "_uri")
 
-    def __init__(self, uri: str, acks: Mapping[UUID, Ack]) -> None:
+    def __init__(self, uri: str, acks: Sequence[tuple[UUID, Ack]]) -> None:
         self._uri = uri
         self._acks = acks
 
     @property
     def rows(self) -> int:
         """Rows of the put."""
-        return sum(ack.rows for ack in self._acks.values())
+        return sum(ack.rows for _, ack in self._acks)
 
     @property
     def done(self) -> bool:
         """True once each shard's part is durable, or never will be (then `wait` raises)."""
-        return all(ack.done for ack in self._acks.values())
+        return all(ack.done for _, ack in self._acks)
 
     @property
     def positions(self) -> dict[UUID, Position]:
         """By shard the log position that holds its part, of those that are durable."""
-        held = ((shard, ack.position) for shard, ack in self._acks.items())
+        held = ((shard, ack.position) for shard, ack in self._acks)
         return {shard: position for shard, position in held if position is not None}
 
     def wait(self, timeout: float | None = None) -> dict[UUID, Position]:
@@ -54,7 +54,7 @@ class Receipt:
         waited for again.
         """
         failures: Failures = {}
-        for shard, ack in self._acks.items():
+        for shard, ack in self._acks:
             try:
                 ack.wait(timeout)
             except WeirError as error:
@@ -65,18 +65,18 @@ class Receipt:
     async def settle(self) -> dict[UUID, WeirError]:
         """Return when it is done, with what failed; for a task, whose loop runs on."""
         loop = asyncio.get_running_loop()
-        for ack in self._acks.values():
+        for _, ack in self._acks:
             ack.claimed = True
         try:
-            for ack in self._acks.values():
+            for _, ack in self._acks:
                 done: asyncio.Future[None] = loop.create_future()
                 ack.add_done_callback(partial(_wake, done))
                 await done
         except BaseException:
-            for ack in self._acks.values():
+            for _, ack in self._acks:
                 ack.claimed = False  # cancelled: whoever closes the writer is told
             raise
-        errors = ((shard, ack.error) for shard, ack in self._acks.items())
+        errors = ((shard, ack.error) for shard, ack in self._acks)
         return {shard: error for shard, error in errors if isinstance(error, WeirError)}
 
     def __repr__(self) -> str:

@@ -24,9 +24,8 @@ from weir.config import WriterConfig
 from weir.env import Home
 from weir.errors import UnknownOutcome, WeirError, WriterClosed
 from weir.format.schema import TableSchema
-from weir.format.sharding import Router, Value
+from weir.format.sharding import Value
 from weir.log.intake import Intake
-from weir.log.tiny import tiny
 from weir.records.resharding import read_resharding
 from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
@@ -34,6 +33,7 @@ from weir.routing.looking import LookingTableVerbs
 from weir.routing.receipt import Failures, Receipt, report, settled
 from weir.routing.reroute import REROUTES, Parts, await_routing, explain, has_left, split
 from weir.routing.shards import Shard, schema_for_writing
+from weir.routing.ways import Ways
 from weir.shard.ack import Ack
 from weir.shard.asked import WriteCounts
 from weir.shard.ending import forked
@@ -59,9 +59,9 @@ class TableWriter(LookingTableVerbs):
         # For all shards, also those opened later: rows are shaped by it before they are routed.
         self._schema = schema or schema_for_writing(core)
         self._intake = Intake(self._schema)
-        self._types = dict(zip(self._schema.plain.names, self._schema.plain.types, strict=True))
         self._lock = core.env.threads.lock()
         self._writers: dict[UUID, ShardWriter] = {}
+        self._ways = Ways(core, self._schema.plain, self._writers)
         self._opening: dict[UUID, Any] = {}
         self._closed = False
         self._home = Home(core.env)
@@ -95,13 +95,13 @@ class TableWriter(LookingTableVerbs):
         if when is not None:
             return self._put_when(data, when, timeout)
         wait = self._waits if wait is None else wait
-        opened = self._one_writer(data)
-        if opened is None:
+        way = None if self._is_over else self._ways.find(data)
+        if way is None:
             return self._write(self._intake.rows(data), wait, timeout)
-        record, shard, writer = opened
+        record, shard, writer = way
         try:
             ack = writer.puts.put(data, wait=wait, timeout=timeout)
-            return Receipt(self._core.uri, {shard: ack})
+            return Receipt(self._core.uri, ((shard, ack),))
         except WeirError as error:
             return self._follow_put(record, {shard: error}, timeout)
 
@@ -111,12 +111,12 @@ class TableWriter(LookingTableVerbs):
         Thousands of tasks share entries, and wait for room instead of failing. A task that is
         cancelled leaves its put on its way: `flush_wal` or `close` makes sure of it.
         """
-        opened = self._one_writer(data)
-        if opened is None:
+        way = None if self._is_over else self._ways.find(data)
+        if way is None:
             return await self._awrite(self._intake.rows(data))
-        record, shard, writer = opened
+        record, shard, writer = way
         try:
-            return Receipt(self._core.uri, {shard: await writer.puts.aput(data)})
+            return Receipt(self._core.uri, ((shard, await writer.puts.aput(data)),))
         except WeirError as error:
             follow = partial(self._follow_put, record, {shard: error}, None)
             return await asyncio.get_running_loop().run_in_executor(None, follow)
@@ -171,9 +171,13 @@ class TableWriter(LookingTableVerbs):
         try:
             self._each(writers, lambda writer: writer.close())
         except Exception:
-            self._writers = {}
+            self._writers.clear()
             raise
-        self._writers = {}  # not when interrupted: the next close goes on with them (F-16)
+        self._writers.clear()  # not when interrupted: the next close goes on with them (F-16)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._closed or self._home.is_left
 
     def shard_writers(self) -> dict[UUID, ShardWriter]:
         """The writers open at the moment, by shard."""
@@ -200,35 +204,6 @@ class TableWriter(LookingTableVerbs):
             # The block's own error is the cause of the trouble; this one only comes along.
             error.add_note(f"closing the writer also failed: {failure}")
 
-    # -- one shard -------------------------------------------------------------------------------
-
-    def _one_writer(self, data: Rows) -> tuple[TableRecord, UUID, ShardWriter] | None:
-        """The open writer that takes all rows of `data`; None: look closer."""
-        if self._closed or self._home.is_left:
-            return None
-        core, record = self._core, self._core.record
-        router = core.router
-        column = router.column_name
-        if column is None:
-            shard = core.route(None)
-        else:
-            value = self._one_value(router, column, data)
-            if value is None:
-                return None
-            shard = core.route(value[0])
-        writer = self._writers.get(shard)
-        return None if writer is None else (record, shard, writer)
-
-    def _one_value(self, router: Router, column: str, data: Rows) -> tuple[Value] | None:
-        """What the shard of all those rows stands for; None: several, or rows to be refused."""
-        dtype = self._types.get(column)
-        row = data[0] if type(data) is list and len(data) == 1 else data
-        if type(row) is dict and (value := router.value_of(row.get(column), dtype)) is not None:
-            return value
-        put = None if dtype is None else tiny(data)  # renamed since: routing all rows says so
-        found = put and put.column(column, dtype)
-        return None if found is None else router.one_value(found)
-
     # -- any number of shards --------------------------------------------------------------------
 
     def _write(
@@ -240,7 +215,8 @@ class TableWriter(LookingTableVerbs):
         def put(writer: ShardWriter, rows: list[pa.RecordBatch]) -> Ack:
             return writer.puts.put_shaped(rows, wait=wait, timeout=timeout)
 
-        return Receipt(self._core.uri, self._write_with(batches, put, timeout))
+        acks = self._write_with(batches, put, timeout)
+        return Receipt(self._core.uri, tuple(acks.items()))
 
     async def _awrite(self, batches: list[pa.RecordBatch]) -> Receipt:
         loop, record = asyncio.get_running_loop(), self._core.record

@@ -64,18 +64,19 @@ class Acceptor:
         self._index(sum(ack.rows for ack in acks))
         return True
 
-    def offer(self, ack: Ack, room: asyncio.Future[None]) -> bool:
-        """`accept` if there is room; else `room` is done when it is worth while to offer again."""
+    def offer(self, ack: Ack, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
+        """`accept` for a task. None if there was room; else what to await before offering again."""
         state = self._state
         with state.lock:
             while state.is_full(ack.nbytes) and not state.closing and state.failure is None:
                 if not self.make_room(None):
+                    room: asyncio.Future[None] = loop.create_future()
                     state.room_tasks.append(room)
-                    return False
-            state.wait_for_room(ack, None, self.make_room)  # there is, or never will be
+                    return room
+            state.require_open(ack)
             failed, broken = self._accept(ack)
         self._finish(ack, failed, broken)
-        return True
+        return None
 
     def _accept(self, ack: Ack) -> tuple[list[Ack], BaseException | None]:
         """Lock held. If it breaks, the writer ends: who is to be told, and why."""
@@ -97,7 +98,8 @@ class Acceptor:
             run_callbacks(failed)
             ack.claimed = isinstance(broken, Exception)
             raise self._state.ending.refused(ack.batches) if ack.claimed else broken
-        self._index(ack.rows if ack.unshaped is None else 0)
+        if ack.unshaped is None:
+            self._index(ack.rows)
 
     def shape(self) -> None:
         """Shape the rows that wait for it, all in one conversion, and accept them in their order.
@@ -134,7 +136,7 @@ class Acceptor:
         would (F-16); True if something was. Lock held, but not while it writes."""
         state, flusher = self._state, self._flusher
         if not state.leading:
-            state.pump_wake.notify()
+            state.call_pump()
         if flusher is not None:
             flusher.make_room()
         last = state.last_put

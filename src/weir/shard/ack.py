@@ -75,7 +75,7 @@ class Ack:
         """Where a task waits for it; the outcome is the ack's."""
         self.rows = rows
         self.nbytes = nbytes
-        self.tokens = tuple(tokens)
+        self.tokens = tuple(tokens) if tokens else ()
         self.generation: Generation | None = None
         self.enqueued_at = 0.0
         self.done = group is None
@@ -160,8 +160,13 @@ def _wake_tasks(acks: Sequence[Ack]) -> None:
     """Let the tasks that wait go on: one call into each loop, however many they are."""
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for ack in acks:
-        if ack.future is not None:
-            loops.setdefault(ack.future.get_loop(), []).append(ack.future)
+        future = ack.future
+        if future is not None:
+            loop = future.get_loop()
+            futures = loops.get(loop)
+            if futures is None:
+                loops[loop] = futures = []
+            futures.append(future)
     for loop, futures in loops.items():
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is there to be told
             loop.call_soon_threadsafe(finish_all, futures)

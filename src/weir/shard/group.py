@@ -44,6 +44,14 @@ class GroupCommit:
         self._pump: Thread | None = None
         self._logged_at = self._env.clock.boottime()
 
+    @property
+    def is_attended(self) -> bool:
+        """True when somebody will look at what is queued now: whoever leads, once it is through, or
+        the pump, which was called and has not looked yet. Asked by one of thousands of tasks, which
+        then spares the lock; true or not, a nudge does no harm."""
+        state = self._state
+        return self._pump is not None and (state.leading or state.is_pump_called)
+
     def nudge(self) -> None:
         """Rows were queued that nobody waits for: let the pump see to them, or write them here when
         there can be none (F-16)."""
@@ -60,7 +68,7 @@ class GroupCommit:
             if self._pump is None and not state.stopping:
                 self._pump = state.start(self._run_pump, f"weir-wal-{state.name}")
             elif not state.leading:
-                state.pump_wake.notify()
+                state.call_pump()
 
     def add_callback(self, ack: Ack, callback: DoneCallback) -> bool:
         """Register `callback`; False when the ack is done already."""
@@ -245,6 +253,7 @@ class GroupCommit:
             while not self._pump_should_lead():
                 if state.stopping or state.failure is not None:
                     return False
+                state.is_pump_called = False
                 state.pump_wake.wait(self._pump_patience())
             state.leading = True
             return True

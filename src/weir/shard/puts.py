@@ -74,25 +74,23 @@ class Puts:
     async def aput(self, data: Rows) -> Ack:
         """`put` for a task, which waits without blocking its loop."""
         ack = self._left_unshaped(data)
-        return await self._settle(self._ack(self._intake.rows(data)) if ack is None else ack)
-
-    async def _settle(self, ack: Ack) -> Ack:
-        if ack.done:
-            return ack
+        if ack is None:
+            ack = self._ack(self._intake.rows(data))
+            if ack.done:
+                return ack
         loop = asyncio.get_running_loop()
-        ack.claimed, ack.future = True, loop.create_future()
-        while True:
-            room: asyncio.Future[None] = loop.create_future()
-            try:
-                if self._acceptor.offer(ack, room):
-                    break
-            except WeirError as refused:
-                data = None if ack.unshaped is None else ack.unshaped.data
-                raise self._with_rows(refused, data) from None
-            await room
+        ack.claimed = True
+        done = ack.future = loop.create_future()
         try:
-            self._group.nudge()
-            await ack.future
+            while (room := self._acceptor.offer(ack, loop)) is not None:
+                await room
+        except WeirError as refused:
+            rows = None if ack.unshaped is None else ack.unshaped.data
+            raise self._with_rows(refused, rows) from None
+        try:
+            if not self._group.is_attended:
+                self._group.nudge()
+            await done
         except BaseException:
             # Cancelled: the put goes on, with the rows as they are now; whoever closes is told.
             self._acceptor.shape()

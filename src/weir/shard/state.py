@@ -80,6 +80,8 @@ class WriterState:
         self.entry: Entry | None = None
         """That entry, once it is encoded."""
         self.pump_wake = env.threads.condition(self.lock)
+        self.is_pump_called = False
+        """The pump was woken, and will look at the queue before it waits again."""
         self.memtables = memtables
         """None: a WAL-only writer."""
         self.tags: GenerationTags | None = None
@@ -156,7 +158,11 @@ class WriterState:
             finally:
                 self.room_waiters -= 1
                 self.counters.backpressure_seconds += self.env.clock.boottime() - began
-        if self.failure is not None or self.closing:
+        self.require_open(ack)
+
+    def require_open(self, ack: Ack) -> None:
+        """Raise, with the rows of `ack`, when no more are accepted."""
+        if self.closing or self.failure is not None:
             raise self.ending.refused(ack.batches)
 
     def _count_backpressure(self) -> float:
@@ -213,24 +219,21 @@ class WriterState:
             self.unshaped.popleft()
             self.held_bytes -= ack.nbytes
             ack.unshaped = None
-        run: list[Ack] = []
+        accepted: list[Ack] = []
         refused: list[Ack] = []
+        has_ended = self.failure is not None
         for ack, result in zip(acks, shaped, strict=True):
             if isinstance(result, Exception):
                 self.refuse(ack, result)
                 refused.append(ack)
                 continue
             ack.shaped, ack.nbytes = result, result.nbytes
-            if self.failure is not None:
+            if has_ended:
                 self.refuse(ack, self.ending.leave(ack))
                 refused.append(ack)
                 continue
-            if run and run[0].shaped is not None and run[0].shaped.batch is not result.batch:
-                self._accept_run(run)
-                run = []
-            run.append(ack)
-        if run:
-            self._accept_run(run)
+            accepted.append(ack)
+        self.accept_each(accepted)
         self.wake_for_room()  # they were taken for larger than they are
         return refused
 
@@ -290,12 +293,14 @@ class WriterState:
             for ack in group:
                 ack.position = position
                 ack.done = True
-                self.turns.wake(ack)
-            while self.queue and self.queue[0].done:
-                self.queued_bytes -= self.queue.popleft().nbytes
+                if ack.gate is not None:
+                    self.turns.wake(ack)
+            queue = self.queue
+            while queue and queue[0].done:
+                self.queued_bytes -= queue.popleft().nbytes
             self._book_durable(group, position)
         self.flying, self.entry = [], None
-        return [ack for ack in group if ack.callbacks or ack.future]
+        return [ack for ack in group if ack.callbacks or ack.future is not None]
 
     def _book_durable(self, group: list[Ack], position: Position) -> None:
         generation, memtables = group[0].generation, self.memtables
@@ -321,7 +326,12 @@ class WriterState:
         if not self.waiting:
             self.turns.forget()
         elif not self.turns.wake_next():
-            self.pump_wake.notify()
+            self.call_pump()
+
+    def call_pump(self) -> None:
+        """Let the pump look at the queue."""
+        self.is_pump_called = True
+        self.pump_wake.notify()
 
     # -- the flusher -----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import InvalidInput
-from weir.format.bucket import bucket, bucket_hash, bucket_of
+from weir.format.bucket import bucket, bucket_finder, bucket_hash
 
 NAN = float("nan")
 
@@ -202,12 +202,11 @@ def test_the_bucket_of_one_value_is_that_of_its_column(dtype):
         low = -(2 ** (dtype.bit_width - 1)) if pa.types.is_signed_integer(dtype) else 0
         high = low + 2**dtype.bit_width - 1
         values = [low, low + 1, 0, 1, 77, high - 1, high]
-        assert bucket_of(low - 1, dtype, 7) is bucket_of(high + 1, dtype, 7) is None
+        assert bucket_finder(dtype, 7)(low - 1) is bucket_finder(dtype, 7)(high + 1) is None
     for number in (1, 7, 1024):
         for value in values:
-            one = bucket_of(value, dtype, number)
+            one = bucket_finder(dtype, number)(value)
             assert one in (bucket(pa.array([value], dtype), number)[0], None)
             assert one is not None or value == "ü"
-    assert (
-        bucket_of(True, dtype, 7) is bucket_of(None, dtype, 7) is bucket_of(1.0, dtype, 7) is None
-    )
+    found = bucket_finder(dtype, 7)
+    assert found(True) is found(None) is found(1.0) is None

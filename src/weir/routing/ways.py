@@ -1,0 +1,90 @@
+"""Which open writer takes all rows of a put.
+
+A put whose rows go to one shard is that shard's put, and finding the shard is all that it costs
+more here: what depends on the record alone is worked out once for each record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.format.sharding import Router, Value
+from weir.log.tiny import tiny
+from weir.records.table import TableRecord
+from weir.routing.core import Core
+from weir.shard.writer import ShardWriter
+from weir.types import Rows
+
+Way = tuple[TableRecord, UUID, ShardWriter]
+"""The record that was routed by, the shard, and its writer."""
+
+KNOWN_MAX: Final = 4096
+"""Values of identity sharding that are remembered."""
+
+
+class Ways:
+    """The ways to the open writers of one `TableWriter`. Asked by any thread, without a lock.
+
+    A writer is given up when the routing has left its shard (C-11), and then there is another
+    record; a put that found it before is refused there, and follows.
+    """
+
+    def __init__(self, core: Core, schema: pa.Schema, writers: Mapping[UUID, ShardWriter]) -> None:
+        self._core = core
+        self._types = dict(zip(schema.names, schema.types, strict=True))
+        self._writers = writers
+        self._of = _Ways(core.record, self._types)
+
+    def find(self, data: Rows) -> Way | None:
+        """The way of `data`; None: look closer."""
+        of = self._of
+        if of.record is not self._core.record:
+            of = self._of = _Ways(self._core.record, self._types)
+        value: Value = None
+        if of.column is not None:
+            found = of.value(data)
+            if found is None:
+                return None
+            value = found[0]
+        way = of.known.get((type(value), value))
+        return self._look_up(of, value) if way is None else way
+
+    def _look_up(self, of: _Ways, value: Value) -> Way | None:
+        shard = self._core.shard_of(value, of.record)
+        writer = self._writers.get(shard)
+        if writer is None:
+            return None
+        if len(of.known) >= KNOWN_MAX:
+            of.known.clear()
+        way = of.known[type(value), value] = (of.record, shard, writer)
+        return way
+
+
+class _Ways:
+    """Those under one record."""
+
+    def __init__(self, record: TableRecord, types: Mapping[str, pa.DataType]) -> None:
+        self.record = record
+        self._router = Router(record.sharding)
+        self.column = self._router.column_name
+        self._type = None if self.column is None else types.get(self.column)
+        self._find = self._router.finder(pa.null() if self._type is None else self._type)
+        self.known: dict[tuple[type, Value], Way] = {}
+
+    def value(self, data: Rows) -> tuple[Value] | None:
+        """What the shard of all those rows stands for; None: several, or rows to be refused."""
+        column, dtype = self.column, self._type
+        if column is None or dtype is None:
+            return None  # renamed since: routing all rows says so
+        row = data[0] if type(data) is list and len(data) == 1 else data
+        if type(row) is dict:
+            value = self._find(row.get(column))
+            if value is not None:
+                return (value,)
+        put = tiny(data)
+        found = put and put.column(column, dtype)
+        return None if found is None else self._router.one_value(found)
