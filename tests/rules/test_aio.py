@@ -136,7 +136,18 @@ class BareLoop(asyncio.SelectorEventLoop):
         return super().call_soon(callback, *args, context=context)
 
 
-def test_m7_puts_of_tasks_on_any_loop_are_written_also_after_a_pause(tmp_path):
+def bare_loop():
+    loop = BareLoop()
+    loop.home = threading.get_ident()
+    return loop
+
+
+def uv_loop():
+    return pytest.importorskip("uvloop").new_event_loop()
+
+
+@pytest.mark.parametrize("new_loop", [bare_loop, uv_loop])
+def test_m7_puts_of_tasks_on_any_loop_are_written_also_after_a_pause(tmp_path, new_loop):
     async def run():
         table = await make(tmp_path / "t")
         async with table.writer() as writer:
@@ -147,8 +158,7 @@ def test_m7_puts_of_tasks_on_any_loop_are_written_also_after_a_pause(tmp_path):
                 await asyncio.to_thread(writer.sync.flush_wal)
         assert len(await read(table)) == 300
 
-    loop = BareLoop()
-    loop.home = threading.get_ident()
+    loop = new_loop()
     loop.run_until_complete(run())
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
