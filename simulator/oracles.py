@@ -151,21 +151,25 @@ class Judge:
         raw = codec.loads(data, path)
         truth = self.truth(shard)
         target = self._shelf_with(raw["store_id"], shard)
-        if raw["prepared"] or target == truth.places[-1][1]:
+        through = int(raw["after"])
+        if raw["prepared"] or (through, target) == truth.places[-1]:
             return
-        after = int(raw["after"])
+        after = int(raw.get("empty_after", through))
         left = [p for p, entry in truth.log.items() if p > after and entry.rows]
         latest = truth.manifests[truth.last_version]
         if left or latest.replay_after < truth.acked:
             raise Violation("D", f"the log moves after {after}, and rows are left behind (S-3)")
         self.counts["moves of the log"] += 1
-        self.scheduler.note("judge", f"the log is in {target} after {after}")
+        self.scheduler.note("judge", f"the log is in {target} after {through}")
         # Fences alone may be left in a store that was lost (S-2); the log goes on without them.
         for position in [p for p in truth.log if p > after]:
             del truth.log[position]
         del truth.folded[after:]
-        truth.tip = after
-        truth.places.append((after, target))
+        for position in range(after + 1, through + 1):  # nothing is ever there
+            truth.log[position] = Entry(position, int(raw["epoch"]), True, [], "judge")
+            truth.folded.append(truth.folded[-1] if truth.folded else {})
+        truth.tip = through
+        truth.places.append((through, target))
         self._take_fences(truth, target)
 
     def _take_fences(self, truth: ShardTruth, target: str) -> None:

@@ -15,6 +15,7 @@ from weir.errors import FencedError, InvalidInput, SealedShard
 from weir.format.manifest import Status
 from weir.records.lineage import read_lineage
 from weir.records.resharding import read_resharding
+from weir.testing.faulty import FaultyStores
 from weir.upkeep import reshard as resharding
 from weir.upkeep import restore as restoring
 from weir.upkeep.compact.run import compact
@@ -156,6 +157,24 @@ def test_c11_rows_only_buffered_at_the_seal_follow_when_the_writer_is_closed(tmp
     table.reshard(weir.Bucket("id", 3))
     writer.close()
     assert rows(again(table)) == expect((A, "a"), (B, "b"))
+
+
+@pytest.mark.parametrize("asked", ["_weir/reshard", "_weir/table"])
+@pytest.mark.parametrize("call", ["flush_wal", "close", "put"])
+def test_f16_rows_on_their_way_to_an_heir_are_told_of_when_the_store_fails(tmp_path, call, asked):
+    """The shard was sealed, and whether it was cannot be asked: no row is lost in silence."""
+    faulty = FaultyStores()
+    table = make(tmp_path / "t", 1)
+    config = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
+    writer = weir.open(table.uri, env=faulty.env).writer(config)
+    put(writer, A, "a")
+    table.reshard(weir.Bucket("id", 3))
+    faulty.at(table.uri).on("*", f"*{asked}*").fail_before(times=None)
+    with pytest.raises(weir.WeirError) as told:
+        put(writer, B, "b") if call == "put" else getattr(writer, call)()
+        writer.flush_wal()
+    back = [row for batch in told.value.unacknowledged for row in batch.to_pylist()]
+    assert [row["id"] for row in back] == ([*A, *B] if call == "put" else [*A])
 
 
 def test_c11_the_heirs_newer_row_wins_over_a_late_fold_of_the_parent(tmp_path):

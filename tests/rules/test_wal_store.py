@@ -1,6 +1,8 @@
 """S-1 to S-6: a log on a store of its own, known by its id, moved by a fenced hand-over."""
 
 import shutil
+from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 
@@ -8,12 +10,16 @@ import weir
 from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import again, expect, make, put, rows, wipe
+from weir.env import Env
 from weir.errors import MissingEntry, WalStoreMismatch
 from weir.format import paths
+from weir.format.wal_entry import encode_fence
+from weir.log.floors import Floors
 from weir.log.manifests import Manifests
 from weir.log.stamp import read_store_id
 from weir.records.wal_places import latest_record
 from weir.shard.handover import open_writer
+from weir.types import Position
 from weir.upkeep.gc.collect import collect, target_of
 
 A, B, C = range(10), range(5, 20), range(15, 30)
@@ -117,6 +123,61 @@ def test_s2_a_lost_store_is_survived_when_the_gap_is_closed(places):
         put(writer, B, "b")
     assert rows(again(table)) == expect((A, "a"), (B, "b"))
     assert read_store_id(table.core.wal_stores.at(wal), table.shards()[0].id) != first_id
+
+
+def test_s2_what_dead_claims_left_in_a_lost_store_is_never_used_again(tmp_path):
+    """Fences are in it that nobody can count any more, and who sees the disk reads and marks them:
+    their positions are passed over, and read as fences by everybody (F-2)."""
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+    shard = table.shards()[0]
+    last = shard.manifest().last_seen
+    for position in (last + 1, last + 2):
+        epoch = Manifests(shard.site).claim(shard.manifest()).writer_epoch
+        fence = encode_fence(epoch, entry_id=str(uuid4()))
+        shard.site.wal.put_if_absent(paths.wal_path(shard.id, Position(position)), fence)
+    shutil.move(tmp_path / "w", tmp_path / "there")
+    seer = again(table, wal_uri=str(tmp_path / "there"))
+    assert rows(seer) == expect((A, "a"))
+    feed = seer.shards()[0].tailer(last + 1, fences=True)
+    assert [entry.position for entry in feed] == [last + 1, last + 2]
+    taker = again(table, wal_uri=str(tmp_path / "w2"))
+    with taker.shards()[0].writer() as writer:
+        assert writer.wal_stats().fence_position > last + 2
+        put(writer, B, "b")
+        Floors(shard.site).raise_to("used", last + 2)  # by a checkpoint that slept
+        assert rows(seer) == rows(again(table)) == expect((A, "a"), (B, "b"))
+        assert sum(entry.num_rows for entry in feed) == len(B)
+        fresh = again(table).shards()[0].tailer(last + 1)
+        assert sum(entry.num_rows for entry in fresh) == len(B)
+        assert fresh.read(last + 1).is_fence
+    with again(table).shards()[0].writer() as writer:
+        put(writer, C, "c")
+    assert rows(seer) == rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
+
+
+def test_s2_a_take_over_that_dies_before_it_covers_what_it_passed_is_read_all_the_same(tmp_path):
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+    before = table.shards()[0].manifest()
+    wipe(tmp_path / "w")
+
+    def die(step):
+        if step == "move.passed":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        again(table, env=replace(Env(), failpoint=die)).shards()[0].writer()
+    assert table.shards()[0].manifest().replay_after == before.replay_after
+    assert rows(again(table)) == expect((A, "a"))
+    again(table).checkpoint("durable", name="then")
+    copy = again(table).clone(str(tmp_path / "copy"), "then")
+    assert rows(copy) == expect((A, "a"))
+    with again(table).writer() as writer:
+        put(writer, B, "b")
+        assert rows(again(table)) == expect((A, "a"), (B, "b"))
 
 
 def test_s2_rows_after_a_flush_open_the_gap_again(tmp_path):

@@ -53,6 +53,7 @@ KNOWN = {
         6_012_052,
         9_000_545,
         2_001_102,
+        4_009_432,
     ),
     "restores": (
         20896,
@@ -71,7 +72,7 @@ KNOWN = {
     "strangers": (2_008_285,),
     "twins": (1, 2, 4, 6, 104),
     "writers": (2_005_735,),
-    "unmounts": (31, 60_220, 60_483, 60_508, 2_018_648),
+    "unmounts": (31, 60_220, 60_483, 60_508, 2_018_648, 3_000_550),
 }
 """Seeds that broke a promise once; most of what they found has a test in tests/regress too."""
 

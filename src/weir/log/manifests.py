@@ -101,6 +101,21 @@ class Manifests:
             )
         return found
 
+    def cover(self, through: Position, epoch: Epoch) -> ShardManifest:
+        """R at `through`, in that epoch: nothing but fences is between. Fences nobody (W-3).
+
+        Raises `FencedError` when another has claimed the shard.
+        """
+
+        def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
+            if current.replay_after >= through:
+                return None
+            last = Position(max(current.last_seen, through))
+            covered = replace(current, replay_after=through, last_seen=last)
+            return covered, Evidence(covered=through)
+
+        return self.update(change, epoch=epoch)
+
     def create(self, first: ShardManifest) -> ShardManifest:
         """Write version 1 unless there is one; returns whichever stands. For creators that
         agree."""

@@ -98,7 +98,7 @@ class ShardLog:
         Raises `WalStoreMismatch` when the store that took it is gone or another's.
         """
         if self._stores is None:
-            return Stretch(self._site)
+            return self._site.stretch(position)
         return self._stores.stretch(self.shard, position)
 
     # -- how far ----------------------------------------------------------------------------------
@@ -143,6 +143,9 @@ class ShardLog:
         while len(found) < count:
             first = after + len(found) + 1
             where = self.stretch(first)
+            if where.is_empty:
+                found += [0] * where.count(first, count - len(found))
+                continue
             wanted = [
                 paths.wal_path(self.shard, Position(first + i))
                 for i in range(where.count(first, count - len(found)))

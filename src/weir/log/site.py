@@ -10,6 +10,7 @@ from uuid import UUID
 from weir.config import FENCE_TTL
 from weir.env import Env
 from weir.store.api import Store
+from weir.types import Position
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class ShardSite:
     """The id `wal` is recorded under; None: the log is beside the data (S-1)."""
     wal_after: int = 0
     """Entries at or below this position are in the store the log was in before (S-3)."""
+    wal_empty_after: int | None = None
+    """Positions after this one, up to `wal_after`, hold nothing (S-2); None: there are none."""
 
     fence_ttl: float = FENCE_TTL
     """Seconds for which the table lets a writer trust a proof of ownership (G-7b)."""
@@ -31,10 +34,25 @@ class ShardSite:
     def __str__(self) -> str:
         return f"shard {self.shard} of {self.store.uri}"
 
+    def stretch(self, position: int) -> Stretch:
+        """The part of the log that the position lies in, as far as this place alone tells."""
+        if self.wal_empty_after is None:
+            return Stretch(self)
+        if position > self.wal_after:
+            return Stretch(self, self.wal_after)
+        if position > self.wal_empty_after:
+            return Stretch(self, self.wal_empty_after, self.wal_after, is_empty=True)
+        return Stretch(self, 0, self.wal_empty_after)
+
+    def past_empty(self, position: Position) -> Position:
+        """The position, or the last of those that follow it and hold nothing (S-2)."""
+        where = self.stretch(position + 1)
+        return Position(self.wal_after) if where.is_empty else position
+
     @property
     def beside(self) -> ShardSite:
         """The shard with its log beside the data, where another may have left entries (S-3)."""
-        return replace(self, wal=self.store, wal_id=None, wal_after=0)
+        return replace(self, wal=self.store, wal_id=None, wal_after=0, wal_empty_after=None)
 
 
 @dataclass(frozen=True)
@@ -45,6 +63,8 @@ class Stretch:
     after: int = 0
     last: int | None = None
     """None: to the end of the log, which is there now."""
+    is_empty: bool = False
+    """True: no store is asked for these, they hold nothing (S-2)."""
 
     def holds(self, position: int) -> bool:
         """True when the position is one of them."""

@@ -7,6 +7,7 @@ Keeps
        skip. It is read after the entries and before they are handed out: what lies in a collected
        place is a zombie's, and nobody acknowledged it
   L-10 a round of gets is bounded in bytes, however large the entries are
+  S-2  positions that were passed over when a store was lost are read as fences, no store is asked
   S-9  the log is followed from store to store, as `ShardLog` knows them
 Entries are fetched concurrently ahead of the reader and handed out in order.
 """
@@ -23,7 +24,7 @@ from weir.log.site import HasSite, ShardSite, Stretch
 from weir.log.stamp import check_identity
 from weir.store.api import ObjectMissing, is_local
 from weir.store.bounded import get_some
-from weir.types import Position
+from weir.types import Epoch, Position
 
 PREFETCH_ENTRIES_FIRST = 8
 PREFETCH_ENTRIES = 256
@@ -36,6 +37,11 @@ adapts to the size of the entries seen."""
 PREFETCH_BYTES_LOCAL = 1 << 20
 """The same for files, which are read one after the other: what stays in the processor's cache until
 it is decoded. 500 entries of 41 kB took 88 us each in rounds of 256, 62 in rounds of 32."""
+
+
+def passed_over(position: Position) -> WalEntry:
+    """What is read at a position that holds nothing (S-2): a fence that fences nobody."""
+    return WalEntry(position, Epoch(0), None, True, (), None, (), 0)
 
 
 class WalTailer:
@@ -83,7 +89,10 @@ class WalTailer:
         path = paths.wal_path(self.log.shard, Position(position))
         while True:
             try:
-                store = self._where(position).site.wal
+                where = self._where(position)
+                if where.is_empty:
+                    return passed_over(Position(position))
+                store = where.site.wal
                 data = store.get(path).data
                 break
             except ObjectMissing:
@@ -154,6 +163,8 @@ class WalTailer:
         """Up to `count` entries from the current position, ending before the first missing one."""
         first = self.position
         where = self._where(first)
+        if where.is_empty:
+            return [passed_over(Position(first + i)) for i in range(where.count(first, count))]
         wanted = [
             paths.wal_path(self.log.shard, Position(first + i))
             for i in range(where.count(first, count))

@@ -17,6 +17,7 @@ anyway learns of a move for free; it is raised before the first entry in the new
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from uuid import UUID
 
 from weir.config import FENCE_TTL
@@ -170,6 +171,7 @@ class WalStores:
             self.env,
             record.store_id,
             record.after,
+            record.empty_after,
             self._fence_ttl(),
         )
 
@@ -188,7 +190,14 @@ class WalStores:
         places = self._history(shard)
         index = max(i for i, record in enumerate(places) if record.after < max(position, 1))
         record = places[index]
-        last = places[index + 1].after if index + 1 < len(places) else None
+        last = None
+        if index + 1 < len(places):
+            last, empty_after = places[index + 1].after, places[index + 1].empty_after
+            if empty_after is not None and position > empty_after:
+                # In no store; the place says so itself to whoever is given nothing else.
+                nowhere = replace(self.beside(shard), wal_after=last, wal_empty_after=empty_after)
+                return nowhere.stretch(position)
+            last = last if empty_after is None else empty_after
         return Stretch(self._site(shard, record, self._checked(shard, record)), record.after, last)
 
     def _history(self, shard: UUID) -> list[WalRecord]:

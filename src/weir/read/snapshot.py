@@ -135,9 +135,10 @@ def take_snapshot(
     """
     check_freshness(freshness)
     at = core.env.clock.wall()
-    if freshness != "durable":
-        cuts = [] if freshness == "base" else _cuts(core, choose(core.shard_ids()), tail=False)
-        return Snapshot(core.lake.open_base().version, freshness, _ordered(core, cuts), at)
+    if freshness == "base":
+        return Snapshot(core.lake.open_base().version, freshness, (), at)
+    if freshness == "flushed":
+        return _flushed(core, choose, at)
     seen = fast_snapshot(core, choose)
     if seen is not None:
         cuts = [ShardCut.of(one.manifest, one.tip) for one in seen[1]]
@@ -158,7 +159,25 @@ def take_snapshot(
         if version == before and latest == number:
             return Snapshot(version, freshness, _ordered(core, cuts), at)
         before, number = version, latest
-    raise SnapshotExpired(
+    raise _restless(core)
+
+
+def _flushed(core: Core, choose: Choice, at: float) -> Snapshot:
+    """No log is asked. The record stands still meanwhile, or rows of an heir would be seen without
+    older ones of the shard that it inherits from (C-11)."""
+    records = TableRecords(core.store)
+    for _ in range(STILL_ATTEMPTS):
+        shards = choose(core.shard_ids())
+        number = records.last_number(core.tails.record_number) if len(shards) > 1 else None
+        cuts = _cuts(core, shards, tail=False)
+        version = core.lake.open_base().version  # L-1: after every manifest
+        if number is None or records.last_number(number) == number:
+            return Snapshot(version, "flushed", _ordered(core, cuts), at)
+    raise _restless(core)
+
+
+def _restless(core: Core) -> SnapshotExpired:
+    return SnapshotExpired(
         f"{core.uri}: its base or its record changed {STILL_ATTEMPTS} times while a read was"
         " planned; read again"
     )

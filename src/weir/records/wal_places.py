@@ -29,6 +29,9 @@ class WalRecord:
     """None: beside the data."""
     after: int = 0
     """Entries at or below this position are where the log was before."""
+    empty_after: int | None = None
+    """Positions after this one, up to `after`, hold nothing, wherever they were used: the store was
+    lost, and fences may be in it that nobody can count (S-2). None: there are no such positions."""
     epoch: Epoch = _NOBODY
     """The owner that wrote the record."""
     prepared: bool = False
@@ -56,6 +59,8 @@ def _encode(record: WalRecord) -> dict[str, Any]:
         "prepared": record.prepared,
         "after": record.after,
     }
+    if record.empty_after is not None:
+        body["empty_after"] = record.empty_after
     if record.prepared:
         body |= {"next_uri": record.next_uri, "next_id": record.next_id}
     return body
@@ -65,13 +70,17 @@ def _decode(raw: Mapping[str, Any], path: str) -> WalRecord:
     uri, store_id, epoch, after = raw["uri"], raw["store_id"], raw["epoch"], raw.get("after", 0)
     if (uri is None) != (store_id is None) or not isinstance(store_id, str | None):
         raise ValueError("an id belongs to a URI (S-1)")
+    empty_after = raw.get("empty_after")
     if type(epoch) is not int or type(after) is not int:
         raise ValueError("epoch and position are numbers")
+    if empty_after is not None and type(empty_after) is not int:
+        raise ValueError("a position is a number")
     next_id = raw.get("next_id")
     return WalRecord(
         uri=None if uri is None else recorded(uri, path),
         store_id=store_id,
         after=after,
+        empty_after=empty_after,
         epoch=Epoch(epoch),
         prepared=raw.get("prepared") is True,
         next_uri=raw.get("next_uri"),

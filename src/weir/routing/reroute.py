@@ -2,23 +2,26 @@
 
 Keeps
   C-11 the heirs of a sealed shard take its rows; nobody fights over the shard
+  F-16 rows on their way to an heir are told of when they do not get there
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
 
-from weir.errors import FencedError, SealedShard, WeirError
+from weir.errors import FencedError, SealedShard, StoreError, UnknownOutcome, WeirError
 from weir.format.manifest import Status
 from weir.format.sharding import Router, Value
 from weir.log.intake import Intake
 from weir.records.resharding import read_resharding
 from weir.records.table import TableRecord
 from weir.routing.core import Core
+from weir.routing.receipt import Failures
 
 Parts = dict[UUID, tuple[Value, list[pa.RecordBatch]]]
 """By shard its value and its rows of one put."""
@@ -75,6 +78,94 @@ def explain(core: Core, errors: Iterable[WeirError]) -> None:
             " not finished. If whoever began it died, finish it by"
             f" {change.command}, then put the rows again"
         )
+
+
+@dataclass(frozen=True)
+class Following:
+    """The way of rows from shards that the routing has left to their heirs."""
+
+    core: Core
+    abandon: Callable[[UUID], list[pa.RecordBatch]]
+    """Gives up the writer of a sealed shard; returns rows that nobody is waiting for, or raises
+    `UnknownOutcome`."""
+
+    def heirs_of(
+        self, record: TableRecord, failures: Failures, timeout: float | None
+    ) -> list[pa.RecordBatch] | None:
+        """The rows of one put that the heirs take, once they are there; None: report."""
+        moved = self._moved(failures, lambda: record.routing_version, timeout, needs_all=True)
+        if not moved:
+            return None
+        batches = self._abandoned(moved, failures)
+        if any(isinstance(error, UnknownOutcome) for error, _ in failures.values()):
+            return None
+        return batches + [row for shard in moved for row in failures[shard][1]]
+
+    def take(self, failures: Failures) -> list[pa.RecordBatch]:
+        """The rows that heirs take, out of `failures`; what stays there is to be reported."""
+
+        def change() -> int | None:
+            found = read_resharding(self.core.store)
+            return None if found is None else found.routing_version
+
+        rows: list[pa.RecordBatch] = []
+        for shard in self._moved(failures, change):
+            _, left = failures.pop(shard)  # nobody else was told of them
+            rows += left
+            try:
+                rows += self.abandon(shard)
+            except UnknownOutcome as unknown:
+                failures[shard] = (unknown, unknown.unacknowledged)
+        return rows
+
+    def _moved(
+        self,
+        failures: Failures,
+        before: Callable[[], int | None],
+        timeout: float | None = None,
+        *,
+        needs_all: bool = False,
+    ) -> list[UUID]:
+        """Failed shards that the routing has left, and their heirs are there.
+
+        A store that cannot be asked leaves the failures as they are: who holds rows reports them,
+        and loses none by an error of its own (F-16).
+        """
+        try:
+            # C-11: the shard was sealed under us. Not a fight over it: its heirs take the rows.
+            moved = [s for s, (error, _) in failures.items() if has_left(self.core, s, error)]
+            if needs_all and len(moved) < len(failures):
+                return []
+            version = before() if moved else None
+            if version is not None and await_routing(self.core, version, timeout):
+                return moved
+            explain(self.core, (failures[shard][0] for shard in moved))
+        except StoreError as unasked:
+            for error, _ in failures.values():
+                error.add_note(f"whether the routing has left the shard is not known: {unasked}")
+        return []
+
+    def _abandoned(self, shards: list[UUID], failures: Failures) -> list[pa.RecordBatch]:
+        """Rows that nobody waits for, which were put before those of the failures.
+
+        Where some may be in the log the failure says so, and all of them are in the failures then.
+        """
+        left: dict[UUID, list[pa.RecordBatch]] = {}
+        doubts: dict[UUID, UnknownOutcome] = {}
+        for shard in shards:
+            try:
+                left[shard] = self.abandon(shard)
+            except UnknownOutcome as doubt:
+                doubts[shard] = doubt
+        for shard in shards if doubts else ():
+            error, _ = failures[shard]
+            told = doubts.get(shard, error)
+            before = doubts[shard].not_written if shard in doubts else left[shard]
+            told.not_written = [*before, *error.not_written]
+            if told is not error:
+                told.perhaps_written = [*told.perhaps_written, *error.perhaps_written]
+            failures[shard] = (told, told.unacknowledged)
+        return [row for batches in left.values() for row in batches]
 
 
 def split(

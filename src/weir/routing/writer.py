@@ -22,16 +22,15 @@ import pyarrow as pa
 
 from weir.config import WriterConfig
 from weir.env import Home
-from weir.errors import UnknownOutcome, WeirError, WriterClosed
+from weir.errors import PartialWrite, UnknownOutcome, WeirError, WriterClosed
 from weir.format.schema import TableSchema
 from weir.format.sharding import Value
 from weir.log.intake import Intake
-from weir.records.resharding import read_resharding
 from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.looking import LookingTableVerbs
 from weir.routing.receipt import Failures, Receipt, report, settled
-from weir.routing.reroute import REROUTES, Parts, await_routing, explain, has_left, split
+from weir.routing.reroute import REROUTES, Following, Parts, split
 from weir.routing.shards import Shard, schema_for_writing
 from weir.routing.ways import Ways
 from weir.shard.ack import Ack
@@ -65,6 +64,7 @@ class TableWriter(LookingTableVerbs):
         self._opening: dict[UUID, Any] = {}
         self._closed = False
         self._home = Home(core.env)
+        self._following = Following(core, self._abandon)
 
     def __repr__(self) -> str:
         return f"TableWriter({self._core.uri}, shards open: {len(self._writers)})"
@@ -243,7 +243,7 @@ class TableWriter(LookingTableVerbs):
             record = self._core.record
             parts = split(self._core, self._intake, batches, record)
             failures = self._write_parts(parts, record, put, acks)
-            left = self._heirs_of(record, failures, timeout) if failures else None
+            left = self._following.heirs_of(record, failures, timeout) if failures else None
             if left is None:
                 break
             batches = left
@@ -282,25 +282,10 @@ class TableWriter(LookingTableVerbs):
             if not rows:
                 raise error  # refused: nothing to send elsewhere
             failures[shard] = (settled(error, rows), rows)
-        left = self._heirs_of(record, failures, timeout)
+        left = self._following.heirs_of(record, failures, timeout)
         if left is None:
             report(self._core.uri, failures, parts=len(failures))
         return self._write(left or [], wait=True, timeout=timeout)
-
-    def _heirs_of(
-        self, record: TableRecord, failures: Failures, timeout: float | None
-    ) -> list[pa.RecordBatch] | None:
-        """The rows that the heirs of sealed shards take, once they are there; None: report."""
-        moved = [s for s, (error, _) in failures.items() if has_left(self._core, s, error)]
-        if len(moved) < len(failures):
-            return None
-        # C-11: the shard was sealed under us. Not a fight over it: its heirs take the rows.
-        if not await_routing(self._core, record.routing_version, timeout):
-            explain(self._core, (error for error, _ in failures.values()))
-            return None
-        # Rows nobody waits for were put before these.
-        batches = [row for shard in moved for row in self._abandon(shard)]
-        return batches + [row for shard in moved for row in failures[shard][1]]
 
     def _abandon(self, shard: UUID) -> list[pa.RecordBatch]:
         """Give up the writer of a sealed shard; returns rows that nobody is waiting for."""
@@ -354,23 +339,19 @@ class TableWriter(LookingTableVerbs):
                 failures[item[0]] = (settled(error, left), left)
 
         self._core.env.threads.map(attempt, list(writers.items()), workers=CONCURRENCY)
-        self._follow(writers, failures)
-        report(self._core.uri, failures, parts=len(writers))
+        self._follow(failures)
+        report(self._core.uri, failures, parts=max(len(writers), len(failures)))
 
-    def _follow(self, writers: dict[UUID, ShardWriter], failures: Failures) -> None:
+    def _follow(self, failures: Failures) -> None:
         """Take out of `failures` the shards the routing has left; their rows go to the heirs."""
-        moved = [s for s, (error, _) in failures.items() if has_left(self._core, s, error)]
-        change = read_resharding(self._core.store) if moved else None
-        if change is None or not await_routing(self._core, change.routing_version):
-            explain(self._core, (failures[shard][0] for shard in moved))
+        rows = self._following.take(failures)
+        if not rows:
             return
-        rows: list[pa.RecordBatch] = []
-        for shard in moved:
-            _, left = failures.pop(shard)  # nobody else was told of them
-            try:
-                rows += [*left, *self._abandon(shard)]
-            except UnknownOutcome as unknown:
-                failures[shard] = (unknown, unknown.unacknowledged)
-        if rows:
+        try:
             with TableWriter(self._core, self._config, self._schema) as heir:
                 heir._write(rows, wait=True, timeout=None)
+        except PartialWrite as error:
+            failures |= {s: (e, e.unacknowledged) for s, e in error.failures.items()}
+        except WeirError as error:
+            route = self._core.record.routing[0].shard
+            failures[route] = (settled(error, rows), error.unacknowledged)

@@ -46,7 +46,7 @@ from weir.shard.replay import Overtaken
 from weir.shard.tokens import Tokens
 from weir.shard.writer import Belongs, ShardWriter
 from weir.store.api import ObjectExists
-from weir.types import Epoch
+from weir.types import Epoch, Position
 
 log = logging.getLogger("weir.shard")
 
@@ -175,7 +175,16 @@ def _take_over(
     log.warning("wal.lost shard=%s uri=%s: nothing was left in it", shard, record.uri)
     # For feeds it is a log that was collected: who has not read all of it is told (G-7c).
     manifests.floors.raise_to("wal", manifests.require().replay_after)
-    return _switch(stores, manifests, target, Epoch(claimed.writer_epoch))
+    epoch = Epoch(claimed.writer_epoch)
+    # F-2: a claim that died may have left its fence there, one for each epoch, and somebody who
+    # does see that store may read and mark them. They are passed over, not used again.
+    site = _switch(stores, manifests, target, epoch, passing=epoch)
+    stores.env.failpoint("move.passed")
+    try:
+        manifests.cover(Position(site.wal_after), epoch)  # a long way for readers otherwise
+    except FencedError as claimed_since:
+        raise WalMoved(f"{site}: somebody was faster to open it: {claimed_since}") from None
+    return site
 
 
 def _require_closed(
@@ -200,8 +209,18 @@ def _require_closed(
     )
 
 
-def _switch(stores: WalStores, manifests: Manifests, target: str | None, epoch: Epoch) -> ShardSite:
-    """One record moves the log. R = L holds, and `epoch` is ours, or nobody's yet."""
+def _switch(
+    stores: WalStores,
+    manifests: Manifests,
+    target: str | None,
+    epoch: Epoch,
+    *,
+    passing: int = 0,
+) -> ShardSite:
+    """One record moves the log. R = L holds, and `epoch` is ours, or nobody's yet.
+
+    So many positions after L are passed over.
+    """
     store, shard = stores.store, manifests.site.shard
     record = latest_record(store, shard)
     store_id = _id_for(stores, shard, target)
@@ -215,8 +234,15 @@ def _switch(stores: WalStores, manifests: Manifests, target: str | None, epoch: 
             stores.env.failpoint("move.stamped")
         manifests.require_owner(manifests.require(), epoch)
         stores.env.failpoint("move.proved")
-        after = manifests.require().last_seen
-        moved = WalRecord(target, store_id, after, epoch, seq=moving.seq)
+        last = manifests.require().last_seen
+        moved = WalRecord(
+            target,
+            store_id,
+            after=last + passing,
+            empty_after=last if passing else None,
+            epoch=epoch,
+            seq=moving.seq,
+        )
         moved = append_record(store, shard, moved, new_id())
     except ObjectExists:
         manifests.require_owner(manifests.require(), epoch)

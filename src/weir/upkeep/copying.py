@@ -10,7 +10,7 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 from uuid import UUID
 
@@ -72,9 +72,9 @@ def copy_wal(
     """Copy the entries `(R, T]`."""
     found = False
     tokens: dict[str, int] = {}
-    start = pin.replay_after
+    start = source.past_empty(pin.replay_after)
     copied = 0
-    for position, data in _entries(source, pin):
+    for position, data in _entries(source, replace(pin, replay_after=start)):
         if data is None:
             if found:
                 raise _hole(source, pin, position)
@@ -93,7 +93,7 @@ def copy_wal(
         copied += len(data)
         for app, number in entry.tokens:
             tokens[app] = max(number, tokens.get(app, number))
-    if start > pin.replay_after and scope != "all" and not accept_loss:
+    if start > source.past_empty(pin.replay_after) and scope != "all" and not accept_loss:
         raise lost_prefix(pin, start, source.wal.uri)
     return CopiedLog(start, copied, tokens)
 

@@ -39,7 +39,6 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
 from weir.lake.api import VersionedLake
 from weir.log.floors import FloorValues
-from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.records.checkpoints import Checkpoint, Checkpoints, Scope
@@ -49,7 +48,7 @@ from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import Shard, passing_writer
 from weir.shard.tokens import Tokens, merged
 from weir.shard.writer import ShardWriter
-from weir.types import Position
+from weir.types import Epoch, Position
 
 log = logging.getLogger("weir.upkeep")
 
@@ -343,7 +342,7 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
             except SealedShard:
                 continue  # resharded while we looked: its gap is closed by now (C-11)
         try:
-            return manifests.update(_covering(tip), epoch=manifest.writer_epoch)
+            return manifests.cover(tip, Epoch(manifest.writer_epoch))
         except FencedError:
             continue  # claimed meanwhile: look again
     raise CommitConflict(f"{core.log(shard)}: claimed again and again; try later")
@@ -351,18 +350,6 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
 
 def _plain(config: WriterConfig) -> WriterConfig:
     return replace(config, index_configs=())
-
-
-def _covering(
-    tip: Position,
-) -> Callable[[ShardManifest], tuple[ShardManifest, Evidence] | None]:
-    def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-        if current.replay_after >= tip:
-            return None
-        last = Position(max(current.last_seen, tip))
-        return replace(current, replay_after=tip, last_seen=last), Evidence(covered=tip)
-
-    return change
 
 
 def _holds_rows(site: ShardSite, manifest: ShardManifest, tip: Position) -> bool:
