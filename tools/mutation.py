@@ -698,6 +698,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "F-17",
     ),
     Mutant(
+        "restored machines know the claim of the other for their own",
+        "src/weir/env.py",
+        "getrandbits(128) ^ now, version=4)\n",
+        "getrandbits(128), version=4)\n",
+        tests("tests/rules/test_edges_process.py", "-k", "restored"),
+        "F-17",
+    ),
+    Mutant(
         "a forked child goes on with its parent's handle",
         "src/weir/env.py",
         "        return self._forks() != self._at\n",

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -262,6 +262,10 @@ def _go_on(_step: str) -> None:
     """What a failpoint does outside of tests."""
 
 
+_LOW_BITS: Final = (1 << 62) - 1
+"""Those of a UUID that say neither its version nor its variant."""
+
+
 @dataclass(frozen=True)
 class Env:
     """What a process brings along: its clock, its randomness, its threads, its world."""
@@ -280,8 +284,14 @@ class Env:
     """How many forks lie between this process and the one that began: another in each child."""
 
     def new_id(self) -> uuid.UUID:
-        """A random UUID out of this environment's randomness."""
-        return uuid.UUID(int=self.random.getrandbits(128), version=4)
+        """A random UUID out of this environment's randomness, and the time.
+
+        By such an id an author knows its own claim, entry or record again when an answer was lost.
+        Two machines restored from one snapshot may draw the same number, not at the same time; then
+        neither takes what the other wrote for its own (F-17).
+        """
+        now = int(self.clock.wall() * 1e9) & _LOW_BITS
+        return uuid.UUID(int=self.random.getrandbits(128) ^ now, version=4)
 
 
 class Home:
