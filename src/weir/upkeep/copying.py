@@ -72,9 +72,9 @@ def copy_wal(
     """Copy the entries `(R, T]`."""
     found = False
     tokens: dict[str, int] = {}
-    start = source.past_empty(pin.replay_after)
+    first = start = source.past_empty(pin.replay_after)
     copied = 0
-    for position, data in _entries(source, replace(pin, replay_after=start)):
+    for position, data in _entries(source, replace(pin, replay_after=first)):
         if data is None:
             if found:
                 raise _hole(source, pin, position)
@@ -93,7 +93,7 @@ def copy_wal(
         copied += len(data)
         for app, number in entry.tokens:
             tokens[app] = max(number, tokens.get(app, number))
-    if start > source.past_empty(pin.replay_after) and scope != "all" and not accept_loss:
+    if start > first and scope != "all" and not accept_loss:
         raise lost_prefix(pin, start, source.wal.uri)
     return CopiedLog(start, copied, tokens)
 
