@@ -1,4 +1,4 @@
-"""Writes that look first: updates of one column, inserts, and the mixes A and F of YCSB."""
+"""Writes that look first: updates of one column or by a filter, inserts, mixes A and F of YCSB."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import lance
+
+import weir
 from benchmarks import data
 from benchmarks.harness import Ctx, Goal, Round, Side, Workload
 from benchmarks.peers import make_table, one_shard, slate, threaded_puts
+from benchmarks.tables import copy_table, drop_table, make_layers
 
 WARM = 1_000
 """Keys that exist, all in the MemTable."""
@@ -120,7 +124,61 @@ def slate_mix() -> Side:
     return side
 
 
+WHERE = "id % 100 = 7"
+"""One row of a hundred, all over the table; no index helps to find them."""
+
+
+def _large(ctx: Ctx) -> dict[str, Any]:
+    rows = ctx.n(2_000_000, 200_000, 1000)
+    return make_layers(ctx, base_rows=rows, generations=0, generation_rows=0, btree=False)
+
+
+@contextmanager
+def where_weir(ctx: Ctx) -> Iterator[Round]:
+    """A writer's `update_where`, all rows in the base; durable on return."""
+
+    def run() -> float:
+        uri = copy_table(ctx, ctx.data["uri"])
+        table = weir.open(uri, storage_options=ctx.options or None)
+        with one_shard(table).writer() as writer:
+            began = time.perf_counter()
+            counts = writer.update_where(WHERE, {"v": "v * 1.1"})
+            took = time.perf_counter() - began
+        assert counts.updated == ctx.data["base_rows"] // 100
+        drop_table(ctx, uri)
+        return took * 1e3
+
+    yield run
+
+
+@contextmanager
+def where_lance(ctx: Ctx) -> Iterator[Round]:
+    """Lance's own update of the same rows of the base: one commit."""
+
+    def run() -> float:
+        uri = copy_table(ctx, ctx.data["uri"])
+        dataset = lance.dataset(uri, storage_options=ctx.options or None)
+        began = time.perf_counter()
+        dataset.update({"v": "v * 1.1"}, where=WHERE)
+        took = time.perf_counter() - began
+        drop_table(ctx, uri)
+        return took * 1e3
+
+    yield run
+
+
 WORKLOADS = [
+    Workload(
+        "update_where, 1 % of 2M rows",
+        unit="ms",
+        better="lower",
+        goal="within 1.5 of lance.update on the base",
+        goals=[Goal("lance.update", within=1.5)],
+        prepare=_large,
+        sides={"weir": where_weir, "lance.update": where_lance},
+        note="the same predicate and expression, no index; the log against one commit",
+        rounds_max=9,
+    ),
     Workload(
         "update of one column, 16 threads",
         unit="rows/s",

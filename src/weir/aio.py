@@ -261,13 +261,15 @@ class Table:
         follow: bool = False,  # noqa: FBT001, FBT002  the contract's spelling
         *,
         poll: float = 0.1,
+        expired: bool = False,
     ) -> Changes:
         """The log of all shards as an asynchronous iterator of `Change`, from `since` on.
 
         With `follow` it waits for more, until it is closed or its task cancelled. See
         `weir.Table.changes`.
         """
-        return Changes(self.sync.changes(since, follow), follow=follow, poll=poll)
+        feed = self.sync.changes(since, follow, expired=expired)
+        return Changes(feed, follow=follow, poll=poll)
 
     async def clone(
         self,

@@ -90,13 +90,16 @@ class TableReads:
         *,
         poll: float = 0.1,
         stop: Callable[[], bool] = lambda: False,
+        expired: bool = False,
     ) -> Changes:
         """The log of all shards as an iterator of `Change`, from `since` (a `Bookmark`) on.
 
         None starts at the oldest entry that still exists. With `follow` it waits for more until
         `stop()` is true. Raises `SnapshotExpired` when entries after the bookmark were collected.
+        `expired` tells of rows that expire, too: a scan by time at the end, every 10 s with
+        `follow`. Of those that a compaction drops before it looks it does not hear.
         """
-        return Changes(self.core, since, follow=follow, poll=poll, stop=stop)
+        return Changes(self.core, since, follow=follow, poll=poll, stop=stop, expired=expired)
 
     def snapshot(self, freshness: Freshness = "durable") -> Snapshot:
         """A consistent cut, as planners of other engines need it."""

@@ -9,7 +9,7 @@ import typer
 from weir.cli.main import app
 
 COMMANDS = [
-    "create", "enable", "put", "scan", "get", "search", "tail", "shards", "stats", "top",
+    "create", "enable", "expire", "put", "scan", "get", "search", "tail", "shards", "stats", "top",
     "checkpoint", "clone", "restore", "drop", "compact", "gc", "reshard", "wal", "bench", "demo",
     "doctor", "upgrade",
     "adopt-shard",

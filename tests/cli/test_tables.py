@@ -36,6 +36,33 @@ def test_create_in_words_makes_the_table_that_was_described(run, tmp_path):
     assert table.writer_defaults.fence_ttl_s == 30
 
 
+def test_expiry_is_set_when_a_table_is_made_shown_and_changed(run, tmp_path):
+    uri = tmp_path / "events"
+    columns = ("-C", "id:int64", "-C", "ts:timestamp[us]", "--key", "id")
+    made = run("create", uri, *columns, "--expire", "ts=30d")
+    assert made.status == 0, made.err
+    assert "rows expire 30 d after ts" in made.out
+    assert weir.open(str(uri)).expire == weir.Expire("ts", after="30d")
+    assert run("expire", uri).out.strip() == "rows expire 30 d after ts"
+    told = run("expire", uri, "ts=12h", "--json").json()
+    assert told["expire"] == {"column": "ts", "after_s": 43_200.0}
+    assert weir.open(str(uri)).expire == weir.Expire("ts", after="12h")
+    assert run("expire", uri, "--never").out.strip() == "rows never expire"
+    assert weir.open(str(uri)).expire is None
+
+
+@pytest.mark.parametrize("rule", ["ts", "=30d", "ts=soon", "id=30d", "other=30d"])
+def test_a_rule_of_expiry_that_cannot_be_is_refused_and_changes_nothing(run, tmp_path, rule):
+    columns = ("-C", "id:int64", "-C", "ts:timestamp[us]", "--key", "id")
+    assert run("create", tmp_path / "a", *columns, "--expire", rule).status in (1, 2)
+    assert run("create", tmp_path / "b", *columns, "--expire", "ts=1d").status == 0
+    ran = run("expire", tmp_path / "b", rule)
+    assert ran.status in (1, 2)
+    assert ran.err
+    assert run("expire", tmp_path / "b", "ts=1d", "--never").status == 2
+    assert weir.open(str(tmp_path / "b")).expire == weir.Expire("ts", after="1d")
+
+
 @pytest.mark.parametrize("pair", ["nonsense=1", "durable_write=perhaps", "max_memtable_rows=-1"])
 def test_create_with_a_setting_that_cannot_be_says_which(run, tmp_path, pair):
     ran = run("create", tmp_path / "t", "-C", "id:int64", "--set", pair)

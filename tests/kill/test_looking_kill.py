@@ -1,7 +1,7 @@
 """O-2 to O-4 under real signals: decisions of successive owners on few hot keys, from journals.
 
-Every owner is killed or paused while its threads decide, and the next takes over; a paused one
-wakes up behind its successor. The journals say what was begun and what was answered.
+Every owner is killed or paused while its threads or tasks decide, and the next takes over; a
+paused one wakes up behind its successor. The journals say what was begun and what was answered.
 """
 
 import os
@@ -21,6 +21,8 @@ CLIENT = Path(__file__).parent.parent / "support" / "looking_client.py"
 SCHEMA = pa.schema([pa.field("k", pa.int64()), ("v", pa.int64()), ("by", pa.string())])
 HOT = 3
 OWNERS = int(os.environ.get("WEIR_KILL_ROUNDS", "5"))
+HOW = ("threads", "tasks", "tasks")
+"""Both are killed, and both are paused."""
 PATIENCE = 60.0
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
@@ -71,7 +73,7 @@ def test_o4_decisions_of_successive_owners_are_as_if_made_one_after_the_other(
         for number in range(OWNERS):
             journals.append(tmp_path / f"{number}.log")
             client = subprocess.Popen(
-                [sys.executable, str(CLIENT), uri, str(journals[-1]), str(number)],
+                [sys.executable, str(CLIENT), uri, str(journals[-1]), str(number), HOW[number % 3]],
                 stderr=subprocess.DEVNULL,
             )
             paused.append(client)

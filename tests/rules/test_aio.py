@@ -183,6 +183,34 @@ def test_f16_cancelled_puts_go_on_and_the_writer_stays_sound(tmp_path):
     asyncio.run(run())
 
 
+def test_o5_what_became_of_cancelled_decisions_can_be_asked_for(tmp_path):
+    async def run():
+        table = await make(tmp_path / "t")
+        async with table.writer() as writer:
+            await writer.put([row(key) for key in range(40)])
+            inserts = [asyncio.create_task(writer.insert(row(100 + key))) for key in range(40)]
+            updates = [asyncio.create_task(writer.update(row(key, "b"))) for key in range(40)]
+            await asyncio.sleep(0.001)
+            for task in (*inserts[::2], *updates[::2]):
+                task.cancel()
+            results = await asyncio.gather(*inserts, *updates, return_exceptions=True)
+            told = [r for r in results if not isinstance(r, BaseException)]
+            assert len(told) >= 40
+            assert all(r.inserted + r.updated == 1 for r in told)
+            assert all(isinstance(r, asyncio.CancelledError) for r in results if r not in told)
+            again = [writer.insert(row(100 + key), on_conflict="skip") for key in range(40)]
+            counts = await asyncio.gather(*again)
+            assert all(c.skipped for c in counts[1::2])
+            assert all(c.inserted + c.skipped == 1 for c in counts)
+        found = await read(table)
+        assert found == {**found, **{100 + key: "a" for key in range(40)}}
+        assert all(found[key] == "b" for key in range(1, 40, 2))
+        assert {found[key] for key in range(40)} <= {"a", "b"}
+        assert len(found) == 80
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 def test_m8_tasks_that_wait_while_the_writer_closes_are_durable_or_told(tmp_path):
     async def run():
         table = await make(tmp_path / "t")

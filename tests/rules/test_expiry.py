@@ -258,3 +258,55 @@ def test_l11_the_moment_of_a_read_travels_and_old_snapshots_expire_nothing() -> 
     assert Snapshot.from_json(snapshot.to_json()).at == 12.5
     old = '{"base_version": 3, "freshness": "durable", "cuts": []}'
     assert Snapshot.from_json(old).at == 0.0
+
+
+def told(feed: weir.Changes) -> list[tuple[str, list[int]]]:
+    return [(change.kind, sorted(change.batch["id"].to_pylist())) for change in feed]
+
+
+def test_l11_a_feed_tells_of_expired_rows_once_and_only_if_asked(
+    table: weir.Table, clock: AheadClock
+) -> None:
+    put(table, row(1, "soon", 29), row(2, "later", 20), row(3, "never", None), flush=True)
+    feed = table.changes(expired=True)
+    assert told(feed) == [("put", [1, 2, 3])]
+    clock.ahead = 2 * DAY
+    assert told(table.changes(feed.bookmark)) == []
+    feed = table.changes(feed.bookmark.to_json(), expired=True)
+    assert told(feed) == [("expire", [1])]
+    assert told(table.changes(feed.bookmark, expired=True)) == []
+    # A row that lives on is not told of, one that comes too late at once, behind its put.
+    put(table, row(2, "again", -100), row(4, "late", 40))
+    clock.ahead = 15 * DAY
+    feed = table.changes(feed.bookmark, expired=True)
+    assert told(feed) == [("put", [2, 4]), ("expire", [4])]
+    # Who did not ask keeps what was told for who does.
+    silent = table.changes(feed.bookmark)
+    assert told(silent) == []
+    assert silent.bookmark == feed.bookmark
+    assert table.scan().count() == 2
+
+
+def test_l11_a_feed_goes_by_a_new_rule_and_needs_no_key(tmp_path: Path, clock: AheadClock) -> None:
+    for key in ("id", None):
+        uri, env = str(tmp_path / f"t{key}"), Env(clock=clock)
+        sharding = weir.Bucket("id", 2)
+        made = weir.create(uri, SCHEMA, primary_key=key, sharding=sharding, env=env)
+        with made.writer() as writer:
+            writer.put([row(key, "x", key) for key in range(8)])
+        feed = made.changes(expired=True)
+        assert {kind for kind, _ in told(feed)} == {"put"}
+        assert told(made.changes(feed.bookmark, expired=True)) == []
+        made.set_expire(weir.Expire("ts", after="30d"))
+        feed = made.changes(feed.bookmark, expired=True)
+        assert told(feed) == []
+        made.set_expire(weir.Expire("ts", after="84h"))
+        feed = made.changes(feed.bookmark, expired=True)
+        changes = list(feed)
+        assert {change.kind for change in changes} == {"expire"}
+        assert sorted(k for c in changes for k in c.batch["id"].to_pylist()) == [4, 5, 6, 7]
+        routed = {shard.id for shard in made.shards()}
+        assert len(changes) == len({change.shard for change in changes} & routed) == 2
+        columns = ["id"] if key else SCHEMA.names
+        assert all(change.batch.schema.names == columns for change in changes)
+        assert told(made.changes(feed.bookmark, expired=True)) == []

@@ -177,6 +177,32 @@ def test_o2_rows_that_came_and_were_flushed_between_are_seen() -> None:
         assert have(writer) == {1: 99}
 
 
+@pytest.mark.parametrize("then", ["in memory", "flushed", "gone from the base"])
+def test_o2_a_row_that_changed_since_its_key_was_found_is_decided_again(
+    monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    monkeypatch.setattr("weir.shard.requests.WHERE_ROWS", 1)
+    writer, points = watched()
+
+    def change() -> None:
+        writer.put([row(2, 500)])
+        writer.delete([3])
+        writer.put([row(4, 40)])
+        if then != "in memory":
+            writer.flush()
+
+    with writer:
+        writer.put([row(1, 10), row(2, 20), row(3, 30)])
+        if then == "gone from the base":
+            writer.flush()
+        points.actions = [change]  # found were all three; the first is decided on
+        assert writer.update_where("v < 100", {"v": "v + 1"}) == WriteCounts(updated=1, skipped=2)
+        assert have(writer) == {1: 11, 2: 500, 4: 40}
+        points.actions = [lambda: writer.put([row(4, 400)])]
+        assert writer.delete_where("v < 100") == WriteCounts(deleted=1, skipped=1)
+        assert have(writer) == {2: 500, 4: 400}
+
+
 def test_o2_two_of_one_group_on_one_key_are_as_if_one_came_after_the_other() -> None:
     writer, points = watched()
     late: list[Caller] = []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 
 import weir
 from weir import aio
+from weir.env import Env
 
 SCHEMA = pa.schema(
     [pa.field("k", pa.int64()), pa.field("n", pa.int64()), pa.field("s", pa.string())]
@@ -66,6 +68,27 @@ def test_o2_nothing_is_decided_without_rows_that_a_reshard_left_behind(table: we
             writer.insert([{"k": 3, "n": 1, "s": "b"}])
         assert writer.update([{"k": 3, "n": 5}]).updated == 1
     assert have(table)[3] == (5, "a")
+
+
+def test_o2_a_row_that_was_changed_in_the_base_is_decided_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.shard.requests.WHERE_ROWS", 1)
+    uri, actions = str(tmp_path / "t"), []
+
+    def point(name: str) -> None:
+        if name == "looking.looked" and actions:
+            actions.pop()()
+
+    table = weir.create(uri, SCHEMA, primary_key="k", env=Env(failpoint=point))
+    with table.writer() as writer:
+        writer.put([{"k": key, "n": 10 * key, "s": "a"} for key in (1, 2, 3)])
+    table.compact()
+    with table.writer() as writer:
+        actions.append(lambda: lance.dataset(uri).update({"n": "500"}, where="k = 2"))
+        told = writer.update_where("n < 100", {"n": "n + 1"})
+    assert told == weir.WriteCounts(updated=2, skipped=1)
+    assert have(table) == {1: (11, "a"), 2: (500, "a"), 3: (31, "a")}
 
 
 def test_append_only_tables_refuse(tmp_path: Path) -> None:

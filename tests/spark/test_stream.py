@@ -119,6 +119,31 @@ def test_a_stream_of_upserts_and_deletes(spark: SparkSession, tmp_path: Path) ->
     assert in_weir(table) == once(expected)
 
 
+def test_p2_a_stream_that_looks_first_decides_each_batch_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What a batch decided stands, whatever has changed when it comes again."""
+    for name, options in {
+        "insert": {"weir.write": "insert", "onConflict": "skip"},
+        "when": {"when": "current.v IS NULL OR current.v < incoming.v"},
+    }.items():
+        (tmp_path / name).mkdir()
+        table = make_table(tmp_path / name)
+        put(table, {1: "m", 2: "z"})
+        folder, checkpoint = tmp_path / name / "in", tmp_path / name / "checkpoint"
+        write_input(folder, 0, {1: "n", 2: "n", 3: "n"})
+        df = source(spark, folder)
+        run(df, table, checkpoint, **options)
+        taken = "m" if name == "insert" else "n"
+        assert in_weir(table) == once({1: taken, 2: "z", 3: "n"})
+        with table.writer() as writer:
+            writer.delete([1, 2, 3])
+        forget_last_commit(checkpoint)
+        write_input(folder, 1, {3: "later", 4: "later"})
+        run(df, table, checkpoint, **options)
+        assert in_weir(table) == once({3: "later", 4: "later"})
+
+
 @pytest.mark.parametrize("how", ["stream", "foreachBatch", "older release"])
 def test_p6_a_new_checkpoint_location_under_an_old_app_id_is_refused_not_skipped(
     spark: SparkSession, tmp_path: Path, how: str

@@ -1,4 +1,4 @@
-"""`weir create` and `weir enable`: where tables come from."""
+"""`weir create` and `weir enable`: where tables come from; `weir expire`: how long rows live."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ def register(app: typer.Typer) -> None:
         epilog="Example: [bold]weir enable s3://lake/old.lance --key id --bucket id:8[/bold]",
         rich_help_panel="Tables",
     )(enable)
+    app.command(
+        epilog="Example: [bold]weir expire s3://lake/orders ts=30d[/bold]",
+        rich_help_panel="Tables",
+    )(expire)
 
 
 def create(
@@ -40,6 +44,10 @@ def create(
     bucket: o.BucketBy = None,
     identity: o.IdentityBy = None,
     wal_uri: o.WalUri = None,
+    expire: Annotated[
+        str | None,
+        typer.Option("--expire", metavar="COLUMN=TIME", help="Rows are gone after it, as ts=30d."),
+    ] = None,
     set_: o.Settings = None,
     option: o.Options = None,
     config: o.Config = None,
@@ -61,6 +69,7 @@ def create(
         primary_key=keys or None,
         sharding=o.sharding(bucket, identity),
         wal_uri=wal_uri,
+        expire=None if expire is None else _rule(expire, "--expire"),
         writer_defaults=o.writer_config(set_),
         storage_options=found,
     )
@@ -93,6 +102,51 @@ def enable(
     _tell(table, "enabled", json=json)
 
 
+def expire(
+    uri: o.Uri,
+    rule: Annotated[
+        str | None,
+        typer.Argument(help="A column of times, and how long from then.", metavar="[COLUMN=TIME]"),
+    ] = None,
+    never: Annotated[bool, typer.Option("--never", help="Rows expire no more.")] = False,
+    option: o.Options = None,
+    config: o.Config = None,
+    json: o.Json = False,
+) -> None:
+    """Show or change when rows expire.
+
+    Reads go by a new rule at once, everywhere; compaction drops what has expired. Rows that were
+    hidden and not dropped yet come back under a longer one. Checkpoints keep theirs.
+    """
+    if never and rule is not None:
+        raise typer.BadParameter("give a rule or --never, not both", param_hint="COLUMN=TIME")
+    table = o.open_table(uri, option, config)
+    if never or rule is not None:
+        table.set_expire(None if rule is None else _rule(rule, "COLUMN=TIME"))
+    now = table.expire
+    if json:
+        told = None if now is None else {"column": now.column, "after_s": now.after_s}
+        screen.emit({"uri": table.uri, "expire": told})
+        return
+    screen.out().print(_lifetime(now), soft_wrap=True)
+
+
+def _rule(text: str, hint: str) -> weir.Expire:
+    column, separator, after = text.rpartition("=")
+    if not separator or not column.strip():
+        raise typer.BadParameter("write COLUMN=TIME, as ts=30d", param_hint=hint)
+    try:
+        return weir.Expire(column.strip(), after=after.strip())
+    except weir.InvalidInput as error:
+        raise typer.BadParameter(str(error), param_hint=hint) from error
+
+
+def _lifetime(rule: weir.Expire | None) -> str:
+    if rule is None:
+        return "rows never expire"
+    return f"rows expire {screen.span(rule.after_s)} after {escape(rule.column)}"
+
+
 def _tell(table: weir.Table, verb: str, *, json: bool) -> None:
     shards = table.shards()
     if json:
@@ -116,6 +170,7 @@ def _tell(table: weir.Table, verb: str, *, json: bool) -> None:
                 "shards": len(shards),
                 "columns": ", ".join(f"{f.name} {f.type}" for f in table.schema),
                 **({"log": table.wal_uri} if table.wal_uri else {}),
+                **({"expiry": _lifetime(table.expire)} if table.expire else {}),
                 "next": f"weir put {table.uri} FILE",
             }
         )

@@ -35,6 +35,7 @@ def tail(
         bool, typer.Option("--follow/--no-follow", "-f", help="Wait for more, until Ctrl-C.")
     ] = True,
     new: Annotated[bool, typer.Option("--new", help="Only what comes from now on.")] = False,
+    expired: Annotated[bool, typer.Option("--expired", help="Rows that expire, too.")] = False,
     bookmark: Annotated[
         Path | None,
         typer.Option("--bookmark", metavar="FILE", help="Go on where the file says, and keep it."),
@@ -61,7 +62,7 @@ def tail(
         since = weir.Bookmark.from_json(bookmark.read_text(encoding="utf-8"))
     elif new:
         since = weir.Bookmark({shard.shard: shard.wal_tip for shard in table.stats().shards})
-    changes = table.changes(since=since, follow=follow, poll=poll)
+    changes = table.changes(since=since, follow=follow, poll=poll, expired=expired)
     labels = {shard.id: shard.value for shard in table.shards()}
     left = limit
     with contextlib.suppress(KeyboardInterrupt):

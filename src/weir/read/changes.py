@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Final, Literal
 from uuid import UUID
 
 import numpy as np
@@ -31,9 +31,13 @@ from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
 from weir.log.tailer import WalTailer
 from weir.merge.levels import shaped
+from weir.read.expiries import Expiries
 from weir.routing.core import Core
 
 log = logging.getLogger("weir.table")
+
+Kind = Literal["put", "delete", "expire"]
+_EXPIRED: Final = "expired_through"
 
 
 @dataclass(frozen=True)
@@ -41,31 +45,42 @@ class Bookmark:
     """How far a consumer has read: per shard the last position. Small, serializable, comparable."""
 
     positions: Mapping[UUID, int] = field(default_factory=dict)
+    expired_through: float | None = None
+    """Of a feed that tells of expired rows: those whose time, in seconds since 1970, is not after
+    this were told."""
 
     def to_json(self) -> str:
         """As text."""
-        return json.dumps({str(s): p for s, p in self.positions.items()}, sort_keys=True)
+        record: dict[str, float] = {str(shard): at for shard, at in self.positions.items()}
+        if self.expired_through is not None:
+            record[_EXPIRED] = self.expired_through
+        return json.dumps(record, sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Bookmark:
         """Back from text; `InvalidInput` for anything else."""
         try:
             raw = json.loads(text)
-            return Bookmark({UUID(shard): int(position) for shard, position in raw.items()})
+            expired = raw.pop(_EXPIRED, None)
+            positions = {UUID(shard): int(position) for shard, position in raw.items()}
+            return Bookmark(positions, None if expired is None else float(expired))
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidInput(f"not a bookmark: {error!r}") from error
 
 
 @dataclass(frozen=True)
 class Change:
-    """Rows that became durable together: all puts, or all deletes."""
+    """Rows that became durable together, all puts or all deletes; or that have expired."""
 
     shard: UUID
     position: int
+    """Of the entry; expired: of the last that was told of this shard."""
     epoch: int
-    kind: Literal["put", "delete"]
+    """Of the entry; expired: 0, nobody wrote it."""
+    kind: Kind
     batch: pa.RecordBatch
-    """Put: whole rows in the table's schema. Delete: the key columns."""
+    """Put: whole rows in the table's schema. Delete and expire: the key columns; without a key
+    whole rows."""
 
 
 class Changes:
@@ -83,6 +98,7 @@ class Changes:
         follow: bool = False,
         poll: float = 0.1,
         stop: Callable[[], bool] = lambda: False,
+        expired: bool = False,
     ) -> None:
         """Use `Table.changes`."""
         if isinstance(since, str):
@@ -102,12 +118,17 @@ class Changes:
         """Shards of which something was handed out."""
         self.failed_polls = 0
         """Rounds of a following feed that met an error of the store and were made again (K-8)."""
+        through = None if since is None else since.expired_through
+        self._expired_through = through
+        self._expiries = Expiries(core, through) if expired else None
         self._rows = self._run()
 
     @property
     def bookmark(self) -> Bookmark:
         """Everything handed out before the current change."""
-        return Bookmark(dict(self._positions))
+        expiries = self._expiries
+        through = self._expired_through if expiries is None else expiries.through
+        return Bookmark(dict(self._positions), through)
 
     def __iter__(self) -> Iterator[Change]:
         return self
@@ -137,11 +158,16 @@ class Changes:
     def _round(self) -> Iterator[Change]:
         """Every shard to the end of its log as it is now."""
         schema = self._core.schema()
+        if self._expiries is not None:
+            self._expiries.begin()
         for shard in self._core.shard_ids():
             yield from self._read_all(shard, schema)
             if self._stop():
                 return
         self._is_late = True
+        if self._expiries is not None:
+            for shard, gone in self._expiries.since():
+                yield Change(shard, self._positions.get(shard, 0), 0, "expire", gone)
 
     def _read_all(self, shard: UUID, schema: TableSchema) -> Iterator[Change]:
         while True:
@@ -198,8 +224,13 @@ class Changes:
 
     def _read(self, shard: UUID, tailer: WalTailer, schema: TableSchema) -> Iterator[Change]:
         for entry in tailer:
+            at = int(entry.position)
             for kind, batch in _runs(entry, schema):
-                yield Change(shard, int(entry.position), int(entry.epoch), kind, batch)
+                yield Change(shard, at, int(entry.epoch), kind, batch)
+                if self._expiries is not None and kind == "put":
+                    gone = self._expiries.late(batch, schema)
+                    if gone is not None:
+                        yield Change(shard, at, 0, "expire", gone)
             self._positions[shard] = int(entry.position)
             self._begun.add(shard)
         # Fences behind the last rows are passed as well (F-12).

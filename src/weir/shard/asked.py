@@ -63,6 +63,17 @@ class Kind:
     intake: Intake
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The newest rows of the keys of a request, as a scan found them, and when that was."""
+
+    rows: pa.Table
+    generation: int
+    """The active MemTable of then, and the batches that it had."""
+    batches: int
+    base_version: int
+
+
 @dataclass(slots=True)
 class Request:
     """One call: rows, in steps that are decided one after the other, and what becomes of them."""
@@ -73,6 +84,8 @@ class Request:
     unshaped: Tiny | None = None
     """The same before whoever decides has shaped it."""
     kind: Kind | None = None
+    seen: Seen | None = None
+    """What was found when it was made; then only what came since is to be looked at."""
     refused: Exception | None = None
     """Why the rows could not be shaped."""
     rows: Sequence[pa.RecordBatch] = ()

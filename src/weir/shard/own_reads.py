@@ -9,7 +9,7 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -29,11 +29,25 @@ from weir.search.asked import SearchOptions
 from weir.search.memory import WriterIndexes
 from weir.search.plan import search_levels
 from weir.search.words import Words
+from weir.shard.asked import Seen
 from weir.shard.memtable import MemTables
 from weir.shard.state import WriterState, fail
 from weir.types import Filter, Generation, Vector
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """What a writer holds at one moment."""
+
+    levels: Sequence[tuple[Generation, MemView]]
+    """The unflushed MemTables as they are, newest first, with their generations."""
+    manifest: ShardManifest
+    """The SSTables beside them."""
+    generation: Generation
+    """The active MemTable, and the batches that it has."""
+    batches: int
 
 
 class OwnReads:
@@ -62,18 +76,48 @@ class OwnReads:
 
     def scan(self, columns: Sequence[str] | None, filter: Any) -> pa.RecordBatchReader:
         """See `ShardWriter.scan`; the first batch is read before this returns."""
+        _, _, schema, batches = self._scan(columns, filter)
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def find(self, columns: Sequence[str], filter: str) -> Iterator[Seen]:
+        """The rows that pass a filter, part by part, each with the moment it was looked at."""
+        fresh, base, schema, batches = self._scan(columns, filter)
+        for batch in batches:
+            rows = pa.Table.from_batches([batch], schema)
+            yield Seen(rows, fresh.generation, fresh.batches, base.version)
+
+    def _scan(
+        self, columns: Sequence[str] | None, filter: Any
+    ) -> tuple[_Fresh, Base, pa.Schema, Iterator[pa.RecordBatch]]:
         site = self._appender.site
 
-        def start() -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-            levels, base = self._levels()
-            how = {"columns": columns, "filter": filter, "belongs": self._belongs}
-            how["alive"] = self._alive(base)
-            schema, batches = merge_scan(levels, base, self._schema, env=site.env, **how)
+        def start() -> tuple[_Fresh, Base, pa.Schema, Iterator[pa.RecordBatch]]:
+            fresh = self._fresh()
+            levels, base = self._levels(fresh)
+            schema, batches = merge_scan(
+                levels,
+                base,
+                self._schema,
+                columns=columns,
+                filter=filter,
+                belongs=self._belongs,
+                alive=self._alive(base),
+                env=site.env,
+            )
             first = next(batches, None)
-            return schema, iter(()) if first is None else chain([first], batches)
+            return fresh, base, schema, iter(()) if first is None else chain([first], batches)
 
-        schema, batches = self._read(start)
-        return pa.RecordBatchReader.from_batches(schema, unless_collected(batches, site))
+        fresh, base, schema, batches = self._read(start)
+        return fresh, base, schema, unless_collected(batches, site)
+
+    def still(self, seen: Seen) -> tuple[pa.Table, Alive | None] | None:
+        """What `lookup` gives for the keys of rows that were seen, but for what this writer has
+        accepted since; None when the base has changed. One listing, no read."""
+        base = self._open_base()
+        if base.version != seen.base_version:
+            return None
+        alive = self._alive(base)
+        return (seen.rows if alive is None else alive.keep(seen.rows)), alive
 
     def get(self, keys: Any, columns: Sequence[str] | None) -> pa.Table:
         """See `ShardWriter.get`."""
@@ -137,23 +181,23 @@ class OwnReads:
             self.require_owner()  # a successor may have had our files collected (F-13)
             raise
 
-    def _levels(self) -> tuple[list[Level], Base]:
+    def _levels(self, fresh: _Fresh | None = None) -> tuple[list[Level], Base]:
         """Unflushed MemTables, then SSTables, newest first, and the base: one look (M-1).
 
         The base is opened last, once: a MemTable may be published, and an SSTable folded, while we
         look, and is then left out here because it is in there (L-5). A lookup by key may open it
         later, if at all (`_lazily`): the same row twice is one row there.
         """
-        fresh, manifest = self._fresh()
+        fresh = fresh or self._fresh()
         base = self._open_base()
-        sstables = self._unfolded(fresh, manifest, base)
+        sstables = self._unfolded(fresh, base)
         compacted = self._compacted(base)
-        return [*(level for number, level in fresh if number > compacted), *sstables], base
+        return [*(level for number, level in fresh.levels if number > compacted), *sstables], base
 
     def _lazily(self, keys: Sequence[Any]) -> tuple[Iterator[Level], Callable[[], Base]]:
         """The levels that those keys may be in, newest first, and the base. Only for a key that no
         MemTable has are SSTables, and the base that may have folded them, opened at all."""
-        fresh, manifest = self._fresh()
+        fresh = self._fresh()
         opened: list[Base] = []
 
         def base() -> Base:
@@ -162,20 +206,20 @@ class OwnReads:
             return opened[0]
 
         def levels() -> Iterator[Level]:
-            for _, level in fresh:
+            for _, level in fresh.levels:
                 if level.holds_any(keys):
                     yield level
-            if manifest.sstables:
-                yield from self._unfolded(fresh, manifest, base())
+            if fresh.manifest.sstables:
+                yield from self._unfolded(fresh, base())
 
         return levels(), base
 
-    def _fresh(self) -> tuple[list[tuple[Generation, MemView]], ShardManifest]:
-        """The unflushed MemTables as they are, with their generations, and the manifest beside
-        them."""
+    def _fresh(self) -> _Fresh:
         with self._state.lock:
-            fresh = [(table.generation, table.level.now()) for table in self._memtables.unflushed()]
-            return fresh, self._memtables.manifest
+            tables = self._memtables
+            fresh = [(table.generation, table.level.now()) for table in tables.unflushed()]
+            active = tables.active
+            return _Fresh(fresh, tables.manifest, active.generation, active.level.count)
 
     def _open_base(self) -> Base:
         base = self._base = self._lake.open_base()
@@ -184,14 +228,12 @@ class OwnReads:
     def _compacted(self, base: Base) -> int:
         return base.compacted.get(self._appender.site.shard, 0)
 
-    def _unfolded(
-        self, fresh: Sequence[tuple[Generation, MemView]], manifest: ShardManifest, base: Base
-    ) -> list[SsTableReader]:
+    def _unfolded(self, fresh: _Fresh, base: Base) -> list[SsTableReader]:
         """The SSTables that the base, opened after the others were looked at, has not folded."""
         compacted = self._compacted(base)
-        if any(generation <= compacted for generation, _ in fresh):
+        if any(generation <= compacted for generation, _ in fresh.levels):
             self._check_folded_after_us(compacted)
-        return self._sstables(manifest, compacted)
+        return self._sstables(fresh.manifest, compacted)
 
     def _sstables(self, manifest: ShardManifest, compacted: int) -> list[SsTableReader]:
         """Those the manifest lists and the base has not folded, newest first. Kept until one of

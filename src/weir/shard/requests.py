@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from weir.shard.actions import (
     Verb,
     check_assignments,
 )
-from weir.shard.asked import Kind, Request, Step, steps_of
+from weir.shard.asked import Kind, Request, Seen, Step, steps_of
 from weir.shard.own_reads import OwnReads
 from weir.types import Rows
 
@@ -55,7 +55,8 @@ class Asked:
 
 
 WHERE_ROWS: Final = 10_000
-"""Keys that `delete_where` and `update_where` decide at a time."""
+WHERE_BYTES: Final = 16 << 20
+"""Rows that `delete_where` and `update_where` decide at a time, and what was looked at of them."""
 
 
 class Requests:
@@ -140,15 +141,40 @@ class Requests:
             changes = tuple(assignments.items())
             check_assignments(changes, self._schema)
             verb = UpdateWhere(filter, changes)
-        names = list(self._schema.primary_key)
-        for batch in self._reads.scan(names, filter):
-            for start in range(0, batch.num_rows, WHERE_ROWS):
-                part = batch.slice(start, WHERE_ROWS)
-                yield Request(steps_of(verb, [part], self._schema))
+        key = list(self._schema.primary_key)
+        looked_at = {*key, *verb.looks_at(self._schema)}
+        names = [name for name in self._schema.arrow.names if name in looked_at]
+        for seen in _portions(self._reads.find(names, filter)):
+            keys = seen.rows.select(key).combine_chunks().to_batches()
+            yield Request(steps_of(verb, keys, self._schema), seen=seen)
 
     @property
     def _schema(self) -> TableSchema:
         return self._intake.schema
+
+
+def _portions(found: Iterable[Seen]) -> Iterator[Seen]:
+    """The rows of one scan in portions that are decided at a time: few where most rows pass, and
+    not one for every batch where few do."""
+    gathered: list[pa.Table] = []
+    last: Seen | None = None
+    for last in found:
+        gathered.append(last.rows)
+        rows = sum(part.num_rows for part in gathered)
+        nbytes = sum(part.nbytes for part in gathered)
+        if rows >= WHERE_ROWS or nbytes >= WHERE_BYTES:
+            yield from _cut(replace(last, rows=pa.concat_tables(gathered)), nbytes)
+            gathered = []
+    if last is not None and gathered:
+        nbytes = sum(part.nbytes for part in gathered)
+        yield from _cut(replace(last, rows=pa.concat_tables(gathered)), nbytes)
+
+
+def _cut(seen: Seen, nbytes: int) -> Iterator[Seen]:
+    rows = seen.rows.num_rows
+    most = max(1, min(WHERE_ROWS, WHERE_BYTES * rows // max(1, nbytes)))
+    for start in range(0, rows, most):
+        yield replace(seen, rows=seen.rows.slice(start, most))
 
 
 class PartialRows:

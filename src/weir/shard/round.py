@@ -89,14 +89,29 @@ class Round:
 
     def look(self) -> None:
         """The newest rows of the keys; from the moment before it on others may come."""
-        with self._state.lock:
-            active = self._memtables.active
-            self._generation, self._batches = active.generation, active.level.count
-        found, self._alive = self._reads.lookup(self._keys, self._values, self._columns)
-        self._found = found
+        if not self._was_seen():
+            with self._state.lock:
+                active = self._memtables.active
+                self._generation, self._batches = active.generation, active.level.count
+            found, self._alive = self._reads.lookup(self._keys, self._values, self._columns)
+            self._found = found
         self._since: list[pa.RecordBatch] = []
         self.is_lost = False
         self._state.env.failpoint("looking.looked")
+
+    def _was_seen(self) -> bool:
+        """True when the only call brings what is there, and the base is still that of then: what
+        came since is looked at in any case, when it is accepted (O-2)."""
+        if len(self._calls) != 1:
+            return False
+        request = self._calls[0].request
+        seen, request.seen = request.seen, None  # once: it may be lost
+        known = None if seen is None else self._reads.still(seen)
+        if seen is None or known is None:
+            return False
+        self._generation, self._batches = seen.generation, seen.batches
+        self._found, self._alive = known
+        return True
 
     def decide(self) -> None:
         """What the requests do with what is there."""
