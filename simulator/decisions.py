@@ -1,11 +1,11 @@
-"""Writers that look first: inserts, updates and conditions on few hot keys (O-1 to O-4).
+"""Writers that look first: inserts, updates, conditions, filters on few hot keys (O-1 to O-4).
 
 Several threads of one process after the other, killed and interrupted, decide on the same three
 keys. The judge knows what every batch asked for, and demands, from the log alone: a row that was
 written is what its verb makes of the row just before it in the log (an insert found none, an update
-kept the column it did not name, a condition held); what is told fits what is there; and whoever was
-told that nothing was written (a conflict, a skip) is right about some moment of the log between the
-beginning of the call and its end, so that no zombie answers from its memory.
+kept the column it did not name, a condition or filter held); what is told fits what is there; and
+whoever was told that nothing was written (a conflict, a skip) is right about some moment of the log
+between the beginning of the call and its end, so that no zombie answers from its memory.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ KEPT: Final = "x"
 """The column that no update names."""
 NEWER: Final = "current IS NULL OR incoming.c > current.c"
 VERBS: Final = ("insert", "insert skip", "update", "update skip", "update insert", "when")
+WHERE: Final = "where"
+"""`update_where`, in one history of five; so that the others are what they were before it."""
 
 
 def draw_decisions(plan: Plan, rng: random.Random) -> None:
@@ -43,6 +45,7 @@ def draw_decisions(plan: Plan, rng: random.Random) -> None:
     plan.keyed, plan.wal_only = True, False
     strikes = rng.choice((0.0, 0.0, 0.05, 0.2))
     plan.edge = {"column": "kept", "strikes": strikes, "waits": rng.random() < 0.5}
+    plan.edge["where"] = plan.seed % 5 == 2
     if rng.random() < 0.4:
         plan.faults = Faults().record()
     for role in plan.roles:
@@ -111,6 +114,7 @@ class DecisionJudge:
             "update skip": there is None or there.kept != row[KEPT],
             "update insert": row[KEPT] != (there.kept if there else None),
             "when": there is not None and row["c"] <= there.batch,
+            WHERE: there is None or there.kept != row[KEPT] or row["c"] <= there.batch,
         }[verb]
         if wrong:
             raise Violation("O", f"{verb} wrote {row} at {position} over {there} (O-2)")
@@ -135,6 +139,8 @@ class DecisionJudge:
             if verb.startswith("insert") and there is not None:
                 return
             if verb == "when" and there is not None and row[2] <= there.batch:
+                return
+            if verb == WHERE and (there is None or row[2] <= there.batch):
                 return
         raise Violation("O", f"{verb} of {row} was told of as nothing, and it was {states} (O-4)")
 
@@ -194,7 +200,7 @@ class Decider(InterruptedSession):
         writer, rng, judge = self.writer, self.rng, self._judge
         assert writer is not None, "opened first"
         self.counter += 1
-        verb = rng.choice(VERBS)
+        verb = rng.choice((*VERBS, WHERE, WHERE) if self.run.plan.edge["where"] else VERBS)
         several = verb in {"insert", "update"}  # all or nothing: others may write a part
         put = self._putting(rng.sample(range(HOT), rng.randint(1, 2) if several else 1))
         judge.asked[put.id] = verb
@@ -212,7 +218,7 @@ class Decider(InterruptedSession):
             self._failed(error, put)
             return
         self.run.note(self.actor, f"{verb} {put.id}: {told}")
-        if told.skipped:
+        if told.skipped or told == WriteCounts():
             self._nothing(put, verb, put.rows, low, durable)
         elif durable:
             self.run.judge.acked(SHARD, put, self.run.judge.seen.get(put.id))
@@ -221,11 +227,19 @@ class Decider(InterruptedSession):
         else:
             self.accepted.append(put)
 
+    def _hear(self, error: WeirError, put: Put | None) -> None:
+        """See `Session`; who called with a filter handed no rows over, and gets none back."""
+        if put is None or self._judge.asked.get(put.id) != WHERE:
+            super()._hear(error, put)
+
     def _rows(self, verb: str, put: Put) -> Any:
         """As users hand them over: dicts, which are shaped with those of others, or a table."""
-        batch = to_batch(put.rows) if verb.startswith("update") else self._whole(put)
+        partly = verb.startswith("update") or verb == WHERE
+        batch = to_batch(put.rows) if partly else self._whole(put)
         batch = batch.drop_columns(["_tombstone"])
         self.run.judge.counts[f"decided by {verb}"] += 1
+        if verb == WHERE:
+            return batch.to_pylist()
         return batch.to_pylist() if self.rng.random() < 0.7 else pa.Table.from_batches([batch])
 
     def _nothing(self, put: Put, verb: str, rows: list[Row], low: int, durable: bool) -> None:  # noqa: FBT001
@@ -242,6 +256,10 @@ class Decider(InterruptedSession):
 def _act(
     verb: str, writer: ShardWriter, rows: Any, timeout: float | None
 ) -> Callable[[], WriteCounts]:
+    if verb == WHERE:
+        ((_, key), *values) = rows[0].items()
+        filter, changes = f"k = {key} AND c < {rows[0]['c']}", {n: str(v) for n, v in values}
+        return lambda: writer.update_where(filter, changes, timeout=timeout)
     name, _, choice = verb.partition(" ")
     if name == "when":
         return lambda: writer.put(rows, when=NEWER, timeout=timeout)
