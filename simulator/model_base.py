@@ -138,6 +138,11 @@ class ModelBase(LanceBase):
         return found
 
     @property
+    def fold_number(self) -> int:
+        """The number of the last fold."""
+        return int(self.header.get("number", 0))
+
+    @property
     def mem_wal(self) -> MemWalDetails | None:
         """The marks as the MemWAL index would tell them."""
         marks = {shard: Generation(n) for shard, n in self.marked.items()}

@@ -33,7 +33,7 @@ from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.lake.base import fence, fold_commit, history
 from weir.lake.base.fold import Changes, Claim
-from weir.lake.base.folded import folded_into
+from weir.lake.base.folded import fold_number, folded_into
 from weir.lake.datasets import Datasets
 from weir.store.api import ObjectExists, ObjectMissing, Store
 
@@ -176,6 +176,11 @@ class FragmentBase(ModelBase):
         for shard, number in folded_into(self.dataset).items():
             found[shard] = max(number, found.get(shard, 0))
         return found
+
+    @property
+    def fold_number(self) -> int:
+        """As the columns' metadata notes it."""
+        return fold_number(self.dataset)
 
     def fragments(self) -> list[tuple[int, int]]:
         """Number and live rows of each."""
@@ -340,6 +345,7 @@ class FragmentLake(ModelLake):
         fold_id: str,
         properties: Mapping[str, str],
         folded: Mapping[UUID, int] | None = None,
+        number: int = 0,
         hide: Any = None,
     ) -> int:
         """Weir's own."""
@@ -352,6 +358,7 @@ class FragmentLake(ModelLake):
             fold_id=fold_id,
             properties=properties,
             folded=folded or {},
+            number=number,
             hide=hide,
         )
 

@@ -239,6 +239,7 @@ class ModelLake:
         fold_id: str,
         properties: Mapping[str, str],
         folded: Mapping[UUID, int] | None = None,
+        number: int = 0,
         hide: Any = None,
     ) -> int:
         """One commit with rows, properties and note, once; over a fence or another fold never."""
@@ -259,7 +260,8 @@ class ModelLake:
                 return done
             try:
                 noted = {str(s): g for s, g in {**target.compacted, **(folded or {})}.items()}
-                return self._commit(target, told, rows=rows, noted=noted, borrowed=None)
+                last = {"number": number} if number else {}
+                return self._commit(target, told, rows=rows, noted=noted, borrowed=None, **last)
             except ObjectExists:
                 target = self.open_base(target.version + 1)
                 if target.properties["kind"] not in {"mark", "config"}:

@@ -121,7 +121,7 @@ class Table(TableReads):
 
     def writer(self, config: WriterConfig | None = None) -> TableWriter:
         """A writer that routes rows to shards and opens (claims) each shard at its first row."""
-        return TableWriter(before_writing(self.core), config)
+        return TableWriter(self.core, config, before_writing(self.core))
 
     # -- upkeep ----------------------------------------------------------------------------------
 

@@ -161,7 +161,7 @@ def test_l7_without_the_note_rows_are_read_twice(
     """The control: it is the fold's note that keeps the readers right."""
     table = make(tmp_path, keyed=False)
     model = fill(table, keyed=False)
-    monkeypatch.setattr(fold_commit, "with_note", lambda schema, _folded: schema)
+    monkeypatch.setattr(fold_commit, "with_note", lambda schema, *_note: schema)
     with pytest.raises(Died):
         compact(watched(table.core, "compact", dies_at("committed")))
     assert rows_of(weir.open(table.uri)).total() == 2 * model.total()

@@ -111,10 +111,10 @@ def opening(table: weir.Table, **settings: Any) -> int:
 @pytest.mark.parametrize("memtable", [True, False], ids=["memtable", "wal-only"])
 def test_opening_a_shard_costs_what_is_told(table: weir.Table, *, memtable: bool) -> None:
     """`docs/guides/operations.md` tells these numbers."""
-    assert opening(table, enable_memtable=memtable) == 18
+    assert opening(table, enable_memtable=memtable) == 20
     weir.open(table.uri).shards()[0].writer().close()
-    assert opening(table, enable_memtable=memtable) == 18
+    assert opening(table, enable_memtable=memtable) == 20
     dead = table.shards()[0].writer()
     dead.put(row(1))
     dead.put(row(2))
-    assert opening(table, enable_memtable=memtable) <= 18 + 12 + 2
+    assert opening(table, enable_memtable=memtable) <= 20 + 12 + 2

@@ -14,6 +14,7 @@ import pytest
 import weir
 from simulator.steps import watched
 from tests.support.moments import at_time
+from tests.support.tables import count_requests
 from weir.format.bucket import bucket
 from weir.format.manifest import Status
 from weir.format.sharding import FIRST_ROUTING, field_entries, shard_id
@@ -22,6 +23,7 @@ from weir.log.rules import Evidence
 from weir.records.table import TableRecords
 from weir.routing import opening
 from weir.routing.core import first_manifest
+from weir.routing.guard import look_for_rivals
 from weir.routing.shards import Shard
 from weir.upkeep.adopt_shard import adopt_shard
 from weir.upkeep.move_wal import move_wal
@@ -252,16 +254,60 @@ def test_x3_writers_of_the_value_are_refused_and_others_go_on(beside):
     table, rival = beside
     assert set(rows(table)) >= {n for n in range(8) if n not in zeroes()}
     first, other = zeroes()[0], next(n for n in range(8) if n not in zeroes())
+    epoch = table.shard(0).manifest().writer_epoch
     with weir.open(table.uri).writer() as writer:
         writer.put([{"id": other, "v": "still"}])
     routed = table.shard(0).id
-    # One of LanceDB's name is looked for, also by who has seen nothing of the table yet.
-    by_name = rival == shard_id(weir.Bucket("id", 2), 0, FIRST_ROUTING)
-    late = weir.open(table.uri) if by_name else table
-    with late.writer() as writer, pytest.raises(weir.InvalidInput, match="adopt-shard") as told:
-        writer.put([{"id": first, "v": "late"}])
-    assert str(rival) in str(told.value)
-    assert str(routed) in str(told.value)
+    # Looked for also by who has seen nothing of the table yet, and by who opens one shard.
+    for put in (
+        lambda late: late.writer().put([{"id": first, "v": "late"}]),
+        lambda late: late.shard(0).writer(),
+    ):
+        with pytest.raises(weir.InvalidInput, match="adopt-shard") as told:
+            put(weir.open(table.uri))
+        assert str(rival) in str(told.value)
+        assert str(routed) in str(told.value)
+    assert table.core.log(routed).manifests.require().writer_epoch == epoch, "nobody claimed it"
+
+
+def test_x3_a_rival_of_an_identity_value_is_found_by_the_first_writer(tmp_path):
+    table = make(tmp_path, weir.Identity("id"))
+    with table.writer() as writer:
+        writer.put([{"id": n, "v": "ours"} for n in (1, 2)])
+    rival = uuid4()
+    entries = field_entries(weir.Identity("id"), 1, pa.int64())
+    table.core.log(rival).manifests.create(first_manifest(rival, 1, entries))
+    with Shard(table.core, rival, None, is_routed=False).writer() as writer:
+        writer.put([{"id": 1, "v": "theirs"}])
+    with weir.open(table.uri).writer() as writer:
+        with pytest.raises(weir.InvalidInput, match=str(rival)):
+            writer.put([{"id": 1, "v": "late"}])
+        writer.put([{"id": 2, "v": "still"}])
+
+
+def test_x3_a_rival_of_lancedbs_name_is_seen_by_a_writer_that_was_there_before(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(opening, "FIRST_ROUTING", 1)  # as 0.1.0 made tables
+    sharding = weir.Bucket("id", 2)
+    table = make(tmp_path, sharding)
+    with table.writer() as writer:
+        rival = shard_id(sharding, 0, FIRST_ROUTING)
+        table.core.log(rival).manifests.create(first_manifest(rival, 1, ()))
+        with Shard(weir.open(table.uri).core, rival, None, is_routed=False).writer() as theirs:
+            theirs.put([{"id": zeroes()[0], "v": "theirs"}])
+        with pytest.raises(weir.InvalidInput, match=str(rival)):
+            writer.put([{"id": zeroes()[0], "v": "late"}])
+
+
+def test_x3_the_first_writer_looks_for_rivals_by_one_listing(tmp_path):
+    """Shards that the record explains, those of former routings too, are not asked."""
+    table = make(tmp_path, weir.Bucket("id", 4))
+    table.reshard(weir.Bucket("id", 2))
+    handle = weir.open(table.uri)
+    counting = count_requests(handle)
+    look_for_rivals(handle.core)
+    assert counting.requests == 1
 
 
 def test_x3_compaction_leaves_both_shards_alone(beside):

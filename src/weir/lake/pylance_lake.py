@@ -294,11 +294,13 @@ class PylanceLake:
         fold_id: str,
         properties: Mapping[str, str],
         folded: Mapping[UUID, int] | None = None,
+        number: int = 0,
         hide: fold_commit.Hide | None = None,
     ) -> int:
         """Make `changes` part of the base, once; the version. `CommitConflict`: plan anew.
 
-        `folded`: the generations whose rows are in the base with them. `hide`: see `fold_commit`.
+        `folded`: the generations whose rows are in the base with them. `number`, `hide`: see
+        `fold_commit`.
         """
         return fold_commit.commit_fold(
             self.datasets,
@@ -309,6 +311,7 @@ class PylanceLake:
             fold_id=fold_id,
             properties=properties,
             folded=folded or {},
+            number=number,
             hide=hide,
         )
 

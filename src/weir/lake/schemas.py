@@ -11,7 +11,7 @@ import pyarrow as pa
 from weir.errors import InvalidInput
 from weir.format.expiry import EXPIRE_AFTER, Expire
 from weir.format.schema import COLUMN_MARK, FIELD_ID, TOMBSTONE, TableSchema, table_schema
-from weir.lake.base.folded import NOTE
+from weir.lake.base.folded import NOTE, NUMBER
 
 if TYPE_CHECKING:
     from lance.lance.schema import LanceField  # declared in stubs only
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 KEY_MARK: Final = b"lance-schema:unenforced-primary-key"
 KEY_POSITION: Final = b"lance-schema:unenforced-primary-key:position"
 
-_OF_VERSIONS: Final = frozenset({NOTE.encode(), EXPIRE_AFTER.encode()})
+_OF_VERSIONS: Final = frozenset({NOTE.encode(), NUMBER.encode(), EXPIRE_AFTER.encode()})
 
 
 def with_field_ids(dataset: lance.LanceDataset) -> pa.Schema:

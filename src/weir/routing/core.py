@@ -82,12 +82,15 @@ class Core:
     """The latest writer this handle opened of each shard; a checkpoint flushes through them."""
     sealed_tokens: dict[tuple[UUID, str], int] = field(default_factory=dict, repr=False)
     """The highest batch number of an application in a shard of a former routing (P-6)."""
-    before_writing: Callable[[Core], object] | None = field(default=None, repr=False)
-    """What the first writer owes native programs (X-1); the table sets it, upkeep does without."""
+    before_writing: Callable[[Core], TableSchema] | None = field(default=None, repr=False)
+    """What the first writer owes other programs (X-1, X-3, L-8), and the schema it writes with; the
+    table sets it, upkeep does without."""
     _values: dict[UUID, tuple[Value]] = field(default_factory=dict, init=False, repr=False)
     """What identity shards stand for whose manifests do not say so."""
     rivals: dict[UUID, Value] = field(default_factory=dict, init=False, repr=False)
     """Shards outside the routing that were seen to take rows of it, and of which value (X-3)."""
+    settled: set[UUID] = field(default_factory=set, init=False, repr=False)
+    """Shards outside the list of the routing that were seen to be none, and cannot become one."""
     wal_stores: WalStores = field(init=False, repr=False)
     fresh: FreshIndexes = field(init=False, repr=False)
     """What searches keep of rows in memory."""

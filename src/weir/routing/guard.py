@@ -13,14 +13,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from weir.errors import InvalidInput
 from weir.format.manifest import ShardManifest, Status
-from weir.format.sharding import Identity, Value, lancedb_id, value_from_entries
+from weir.format.sharding import Identity, Value, lancedb_id, value_from_entries, values_of
 from weir.routing.core import CONCURRENCY, Core
 
 log = logging.getLogger("weir.routing")
+
+IDENTITY_LOOKS: Final = 64
+"""Shards of a table by identity that the first writer of a handle looks at. Where there are more it
+does not look: readers do, and the doctor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,34 @@ def find_rivals(core: Core, manifests: Iterable[ShardManifest | None]) -> list[R
             core.rivals[rival.shard] = rival.value
             log.warning("shard.rival table=%s: %s", core.uri, rival)
     return found
+
+
+def look_for_rivals(core: Core) -> None:
+    """Find the rivals of a table that is about to be written, as its readers would (X-3).
+
+    One listing. Two requests for each shard that the record does not explain, the first time; by
+    identity it explains none. A rival that has LanceDB's name is found by `require_no_rival` too.
+    """
+    if not core.record.primary_key:
+        return
+    record, known = core.record, {route.shard for route in core.record.routing}
+    for version, sharding in record.former:
+        if not isinstance(sharding, Identity):  # all sealed before the record changed (C-11)
+            known |= {record.shard_at(version, sharding, v, None) for v in values_of(sharding)}
+    strange = [s for s in core.shard_ids() if s not in known and s not in core.settled]
+    by_identity = isinstance(record.sharding, Identity)
+    if by_identity and len(strange) > IDENTITY_LOOKS:
+        return
+    looked = core.env.threads.map(
+        lambda shard: core.log(shard).latest(), strange, workers=CONCURRENCY
+    )
+    rivals = {rival.shard for rival in find_rivals(core, looked)}
+    for manifest in looked:
+        if manifest is None or manifest.shard_id in rivals:
+            continue
+        # What a shard stands for never changes once it says so.
+        if manifest.status is Status.SEALED or (by_identity and manifest.field_entries):
+            core.settled.add(manifest.shard_id)
 
 
 def _rival(core: Core, manifest: ShardManifest) -> Rival | None:

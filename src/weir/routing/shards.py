@@ -13,6 +13,7 @@ from weir.errors import CommitConflict, InvalidInput, NotAWeirTable
 from weir.format.manifest import ShardManifest
 from weir.format.schema import TableSchema
 from weir.format.sharding import Identity, Unsharded, Value
+from weir.lake.api import Base
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
@@ -72,8 +73,8 @@ class Shard:
         generation, since whoever opens the shard next goes by them (F-15). `schema` is one that
         `schema_for_writing` gave before, for who goes on with the columns it knows.
         """
-        self._shut_out()
-        opened = passing_writer(self._core, self, config, schema=schema)
+        found = self._shut_out()
+        opened = passing_writer(self._core, self, config, schema=schema or found)
         self._core.live[self.id] = opened
         return opened
 
@@ -96,23 +97,26 @@ class Shard:
             fence_ttl=config.fence_ttl,
         )
 
-    def _shut_out(self) -> None:
-        """X-1: whoever opens a shard by itself, as tasks of an engine do, shuts natives out too."""
-        if self._core.before_writing is not None:
-            self._core.before_writing(self._core)
-            self._core.before_writing = None  # once a handle; `Table.writer` asks each time
+    def _shut_out(self) -> TableSchema | None:
+        """Whoever opens a shard by itself, as tasks of an engine do, looks first too (X-1, X-3)."""
+        if self._core.before_writing is None:
+            return None
+        found = self._core.before_writing(self._core)
+        self._core.before_writing = None  # once a handle; `Table.writer` asks each time
+        return found
 
     def tailer(self, start: int | None = None, *, fences: bool = False) -> WalTailer:
         """A reader of the shard's log; see `WalTailer`."""
         return WalTailer(self.log, start, fences=fences)
 
 
-def schema_for_writing(core: Core) -> TableSchema:
+def schema_for_writing(core: Core, base: Base | None = None) -> TableSchema:
     """The latest schema, its columns marked (`weir.format.schema`).
 
-    One listing when nothing is to be marked. `CorruptEntry`: see `Core.base`.
+    One listing when nothing is to be marked, none with the latest `base`. `CorruptEntry`: see
+    `Core.base`.
     """
-    schema, lake = core.schema(), core.lake
+    schema, lake = (base or core.base()).schema, core.lake
     # A model of a lake has columns that never change.
     return (
         lake.schema_for_writing() if schema.unmarked and isinstance(lake, PylanceLake) else schema

@@ -7,19 +7,23 @@ commit is completed first (L-4).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from weir.errors import CommitConflict, SnapshotExpired
+from weir.format.schema import TableSchema
 from weir.lake.base.fence import FENCE
 from weir.lake.pylance_lake import PylanceLake
 from weir.records.table import TableRecords
 from weir.routing.core import Core
+from weir.routing.guard import look_for_rivals
 from weir.routing.natives import put_details, wanted_details
+from weir.routing.shards import schema_for_writing
 from weir.upkeep.compact.finish import Finisher
 from weir.upkeep.compact.jobs import Job, JobRecord, Jobs, Renewal
+from weir.upkeep.compact.progress import may_have_lost, require_progress
 from weir.upkeep.compact.run import CompactReport
 from weir.upkeep.pinning import require_counted
 from weir.upkeep.tasks import Progress
@@ -52,7 +56,14 @@ class Hold:
 
     def finish(self, job: Job) -> None:
         """What follows the commit of a job that was planned."""
-        Finisher(self._core, CompactReport()).finish(job)
+        finisher = Finisher(self._core, CompactReport())
+        finisher.finish(job)
+        self._renewal.record = self.record.having(finisher.reached)
+
+    def forget_progress(self) -> None:
+        """L-8: the base is about to be taken back, and the shards will be with it."""
+        self._renewal.record = replace(self.record, reached={})
+        self._renewal.step("claimed", None)
 
     def end(self) -> None:
         """Give the claim back."""
@@ -97,7 +108,9 @@ def take_hold(core: Core) -> Hold:
     require_counted(core, lake.fence_base(record.token))
     if record.job is not None:
         # L-4: its fold may be in the base without its marks, and nobody else will hear of it.
-        Finisher(core, CompactReport()).complete(record.job)
+        finisher = Finisher(core, CompactReport())
+        finisher.complete(record.job)
+        record = record.having(finisher.reached)
     return Hold(core, record)
 
 
@@ -110,16 +123,29 @@ def without_compaction(core: Core) -> Iterator[Hold]:
     hold.end()
 
 
-def before_writing(core: Core) -> Core:
-    """`core`, with those native writers shut out that could not share its logs (X-1).
+def before_writing(core: Core) -> TableSchema:
+    """What a writer of this handle needs to know first: the schema to write with.
 
-    Asks nothing unless the table is of format 1, or this handle moves the log away from the data.
+    Shuts out the native writers that could not share the logs (X-1): asks nothing for that unless
+    the table is of format 1, or this handle moves the log away from the data. Raises
+    `CorruptEntry` when another program took away what the base held (L-8). Shards that other
+    programs made are found here, and refused to writers of their values (X-3). All of it is asked
+    for in the rounds that reading the schema takes: a list and a get for the chain of compactions,
+    a listing of the shards.
     """
     place = core.record.wal_uri or core.uri
     leaves = core.wal_uri is not None and core.wal_uri not in (place, core.uri)
     if leaves or (core.record.format == 1 and core.record.spec == 1):
         tell_natives(core, elsewhere=leaves)
-    return core
+    asked: list[Callable[[], Any]] = [
+        core.base,
+        Jobs(core.store).latest,
+        lambda: look_for_rivals(core),
+    ]
+    base, record, _ = core.env.threads.map(lambda ask: ask(), asked, workers=core.workers)
+    if record is not None and may_have_lost(base, record.reached):
+        require_progress(core)
+    return schema_for_writing(core, base)
 
 
 def tell_natives(core: Core, *, elsewhere: bool = False) -> bool:

@@ -19,6 +19,7 @@ from weir.records.lineage import read_lineage
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.guard import find_rivals
 from weir.routing.natives import ELSEWHERE, wanted_details
+from weir.upkeep.compact.progress import find_lost
 
 OLD_TAG_SECONDS: Final = 7 * 86_400.0
 """LanceDB's `optimize` cleans up versions of this age, and raises when one of them has a tag."""
@@ -104,7 +105,22 @@ def _index(core: Core) -> Iterator[Health]:
 
 
 def _progress(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
-    """Generations that an older version of the base holds, and neither this one nor a manifest."""
+    """What the base held, and neither this version nor a shard does (L-8)."""
+    _, lost = find_lost(core)
+    for one in lost:
+        yield Health(
+            "progress",
+            "bad",
+            f"{one}: somebody restored an older version of the base with Lance, or set its MemWAL"
+            " index anew. Rows compacted since are not shown; put and compact refuse. Restore the"
+            " later version of the base with Lance, or a checkpoint with weir",
+        )
+    if not lost:
+        yield from _history(core, manifests)
+
+
+def _history(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
+    """The same by the versions that are left, for tables compacted by releases up to 0.1.0."""
     if read_lineage(core.store) is not None or not isinstance(core.lake, PylanceLake):
         return  # restored by weir, or a clone: its shards went back as well
     base = core.base()

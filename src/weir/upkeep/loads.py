@@ -86,7 +86,10 @@ def load(
     hold = take_hold(core)
     ended = close_logs(core) if replaces else ()
     base = cast("LanceBase", core.lake.open_base())
-    job = Job(job_id, base.version, Snapshot(base.version, "durable", ended)) if replaces else None
+    job = None
+    if replaces:
+        cuts = Snapshot(base.version, "durable", ended)
+        job = Job(job_id, base.version, cuts, number=hold.record.seq)
     try:
         written = write(base, hold)
         version = _commit(core, hold, base, written, job, job_id)
@@ -192,6 +195,7 @@ def _commit(
         fold_id=job_id,
         properties={ROWS: str(written.rows)},
         folded=job.marks if job is not None else {},
+        number=0 if job is None else job.number,
         hide=hide_nothing if adds_only else None,
     )
     floor = base_floor(core)

@@ -88,6 +88,7 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
         # says it must be restored again.
         lineage = append_lineage(core.store, lineage, core.env.new_id())
         core.env.failpoint("restore.announced")
+        hold.forget_progress()
         version = versions(core).restore(target.base_version)
         # A rollback that came late has undone what others did to the base: the shards must follow,
         # or the table would be half of each. A process that lost its claim after the rollback must

@@ -62,15 +62,17 @@ def commit_fold(
     fold_id: str,
     properties: Mapping[str, str],
     folded: Mapping[UUID, int],
+    number: int = 0,
     hide: Hide | None = None,
 ) -> int:
     """Make `changes`, planned on version `planned_at`, part of the base; return their version.
 
     All or nothing, and once: called again with the same `fold_id` it finds the earlier commit.
-    `folded` is noted in the same commit. Where others changed the base since the plan, `hide` is
-    asked what to hide in the fragments they touched; without it that is a `CommitConflict`. Raises
-    that too when another compactor fenced the table since, when columns changed, or when the base
-    was rolled back (its generations may be others then): plan anew if the claim still holds.
+    `folded` is noted in the same commit, and so is the `number` of the fold. Where others changed
+    the base since the plan, `hide` is asked what to hide in the fragments they touched; without it
+    that is a `CommitConflict`. Raises that too when another compactor fenced the table since, when
+    columns changed, or when the base was rolled back (its generations may be others then): plan
+    anew if the claim still holds.
     `CorruptEntry` when it is no base of a weir table any more.
     """
     if planned_at < claim.fenced_at:
@@ -103,7 +105,12 @@ def commit_fold(
             read_version=latest.version,
             operation=LanceOperation.Merge(
                 fragments=_fragments(latest, changes),
-                schema=with_note(latest.dataset.lance_schema, _noted(latest, folded)),
+                schema=with_note(
+                    latest.dataset.lance_schema,
+                    _noted(latest, folded),
+                    planned.schema.primary_key,
+                    number,
+                ),
                 preserves_nullability=True,
             ),
             transaction_properties={**properties, FOLD: fold_id},

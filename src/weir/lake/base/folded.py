@@ -8,15 +8,18 @@ writes a note of the generations into the schema it carries: as metadata of colu
 keeps through compactions, deletes, updates and index builds (L-7). Not as metadata of the schema:
 a native writer compares that with its log and would not open the shard.
 
-Once marked, a note says nothing new; the next fold writes its own in its place. Releases up to
-0.1.0 announced a fold in the table's config instead, by the name of a file it would add: versions
-of theirs are still read.
+Once marked, a note says nothing new; the next fold writes its own in its place. Beside it the key
+has the number of the last fold, which stays: by it a base is known that somebody took back to
+before a fold, whose log entries no shard shows any more (`weir.upkeep.compact.progress`).
+
+Releases up to 0.1.0 announced a fold in the table's config instead, by the name of a file it would
+add: versions of theirs are still read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -29,6 +32,8 @@ from weir.format.protobuf import Field, message_classes
 # Stored. Never change a value; add one.
 NOTE: Final = "weir:folded"
 """Key of a column's metadata: shard to generation, as JSON."""
+NUMBER: Final = "weir:fold"
+"""Key of the metadata of key columns, which nobody drops: the number of the last fold."""
 ANNOUNCED: Final = "weir.fold."
 """What keys of the table's config that hold announcements of old begin with."""
 
@@ -41,6 +46,7 @@ _MESSAGES = message_classes(
     {
         "Entry": [Field(1, "key", "string"), Field(2, "value", "bytes")],
         "Column": [
+            Field(2, "name", "string"),
             Field(4, "parent_id", "int32"),
             Field(10, "metadata", "Entry", repeated=True),
         ],
@@ -61,8 +67,19 @@ def folded_into(dataset: lance.LanceDataset) -> dict[UUID, int]:
     return found
 
 
-def with_note(schema: LanceSchema, folded: Mapping[UUID, int]) -> LanceSchema:
-    """`schema` with a note of `folded` in the place of any other; everything else as it was."""
+def fold_number(dataset: lance.LanceDataset) -> int:
+    """The number of the last fold in this version; 0: none that has one. No request."""
+    texts = [(field.metadata or {}).get(NUMBER.encode(), b"0") for field in dataset.schema]
+    return max((int(text) for text in texts if text.isdigit()), default=0)
+
+
+def with_note(
+    schema: LanceSchema, folded: Mapping[UUID, int], key: Sequence[str] = (), number: int = 0
+) -> LanceSchema:
+    """`schema` with a note of `folded` in the place of any other; everything else as it was.
+
+    `number`, unless it is 0, becomes the number of the last fold, on the columns of the `key`.
+    """
     # As pickle takes a schema apart: the one way to change metadata and keep the ids of the fields.
     build: Any
     build, (metadata, *protos) = schema.__reduce__()  # type: ignore[str-unpack]
@@ -71,9 +88,13 @@ def with_note(schema: LanceSchema, folded: Mapping[UUID, int]) -> LanceSchema:
     changed = []
     for raw in protos:
         column = _MESSAGES["Column"].FromString(raw)
-        kept = [entry for entry in column.metadata if entry.key != NOTE]
+        is_numbered = bool(number) and column.parent_id < 0 and column.name in key
+        replaced = (NOTE, NUMBER) if is_numbered else (NOTE,)
+        kept = [entry for entry in column.metadata if entry.key not in replaced]
         del column.metadata[:]
         column.metadata.extend(kept)
+        if is_numbered:
+            column.metadata.add(key=NUMBER, value=str(number).encode())
         if left and column.parent_id < 0:
             column.metadata.add(key=NOTE, value=text)
             left -= 1

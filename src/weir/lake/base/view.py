@@ -16,7 +16,7 @@ from weir.format.base_manifest import BaseManifest, MemWalDetails
 from weir.format.expiry import Expire, expire_of
 from weir.format.schema import TableSchema
 from weir.keys.index import rows_of_keys
-from weir.lake.base.folded import folded_into
+from weir.lake.base.folded import fold_number, folded_into
 from weir.lake.base.resident_keys import ResidentKeys, identity
 from weir.lake.filters import filter_batches, filter_columns, is_for_lance
 from weir.lake.lance_errors import lance_errors
@@ -75,6 +75,11 @@ class LanceBase:
         for shard, generation in folded_into(self.dataset).items():
             compacted[shard] = max(generation, compacted.get(shard, 0))
         return compacted
+
+    @cached_property
+    def fold_number(self) -> int:
+        """The number of the last fold in this version. No request."""
+        return fold_number(self.dataset)
 
     @property
     def marked(self) -> Mapping[UUID, int]:

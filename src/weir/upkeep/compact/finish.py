@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 from typing import Protocol, cast
+from uuid import UUID
 
 from weir.errors import SnapshotExpired
 from weir.lake.base.fold_commit import FOLD
 from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
-from weir.upkeep.compact.jobs import Job
+from weir.upkeep.compact.jobs import Job, Reached
 from weir.upkeep.compact.logs import pass_folded
 from weir.upkeep.pinning import base_floor
 
@@ -38,6 +39,8 @@ class Finisher:
     def __init__(self, core: Core, report: Findings) -> None:
         self.core = core
         self.report = report
+        self.reached: dict[UUID, Reached] = {}
+        """What the base holds by the jobs that were finished, for the end of the claim (L-8)."""
 
     @property
     def _lake(self) -> PylanceLake:
@@ -64,13 +67,19 @@ class Finisher:
         """All that follows the base commit; each step may be repeated."""
         if job.marks:
             self._lake.mark_compacted(job.marks)
+        for cut in (cut for cut in job.snapshot.cuts if cut.sstables):
+            self._note(cut.shard, Reached.of(int(table.generation) for table in cut.sstables))
         self.core.env.failpoint("compact.marked")
         for shard, fold in job.wal.items():
             if pass_folded(self.core.site(shard), fold):
                 self.report.wal_entries += fold.through - fold.after
+                self._note(shard, Reached(passed=job.number))
             else:
                 self.report.notes.append(
                     f"shard {shard}: a writer claimed or flushed it meanwhile; its log is folded"
                     " next time"
                 )
         self.core.env.failpoint("compact.passed")
+
+    def _note(self, shard: UUID, more: Reached) -> None:
+        self.reached[shard] = self.reached.get(shard, Reached()).and_also(more)

@@ -10,7 +10,7 @@ cannot commit any more is the work of the fence in the base table (`weir.lake.ba
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -60,6 +60,8 @@ class Job:
     snapshot: Snapshot
     """The inputs, as cuts: SSTables not yet in the base, and log entries to be folded."""
     wal: dict[UUID, WalFold] = field(default_factory=dict)
+    number: int = 0
+    """Above that of every fold before it; noted in the base with its rows. 0: of older releases."""
 
     @property
     def marks(self) -> dict[UUID, int]:
@@ -88,6 +90,7 @@ class Job:
                 str(shard): [f.epoch, f.after, f.through, f.generation, f.last]
                 for shard, f in self.wal.items()
             },
+            "number": self.number,
         }
 
     @staticmethod
@@ -98,12 +101,53 @@ class Job:
             planned_at=int(raw["planned_at"]),
             snapshot=Snapshot.from_json(raw["snapshot"]),
             wal={UUID(shard): _wal_fold(*fold) for shard, fold in raw["wal"].items()},
+            number=int(raw.get("number", 0)),
         )
 
 
 def _wal_fold(epoch: Any, after: Any, through: Any, generation: Any, last: Any = None) -> WalFold:
     known = None if last is None else int(last)
     return WalFold(int(epoch), int(after), int(through), int(generation), known)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far the base has come with one shard, as the chain remembers it (L-8)."""
+
+    spans: tuple[tuple[int, int], ...] = ()
+    """Generations folded, as `(first, last)`, ascending. Not every number was ever used: shards of
+    a reshard begin above 1, and a restore goes on above all."""
+    passed: int = 0
+    """The number of the last fold after which R passed log entries; 0: none."""
+
+    @staticmethod
+    def of(generations: Iterable[int], passed: int = 0) -> Reached:
+        """With those generations folded."""
+        return Reached(_joined((g, g) for g in generations), passed)
+
+    @property
+    def generation(self) -> int:
+        """The highest generation folded."""
+        return max((last for _, last in self.spans), default=0)
+
+    def above(self, generation: int) -> Iterator[int]:
+        """The generations folded that are higher."""
+        for first, last in self.spans:
+            yield from range(max(first, generation + 1), last + 1)
+
+    def and_also(self, other: Reached) -> Reached:
+        """What is true when both are."""
+        return Reached(_joined((*self.spans, *other.spans)), max(self.passed, other.passed))
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
 
 
 @dataclass(frozen=True)
@@ -118,6 +162,15 @@ class JobRecord:
     """The job that may have been committed but not finished: the claimant's, or a dead one's."""
     written: float = 0.0
     """When the store wrote it."""
+    reached: Mapping[UUID, Reached] = field(default_factory=dict)
+    """What the base must hold: it never goes back but by a restore of weir, which empties this."""
+
+    def having(self, more: Mapping[UUID, Reached]) -> JobRecord:
+        """With that much reached as well."""
+        reached = dict(self.reached)
+        for shard, new in more.items():
+            reached[shard] = reached.get(shard, Reached()).and_also(new)
+        return replace(self, reached=reached)
 
     @property
     def is_open(self) -> bool:
@@ -131,6 +184,7 @@ def _encode(record: JobRecord) -> dict[str, Any]:
         "state": record.state,
         "token": record.token,
         "job": None if record.job is None else record.job.to_record(),
+        "reached": {str(s): [r.spans, r.passed] for s, r in record.reached.items()},
     }
 
 
@@ -138,7 +192,12 @@ def _decode(raw: Mapping[str, Any], _path: str) -> JobRecord:
     if raw["format"] != FORMAT or raw["state"] not in ("claimed", "planned", "done"):
         raise ValueError(f"format {raw['format']}, state {raw['state']}")
     job = None if raw["job"] is None else Job.from_record(raw["job"])
-    return JobRecord(0, raw["state"], raw["token"], job)
+    told = raw.get("reached", {}).items()  # none before 0.2
+    reached = {
+        UUID(shard): Reached(_joined((int(a), int(b)) for a, b in spans), int(passed))
+        for shard, (spans, passed) in told
+    }
+    return JobRecord(0, raw["state"], raw["token"], job, reached=reached)
 
 
 _RECORD: Final = RecordCodec("compaction record", _encode, _decode)
@@ -159,7 +218,9 @@ class Jobs:
     def claim(self, token: str, after: JobRecord | None) -> JobRecord:
         """Claim on top of `after`, keeping its unfinished job in view; or `CommitConflict`."""
         unfinished = after.job if after is not None and after.is_open else None
-        return self._append(JobRecord(after.seq if after else 0, "claimed", token, unfinished))
+        reached = {} if after is None else after.reached
+        number = 0 if after is None else after.seq
+        return self._append(JobRecord(number, "claimed", token, unfinished, reached=reached))
 
     def step(self, record: JobRecord, state: State, job: Job | None) -> JobRecord:
         """The next step of our own claim; `CommitConflict` when somebody else took over."""

@@ -186,7 +186,9 @@ def size_of(table: SsTable) -> tuple[int, int]:
     return rows, table.in_memory_bytes or rows * _ROW_BYTES
 
 
-def make_job(job_id: str, base: LanceBase, waiting: Sequence[Waiting], *, at: float = 0.0) -> Job:
+def make_job(
+    job_id: str, base: LanceBase, waiting: Sequence[Waiting], *, at: float = 0.0, number: int = 0
+) -> Job:
     """The job that folds all of it; rows that have expired `at` that time are dropped."""
     snapshot = Snapshot(base.version, "durable", tuple(w.cut for w in waiting), at)
     return Job(
@@ -194,4 +196,5 @@ def make_job(job_id: str, base: LanceBase, waiting: Sequence[Waiting], *, at: fl
         base.version,
         snapshot,
         {w.cut.shard: w.tail.fold for w in waiting if w.tail is not None},
+        number,
     )

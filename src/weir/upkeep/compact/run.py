@@ -31,7 +31,7 @@ from weir.routing.natives import tidy_details
 from weir.types import Position
 from weir.upkeep.compact.cut import hide_tasks, make_tasks
 from weir.upkeep.compact.finish import Finisher
-from weir.upkeep.compact.jobs import PROGRESS, Job, JobRecord, Jobs, Renewal
+from weir.upkeep.compact.jobs import PROGRESS, Job, JobRecord, Jobs, Reached, Renewal
 from weir.upkeep.compact.logs import OpenLog, flush_claiming, open_log, publish_closed
 from weir.upkeep.compact.plan import (
     Waiting,
@@ -40,6 +40,7 @@ from weir.upkeep.compact.plan import (
     left_in_logs,
     make_job,
 )
+from weir.upkeep.compact.progress import may_have_lost, require_progress
 from weir.upkeep.compact.tidying import tidy
 from weir.upkeep.expire import drop_expired, drops_at
 from weir.upkeep.pinning import require_counted
@@ -155,7 +156,7 @@ class _Run:
         jobs = Jobs(self.core.store)
         before = jobs.latest()
         is_open = before is not None and before.is_open
-        if not is_open and not self._has_work():
+        if not self._has_work(before) and not is_open:
             return self.report
         if before is not None and is_open and self._is_young(before, lease):
             self.report.skipped = (
@@ -170,6 +171,7 @@ class _Run:
         self.core.env.failpoint("compact.fenced")
         if record.job is not None:
             self._finisher.complete(record.job)
+            record = record.having(self._finisher.reached)
         tidy_details(self.core, self.report.notes)
         self._publish_logs()
         base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
@@ -181,7 +183,9 @@ class _Run:
             jobs.step(record, "done", None)
             return self.report
         at = drops_at(self.core, base)
-        job = make_job(str(self.core.env.new_id()), base, waiting, at=at)
+        job = make_job(str(self.core.env.new_id()), base, waiting, at=at, number=record.seq)
+        # With what releases that remembered nothing had folded.
+        record = record.having({s: Reached.of([g]) for s, g in base.compacted.items()})
         record = jobs.step(record, "planned", job)
         self.core.env.failpoint("compact.planned")
         tasks = make_tasks(
@@ -214,17 +218,20 @@ class _Run:
             ) from None
         self.core.env.failpoint("compact.committed")
         self._finisher.finish(job)
-        jobs.step(renewal.record, "done", None)
+        jobs.step(renewal.record.having(self._finisher.reached), "done", None)
         self._tell(job, version, waiting, results)
         return self.report
 
     def _is_as_planned(self, job: Job) -> bool:
         """True when a plan made now would read the same."""
         base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
-        return bool(waiting) and make_job(job.id, base, waiting) == job
+        return bool(waiting) and make_job(job.id, base, waiting, number=job.number) == job
 
-    def _has_work(self) -> bool:
+    def _has_work(self, before: JobRecord | None) -> bool:
+        """Whether anything waits; `CorruptEntry` for a base that lost what it held (L-8)."""
         base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
+        if before is not None and may_have_lost(base, before.reached):
+            require_progress(self.core)
         return bool(waiting) or _is_unmarked(base) or bool(self._open_logs())
 
     def _is_young(self, record: JobRecord, lease: float) -> bool:
@@ -246,6 +253,7 @@ class _Run:
             fold_id=job.id,
             properties={PROGRESS: job.progress()},
             folded=job.marks,
+            number=job.number,
             hide=hide if self.core.record.primary_key else hide_nothing,
         )
         return require_counted(self.core, version)

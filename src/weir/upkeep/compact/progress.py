@@ -1,0 +1,108 @@
+"""Whether somebody took the base back to before a fold (L-8).
+
+Lance's own `restore` (LanceDB: `checkout`, then `restore`) takes the base back, and leaves the
+shards as they are. Generations that are still in a manifest are read again, and nothing is lost.
+What has left it is in no version that counts: generations that collection took out of the manifest,
+and log entries that R passed when they were folded. So the chain of compactions remembers how far
+the base had come with each shard, and whoever is about to write asks it first: rows written and
+folded on top would make the loss final. A restore by weir takes the shards along, and empties it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from weir.errors import CorruptEntry
+from weir.lake.api import Base
+from weir.lake.base.view import LanceBase
+from weir.routing.core import CONCURRENCY, Core
+from weir.upkeep.compact.jobs import Jobs, Reached
+
+_LOOKS: Final = 3
+_SHOWN: Final = 8
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What of one shard was in the base, and is neither there nor in the shard any more."""
+
+    shard: UUID
+    was: int
+    now: int
+    generations: tuple[int, ...]
+    """Generations that no manifest names any more."""
+    from_log: bool
+    """Rows that were folded out of the log are gone too."""
+
+    def __str__(self) -> str:
+        parts = []
+        if self.generations:
+            parts.append(
+                f"it went back from generation {self.was} to {self.now}, and generations"
+                f" {_few(self.generations)} are in no SSTable any more"
+            )
+        if self.from_log:
+            parts.append("log entries that were folded into the base are in it no more")
+        return f"of shard {self.shard} {'; '.join(parts)}"
+
+
+def _few(numbers: tuple[int, ...]) -> str:
+    shown = ", ".join(str(n) for n in numbers[:_SHOWN])
+    return shown if len(numbers) <= _SHOWN else f"{shown} and {len(numbers) - _SHOWN} more"
+
+
+def may_have_lost(base: Base, reached: Mapping[UUID, Reached]) -> list[UUID]:
+    """Shards of which the base holds less than it did: worth a closer look. No request."""
+    number = base.fold_number if isinstance(base, LanceBase) else None
+    return [
+        shard
+        for shard, mark in reached.items()
+        if mark.generation > base.compacted.get(shard, 0)
+        or (number is not None and mark.passed > number)
+    ]
+
+
+def find_lost(core: Core) -> tuple[Base, list[Lost]]:
+    """The base, and what it lost. Two requests, a listing; two more for each suspicious shard."""
+    base = core.base()
+    for _ in range(_LOOKS):
+        jobs = Jobs(core.store)
+        record = jobs.latest()
+        # After the record: what was folded by then is in a base that is opened now.
+        base = core.base()
+        shards = [] if record is None else may_have_lost(base, record.reached)
+        if record is None or not shards:
+            break
+        looked = core.env.threads.map(
+            lambda shard: core.log(shard).latest(), shards, workers=CONCURRENCY
+        )
+        number = base.fold_number if isinstance(base, LanceBase) else 0
+        found = []
+        for shard, manifest in zip(shards, looked, strict=True):
+            if manifest is None:
+                continue
+            mark, now = record.reached[shard], base.compacted.get(shard, 0)
+            listed = {int(table.generation) for table in manifest.sstables}
+            gone = tuple(g for g in mark.above(now) if g not in listed)
+            if gone or mark.passed > number:
+                found.append(Lost(shard, mark.generation, now, gone, mark.passed > number))
+        again = jobs.latest()
+        if again is not None and again.seq == record.seq:
+            return base, found
+        # Compacted or restored meanwhile: the manifests may be of after it.
+    return base, []
+
+
+def require_progress(core: Core) -> None:
+    """`CorruptEntry` when the base lost what it held, before anything is written (L-8)."""
+    base, lost = find_lost(core)
+    if lost:
+        raise CorruptEntry(
+            f"{core.uri} at base version {base.version}: {lost[0]}. Another program restored an"
+            " older version of the base with Lance (LanceDB: checkout and restore), or set its"
+            " MemWAL index anew, and rows compacted since are not shown. Nothing was written."
+            " Restore the later version of the base with Lance, or a checkpoint with weir"
+        )

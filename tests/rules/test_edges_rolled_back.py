@@ -1,0 +1,126 @@
+"""L-8: a base that somebody took back with Lance, when the shards hold no longer what it lost.
+
+What LanceDB does by `checkout` and `restore`, done here with pylance's calls. Where the shards
+still have it, nothing is lost and everybody goes on.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import weir
+from tests.rules.test_edges_base import make, put, rows_of
+from tests.rules.test_edges_overwritten import drop_index
+from weir.cli.doctor import _table as findings
+from weir.errors import CorruptEntry
+from weir.upkeep.compact.jobs import Jobs, Reached
+
+LOG_ONLY = weir.WriterConfig(enable_memtable=False)
+
+
+def rolled_back(tmp_path: Path, *, from_log: bool) -> tuple[weir.Table, int, int]:
+    """A table taken back to before a fold whose rows are nowhere else; both versions."""
+    table = make(tmp_path, keyed=True)
+    put(table, {1: "first"})
+    table.compact()
+    before = lance.dataset(table.uri).version
+    if from_log:
+        with table.writer(LOG_ONLY) as writer:
+            writer.put([{"id": 2, "v": "second"}])
+    else:
+        put(table, {2: "second"})
+    table.compact()
+    if not from_log:
+        assert table.gc(min_age=0, kinds=["sstables"]).pruned == 2
+    after = lance.dataset(table.uri).version
+    lance.dataset(table.uri, version=before).restore()
+    return weir.open(table.uri), before, after
+
+
+WRITES: dict[str, Callable[[weir.Table], object]] = {
+    "put": lambda t: t.writer().put([{"id": 3, "v": "third"}]),
+    "open a shard": lambda t: t.shards()[0].writer(),
+    "compact": lambda t: t.compact(),
+}
+
+
+@pytest.mark.parametrize("from_log", [False, True], ids=["from SSTables", "from the log"])
+def test_l8_writers_and_compaction_refuse_before_they_write(tmp_path: Path, from_log: bool) -> None:
+    table, _, after = rolled_back(tmp_path, from_log=from_log)
+    version, manifest = lance.dataset(table.uri).version, table.shards()[0].manifest()
+    jobs = Jobs(table.core.store).latest()
+    for write in WRITES.values():
+        with pytest.raises(CorruptEntry, match="rows compacted since are not shown"):
+            write(weir.open(table.uri))
+    assert lance.dataset(table.uri).version == version
+    assert table.shards()[0].manifest() == manifest
+    assert Jobs(table.core.store).latest() == jobs
+    bad = [f.detail for f in findings(table.uri, {}) if f.state == "bad"]
+    assert any("Restore" in text for text in bad), bad
+    # The way back that the message names.
+    lance.dataset(table.uri, version=after).restore()
+    put(weir.open(table.uri), {3: "third"})
+    table.compact()
+    assert rows_of(table) == Counter({(1, "first"): 1, (2, "second"): 1, (3, "third"): 1})
+
+
+def test_l8_where_the_shards_still_have_it_everybody_goes_on(tmp_path: Path) -> None:
+    table = make(tmp_path, keyed=True)
+    before = lance.dataset(table.uri).version
+    # Shards of a reshard begin above generation 1: numbers that were never used are not missed.
+    put(table, {1: "first"})
+    table.reshard(weir.Bucket("id", 1))
+    put(table, {2: "second"})
+    table.compact()
+    resharded = next(
+        v
+        for v in range(lance.dataset(table.uri).version, before, -1)
+        if weir.open(table.uri).core.lake.open_base(v).compacted == {}
+    )
+    lance.dataset(table.uri, version=resharded).restore()
+    put(weir.open(table.uri), {3: "third"})
+    table.compact()
+    want = Counter({(1, "first"): 1, (2, "second"): 1, (3, "third"): 1})
+    assert rows_of(table) == rows_of(weir.open(table.uri)) == want
+
+
+def test_l8_a_restore_by_weir_takes_the_shards_along(tmp_path: Path) -> None:
+    table = make(tmp_path, keyed=True)
+    put(table, {1: "first"})
+    pinned = table.checkpoint(scope="all", name="then")
+    with table.writer(LOG_ONLY) as writer:
+        writer.put([{"id": 2, "v": "second"}])
+    table.compact()
+    table.gc(min_age=0, kinds=["sstables"])
+    table.restore(pinned)
+    put(weir.open(table.uri), {3: "third"})
+    table.compact()
+    assert rows_of(table) == Counter({(1, "first"): 1, (3, "third"): 1})
+
+
+def test_l8_an_index_that_was_unset_and_set_again_has_lost_the_progress(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
+    table = weir.create(
+        str(tmp_path / "t"), schema, primary_key="id", sharding=weir.Bucket("id", 2)
+    )
+    put(table, dict.fromkeys(range(8), "old"))
+    table.compact()
+    put(table, {1: "new"})  # the note of this fold tells of one shard only
+    table.compact()
+    table.gc(min_age=0, kinds=["sstables"])
+    drop_index(table)
+    lance.dataset(table.uri).initialize_mem_wal(bucket_column="id", num_buckets=2)
+    for write in WRITES.values():
+        with pytest.raises(CorruptEntry, match="MemWAL index anew"):
+            write(weir.open(table.uri))
+
+
+def test_what_was_reached_is_joined_and_survives_the_record() -> None:
+    reached = Reached.of([8, 9, 3]).and_also(Reached.of([10, 4], passed=7))
+    assert reached == Reached(((3, 4), (8, 10)), 7)
+    assert list(reached.above(3)) == [4, 8, 9, 10]
+    assert (reached.generation, Reached().generation) == (10, 0)
