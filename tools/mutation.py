@@ -2419,6 +2419,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "L-8",
     ),
     Mutant(
+        "an appender opened by itself leaves LanceDB in",
+        "src/weir/routing/shards.py",
+        "        schema = self._shut_out() or self.table_schema\n",
+        "        schema = self.table_schema\n",
+        tests("tests/regress/test_tables_of_0_1_0.py", "-k", "by_itself"),
+        "X-1",
+    ),
+    Mutant(
+        "two rows of one key are returned in silence",
+        "src/weir/lake/base/view.py",
+        "        self._tell_of_doubles(found)\n",
+        "",
+        tests("tests/rules/test_edges_base.py", "-k", "key_that_the_base_has_twice"),
+        "L-8",
+    ),
+    Mutant(
         "one of two rivals is folded",
         "src/weir/upkeep/compact/plan.py",
         "for shard in (r.shard, r.routed)}",

@@ -85,13 +85,15 @@ def test_x1_it_keeps_its_shard_ids_and_offers_lancedb_no_spec(old: Path) -> None
     assert [spec.spec_id for spec in details.sharding_specs] == [3]
 
 
-@pytest.mark.parametrize("how", ["writer", "load"])
+@pytest.mark.parametrize("how", ["writer", "load", "appender"])
 def test_x1_a_shard_that_is_opened_by_itself_shuts_lancedb_out_too(old: Path, how) -> None:
     """As Spark's tasks open theirs."""
     table = weir.open(str(old / "keyed"))
     shard = table.shard(0)
     if how == "writer":
         shard.writer().close()
+    elif how == "appender":
+        weir.WalAppender.open(shard)
     else:
         shard.load(table.core.record.writer_defaults)
     details = weir.open(table.uri).core.base().mem_wal

@@ -301,3 +301,24 @@ def test_l7_a_version_restored_from_the_middle_of_a_fold_is_marked_by_the_next(
     assert again is not None
     assert again.compacted == marked.compacted
     assert rows_of(weir.open(table.uri)) == before
+
+
+def test_l8_a_key_that_the_base_has_twice_is_shown_by_get_and_scan_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which of the two is the newer Lance does not say: neither is hidden, and not in silence."""
+    table = make(tmp_path, keyed=True)
+    put(table, {1: "weir", 2: "weir"})
+    table.compact()
+    assert table.get([1, 2]).num_rows == 2
+    assert "base.key_twice" not in caplog.text
+    lance.write_dataset(one(1, "stranger"), table.uri, mode="append")
+    want = [(1, "stranger"), (1, "weir"), (2, "weir")]
+    found = table.get([2, 1], columns=["v"])
+    assert sorted(found["v"].to_pylist()) == sorted(v for _, v in want)
+    assert caplog.text.count("base.key_twice") == 1
+    assert sorted(rows_of(table).elements()) == want
+    put(table, {1: "again"})  # hides both, and the fold leaves one
+    assert table.get([1])["v"].to_pylist() == ["again"]
+    table.compact()
+    assert rows_of(table, freshness="base") == Counter({(1, "again"): 1, (2, "weir"): 1})

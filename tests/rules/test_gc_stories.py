@@ -179,10 +179,10 @@ def test_g7_a_put_that_travels_past_the_collection(table, store_kind, fence_ttl)
     site = ShardSite(faults, faults, shard.id, shard.site.env, fence_ttl=fence_ttl)
 
     class Place:
-        pass
+        schema_for_writing = shard.schema_for_writing
 
     place = Place()
-    place.site, place.table_schema = site, shard.table_schema
+    place.site = site
     a = WalAppender.open(place)
     gate = faults.on("put_if_absent", paths.wal_path(shard.id, Position(2))).pause()
     batch = pa.RecordBatch.from_pylist(

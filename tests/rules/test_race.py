@@ -10,6 +10,7 @@ from tests.support.shards import schema
 from tests.support.stores import StoreKind
 from weir.env import SYSTEM
 from weir.errors import CommitConflict, FencedError
+from weir.format.schema import TableSchema
 from weir.log.appender import WalAppender
 from weir.log.intake import Intake
 from weir.log.site import ShardSite
@@ -26,6 +27,9 @@ class Place:
         store = open_store(uri, options)
         self.site = ShardSite(store, store, SHARD, SYSTEM)
         self.table_schema = schema()
+
+    def schema_for_writing(self) -> TableSchema:
+        return self.table_schema
 
 
 # SeaweedFS answers racers for one name by a lock that it asks for once a second: few racers there.

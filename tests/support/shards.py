@@ -77,6 +77,9 @@ class Bench:
             self.site = replace(self.site, fence_ttl=fence_ttl)
         return WalAppender.open(self)
 
+    def schema_for_writing(self) -> TableSchema:
+        return self.table_schema
+
     def manifests(self) -> Manifests:
         return Manifests(self.site)
 

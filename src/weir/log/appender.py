@@ -55,9 +55,8 @@ log = logging.getLogger("weir.log")
 class OpenShard(HasSite, Protocol):
     """What `open` needs to know of a shard: `weir.Shard` has it."""
 
-    @property
-    def table_schema(self) -> TableSchema:
-        """The table's schema with its field ids."""
+    def schema_for_writing(self) -> TableSchema:
+        """The table's schema with its field ids, once nothing stands in the way of a writer."""
 
 
 class WalAppender:
@@ -106,7 +105,7 @@ class WalAppender:
         Rows that older writers left in the log stay there; this appender does not read them.
         `fence_ttl` may be less than the table's own, never more.
         """
-        schema, manifests = shard.table_schema, Manifests(shard.site)
+        schema, manifests = shard.schema_for_writing(), Manifests(shard.site)
         claim = claim_shard(shard.site, manifests, fence_ttl=fence_ttl, announces=True)
         appender = cls(shard.site, schema, claim, manifests=manifests)
         if not appender.tagging.follow_log(keyed=bool(schema.primary_key)):

@@ -73,8 +73,8 @@ class Shard:
         generation, since whoever opens the shard next goes by them (F-15). `schema` is one that
         `schema_for_writing` gave before, for who goes on with the columns it knows.
         """
-        found = self._shut_out()
-        opened = passing_writer(self._core, self, config, schema=schema or found)
+        schema = schema or self._shut_out()  # who has a schema has looked
+        opened = passing_writer(self._core, self, config, schema=schema)
         self._core.live[self.id] = opened
         return opened
 
@@ -96,6 +96,16 @@ class Shard:
             belongs=_belongs(self._core, self),
             fence_ttl=config.fence_ttl,
         )
+
+    def schema_for_writing(self) -> TableSchema:
+        """The schema for whoever appends to the log by itself, and looks first as any writer does.
+
+        Raises what opening a writer of the shard raises before its claim.
+        """
+        schema = self._shut_out() or self.table_schema
+        if self.is_routed:
+            require_no_rival(self._core, self.id, self.value)
+        return schema
 
     def _shut_out(self) -> TableSchema | None:
         """Whoever opens a shard by itself, as tasks of an engine do, looks first too (X-1, X-3)."""

@@ -1,6 +1,6 @@
 """What a table shows of other programs' work on it: for `weir doctor` (X-6).
 
-Nothing is written, and no row that is in the base is read.
+Nothing is written; of the base the keys are read.
 """
 
 from __future__ import annotations
@@ -10,10 +10,20 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from uuid import UUID
 
+import numpy as np
+import pyarrow as pa
+
 from weir.errors import WeirError
+from weir.format.keys import pk_values
 from weir.format.manifest import ShardManifest
 from weir.format.sharding import Unsharded, from_mem_wal
+from weir.keys.index import codes_of_keys
+from weir.lake.base.adopt import count_doubled
+from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
+from weir.merge.merge import merge_scan
+from weir.read.reader import SnapshotReader
+from weir.read.scan import with_snapshot
 from weir.records.checkpoints import Checkpoints
 from weir.records.lineage import read_lineage
 from weir.routing.core import CONCURRENCY, Core
@@ -23,6 +33,9 @@ from weir.upkeep.compact.progress import find_lost
 
 OLD_TAG_SECONDS: Final = 7 * 86_400.0
 """LanceDB's `optimize` cleans up versions of this age, and raises when one of them has a tag."""
+
+ROWS_LOOKED_AT: Final = 10_000_000
+"""Rows of a base whose keys are looked at for doubles."""
 
 VERSIONS_LOOKED_AT: Final = 64
 """Versions of the base, from the newest back, whose progress is compared."""
@@ -40,7 +53,7 @@ class Health:
 
 
 def look_at(core: Core) -> Iterator[Health]:
-    """Every finding. Two requests a shard, a listing, and the SSTables that wait to be folded."""
+    """Every finding. A durable read of the keys, and twice two requests a shard."""
     ids = core.shard_ids()
     looked = core.env.threads.map(lambda s: core.log(s).latest(), ids, workers=CONCURRENCY)
     manifests = [manifest for manifest in looked if manifest is not None]
@@ -49,6 +62,8 @@ def look_at(core: Core) -> Iterator[Health]:
         lambda: _index(core),
         lambda: _progress(core, manifests),
         lambda: _misrouted(core, manifests),
+        lambda: _in_two_shards(core),
+        lambda: _doubled(core),
         lambda: _lancedb(core, manifests),
     ]
     for part in parts:
@@ -169,6 +184,65 @@ def _misrouted(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
                 " wrote them there (LanceDB: validate_single_shard(False)). weir compact brings"
                 " them into the base, where every reader finds them",
             )
+
+
+def _in_two_shards(core: Core) -> Iterator[Health]:
+    """Keys with fresh rows in two shards that take writes: which row is the newer is not known."""
+    if not core.record.primary_key:
+        return
+    key = list(core.record.primary_key)
+
+    def fresh_keys(reader: SnapshotReader) -> list[tuple[UUID, pa.Array]]:
+        found = []
+        for cut in (c for c in reader.snapshot.cuts if not c.sealed):  # sealed: older, for good
+            _, rows = merge_scan(reader.levels_of(cut), None, reader.schema, columns=key)
+            parts = [pk_values(batch, key) for batch in rows if batch.num_rows]
+            if parts:
+                found.append((cut.shard, pa.chunked_array(parts).combine_chunks()))
+        return found
+
+    shards = with_snapshot(core, "durable", None, fresh_keys)
+    codes = [np.unique(codes_of_keys(keys)) for _, keys in shards]
+    if len(codes) < 2:
+        return
+    seen, counts = np.unique(np.concatenate(codes), return_counts=True)
+    shared = seen[counts > 1]
+    if len(shared):
+        found = zip(shards, codes, strict=True)
+        where = [str(shard) for (shard, _), own in found if np.isin(own, shared).any()]
+        yield Health(
+            "shards",
+            "bad",
+            f"{len(shared)} keys have rows in more than one of the shards {', '.join(where)}, and"
+            " no order between them is known: another program wrote there. Stop it; a shard outside"
+            f" the routing is folded by weir adopt-shard {core.uri} ID --as newer|older, rows of"
+            " other values by weir compact",
+        )
+
+
+def _doubled(core: Core) -> Iterator[Health]:
+    """Keys that the base has twice: a plain insert of Lance does that (L-8)."""
+    base = core.base()
+    if not core.record.primary_key or not isinstance(base, LanceBase):
+        return
+    if base.rows > ROWS_LOOKED_AT:
+        yield Health(
+            "base",
+            "note",
+            f"{base.rows:,} rows: not looked at for keys that are there twice (at most"
+            f" {ROWS_LOOKED_AT:,})",
+        )
+        return
+    doubled = count_doubled(base.dataset, core.record.primary_key)
+    if doubled:
+        yield Health(
+            "base",
+            "bad",
+            f"{doubled} rows have a key that another row of the base has: another program inserted"
+            " them without looking (pylance: insert, mode 'append'; LanceDB: add). Scans and get"
+            " show all of them. Put those keys again with weir and compact, which leaves one row of"
+            " each, or delete the wrong ones with Lance",
+        )
 
 
 def _lancedb(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:

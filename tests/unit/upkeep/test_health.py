@@ -66,6 +66,10 @@ def test_x6_a_rival_is_bad_and_the_way_out_is_named(tmp_path, monkeypatch):
     with Shard(table.core, rival, None, is_routed=False).writer() as writer:
         writer.put([{"id": 1, "v": "theirs"}])
     assert f"adopt-shard {table.uri} {rival} --as newer|older" in told(table, "bad")
+    assert "have rows in more than one" not in told(table, "bad")
+    with Shard(table.core, table.shard(0).id, None, is_routed=False).writer() as writer:
+        writer.put([{"id": n, "v": "ours"} for n in (1, 2)])
+    assert "1 keys have rows in more than one of the shards" in told(table, "bad")
     table.adopt_shard(rival, "newer")
     assert told(table, "bad") == ""
 
@@ -109,6 +113,21 @@ def test_x6_rows_in_another_values_shard_are_counted(tmp_path):
     table.compact()
     assert told(table, "bad") == ""
     assert table.get(ones).num_rows == len(ones)
+
+
+def test_x6_keys_that_the_base_has_twice_are_counted(tmp_path):
+    table = make(tmp_path)
+    with table.writer() as writer:
+        writer.put([{"id": n, "v": "a"} for n in range(3)])
+    table.compact()
+    assert told(table, "bad") == ""
+    lance.write_dataset(pa.table({"id": [1, 2], "v": ["b", "b"]}), table.uri, mode="append")
+    assert "2 rows have a key that another row of the base has" in told(table, "bad")
+    with table.writer() as writer:  # the way out that it names
+        writer.put([{"id": n, "v": "c"} for n in (1, 2)])
+    table.compact()
+    assert told(table, "bad") == ""
+    assert table.scan().to_table().num_rows == 3
 
 
 def test_x6_a_base_without_its_index_is_bad(tmp_path):

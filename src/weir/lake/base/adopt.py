@@ -89,15 +89,20 @@ def mark_key(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> None:
 
 def check_no_duplicates(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> None:
     """`InvalidInput` when a key occurs twice: a merge could not tell which row is the newer."""
+    doubled, rows = count_doubled(dataset, primary_key), dataset.count_rows()
+    if doubled:
+        raise InvalidInput(
+            f"{dataset.uri} holds {rows} rows and only {rows - doubled} different keys"
+            f" {list(primary_key)}; remove the duplicates, or choose a key that is unique"
+        )
+
+
+def count_doubled(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> int:
+    """Rows beyond the first of each key. Reads the key's columns."""
     names = list(primary_key)
     with lance_errors(f"reading the keys of {dataset.uri}"):
         keys = dataset.to_table(columns=names)
-    distinct = keys.group_by(names).aggregate([]).num_rows
-    if distinct != keys.num_rows:
-        raise InvalidInput(
-            f"{dataset.uri} holds {keys.num_rows} rows and only {distinct} different keys {names};"
-            " remove the duplicates, or choose a key that is unique"
-        )
+    return int(keys.num_rows - keys.group_by(names).aggregate([]).num_rows)
 
 
 def initialize_mem_wal(dataset: lance.LanceDataset, settings: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -9,11 +10,13 @@ from uuid import UUID
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, write_fragments
 
 from weir.errors import MissingEntry
 from weir.format.base_manifest import BaseManifest, MemWalDetails
 from weir.format.expiry import Expire, expire_of
+from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.keys.index import rows_of_keys
 from weir.lake.base.folded import fold_number, folded_into
@@ -23,6 +26,8 @@ from weir.lake.lance_errors import lance_errors
 from weir.lake.literals import key_filter
 from weir.lake.live_rows import has_dense_deletes, scan_past_deletes
 from weir.lake.schemas import base_schema
+
+log = logging.getLogger("weir.lake")
 
 SCAN_BATCH_ROWS: Final = 65_536
 """Rows per batch of a scan: large enough that Python is out of the way, small enough to stream."""
@@ -42,6 +47,7 @@ class LanceBase:
         self.dataset = dataset
         self._load_manifest = load_manifest
         self._resident = resident
+        self._told_of_doubles = False
         self._lookups = 0  # a hint; a count lost between two threads does no harm
         self._empty: dict[tuple[str, ...], pa.Table] = {}
         self._where = f"{dataset.uri} at version {dataset.version}"
@@ -186,12 +192,29 @@ class LanceBase:
             return self.empty(wanted)
         self._lookups += 1
         if self._resident.is_cheaper(self, self._lookups):
-            return self._resident.lookup(self, keys, wanted)
-        parts = [
-            self._query(keys.slice(start, LOOKUP_KEYS_MAX), wanted)
-            for start in range(0, keys.num_rows, LOOKUP_KEYS_MAX)
-        ]
-        return pa.concat_tables(parts)
+            found = self._resident.lookup(self, keys, wanted)
+        else:
+            found = pa.concat_tables(
+                self._query(keys.slice(start, LOOKUP_KEYS_MAX), wanted)
+                for start in range(0, keys.num_rows, LOOKUP_KEYS_MAX)
+            )
+        self._tell_of_doubles(found)
+        return found
+
+    def _tell_of_doubles(self, found: pa.Table) -> None:
+        """L-8: two rows of one key are another program's doing, and are not shown in silence."""
+        key = self.schema.primary_key
+        if found.num_rows < 2 or self._told_of_doubles or not {*key} <= {*found.column_names}:
+            return
+        values = pk_values(found, key)
+        if pc.count_distinct(values).as_py() < len(values):
+            self._told_of_doubles = True
+            log.warning(
+                "base.key_twice table=%s version=%d: the base has more than one row of a key that"
+                " was looked up, and all are shown; weir doctor counts them",
+                self.dataset.uri,
+                self.version,
+            )
 
     def _query(self, keys: pa.Table, wanted: list[str]) -> pa.Table:
         names = self.schema.primary_key
