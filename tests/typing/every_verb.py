@@ -174,6 +174,7 @@ def follow(table: weir.Table) -> str:
 
 def append_directly(table: weir.Table) -> int:
     """The log without a MemTable."""
+    table.shard(0).schema_for_writing()
     appender = weir.WalAppender.open(table.shard(0))
     position = appender.append(pa.table({"id": [300], "v": ["direct"]}).to_batches())
     print(appender.epoch, appender.next_position, appender.fenced)
