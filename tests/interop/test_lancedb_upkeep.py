@@ -19,6 +19,9 @@ lancedb = pytest.importorskip("lancedb")
 
 pytestmark = pytest.mark.interop
 
+AT_ONCE = timedelta(milliseconds=1)
+"""Nothing warns of it, and no version is younger."""
+
 
 def bad(table: weir.Table) -> list[str]:
     return [found.detail for found in findings(table.uri, {}) if found.state == "bad"]
@@ -37,9 +40,7 @@ def test_k1_its_clean_up_leaves_what_a_checkpoint_holds(tmp_path: Path) -> None:
     writer.put([{"id": 9, "v": "in the log"}])
     # The tag of the checkpoint holds its version: the clean-up refuses as a whole.
     with pytest.raises(RuntimeError, match="tag"):
-        opened(tmp_path).optimize(
-            cleanup_older_than=timedelta(milliseconds=1), delete_unverified=True
-        )
+        opened(tmp_path).optimize(cleanup_older_than=AT_ONCE, delete_unverified=True)
     opened(tmp_path).optimize(cleanup_older_than=timedelta(days=1))
     want = {**dict.fromkeys(range(8), "pinned"), **dict.fromkeys(range(4), "newer")}
     assert ours(table) == {**want, 9: "in the log"}
@@ -47,7 +48,7 @@ def test_k1_its_clean_up_leaves_what_a_checkpoint_holds(tmp_path: Path) -> None:
     writer.close()
     table.compact()
     table.delete_checkpoint(pinned)
-    opened(tmp_path).optimize(cleanup_older_than=timedelta(milliseconds=1), delete_unverified=True)
+    opened(tmp_path).optimize(cleanup_older_than=AT_ONCE, delete_unverified=True)
     assert ours(table) == theirs(tmp_path) == {**want, 9: "in the log"}
     assert bad(table) == []
 
