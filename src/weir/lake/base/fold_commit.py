@@ -101,16 +101,12 @@ def commit_fold(
             _require_same_table(planned, latest)
             changes = _carried_over(checked, latest, changes, hide)
             checked = latest
+        key, before = planned.schema.primary_key, latest.dataset.lance_schema
         transaction = lance.Transaction(
             read_version=latest.version,
             operation=LanceOperation.Merge(
                 fragments=_fragments(latest, changes),
-                schema=with_note(
-                    latest.dataset.lance_schema,
-                    _noted(latest, folded),
-                    planned.schema.primary_key,
-                    number,
-                ),
+                schema=with_note(before, _noted(latest, folded), key, number),
                 preserves_nullability=True,
             ),
             transaction_properties={**properties, FOLD: fold_id},
