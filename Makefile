@@ -10,10 +10,10 @@ SEEDS ?= 100
 SEED ?= 1
 HISTORIES ?= 50
 
-.PHONY: help setup demo test lint bench soak sim docs mutation cluster interop clean
+.PHONY: help setup demo test lint bench soak sim docs mutation cluster spark-stores interop clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## create .venv, install all packages, find or install Java; instant when up to date
 	@tools/setup.sh
@@ -58,6 +58,15 @@ mutation: setup ## remove one safety mechanism after the other and see a test fa
 
 cluster: setup ## only the Spark tests on a master and workers of their own
 	@$(JAVA) $(BIN)/python -m pytest -m cluster
+
+# Not part of `make test`: a third of an hour each. What Spark does must not depend on where a log is.
+spark-stores: setup ## the Spark tests with every log on a store of its own, and once with all of them moved (LOG, FILES)
+	@for log in $(or $(LOG),elsewhere moved); do \
+	  logs="$$(mktemp -d)"; \
+	  WEIR_TEST_LOG=$$log WEIR_TEST_LOGS="$$logs" PYTHONPATH="$$PWD/tests/support/logs:$$PYTHONPATH" \
+	    $(JAVA) $(BIN)/python -m pytest -m "not cluster" $(or $(FILES),tests/spark); \
+	  found=$$?; rm -rf "$$logs"; [ $$found -eq 0 ] || exit $$found; \
+	done
 
 interop: setup ## weir beside every pylance and LanceDB of the matrix; writes docs/compatibility.md
 	@$(BIN)/python tools/interop.py $(ONLY)
