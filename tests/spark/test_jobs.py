@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import weir
 import weir.spark
-from tests.support.spark import SCHEMA, frame, in_frame, in_weir, make_table, once, put
+from tests.support.spark import SCHEMA, built_jar, frame, in_frame, in_weir, make_table, once, put
 from weir.spark import jobs
 from weir.upkeep.compact import cut as compact_cut
 
@@ -155,7 +155,10 @@ def test_p5_the_whole_way_on_an_object_store(spark: SparkSession, store_kind) ->
 def test_the_whole_way_with_a_log_of_its_own_that_is_moved(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Writes, streams in and out, compaction and collection, across two moves of both logs."""
+    """Writes, streams in and out, changes in place, upkeep, across two moves of both logs.
+
+    `make spark-stores` runs all tests of Spark so.
+    """
     source = make_table(tmp_path, buckets=2, wal_uri=f"{tmp_path}/wal")
     copy = make_table(tmp_path, buckets=2)
     model: dict[int, str] = {}
@@ -175,6 +178,18 @@ def test_the_whole_way_with_a_log_of_its_own_that_is_moved(
         query.awaitTermination()
         assert in_weir(copy) == in_frame(weir.spark.scan(spark, source.uri)) == once(model)
         copy.move_wal(f"{tmp_path}/copied-{number}")
+    built_jar()
+    weir.spark.register(spark, catalog="moved", root=str(tmp_path))
+    for table in (source, copy):
+        spark.sql(
+            f"MERGE INTO moved.`{table.uri}` t"
+            " USING (SELECT * FROM VALUES (0L, 'merged'), (7L, 'gone') s(id, v)) s ON t.id = s.id"
+            " WHEN MATCHED AND s.id = 7 THEN DELETE WHEN MATCHED THEN UPDATE SET *"
+        )
+    model[0] = "merged"
+    del model[7]
+    found = weir.spark.lookup(spark.range(0, 14, 7), copy.uri).selectExpr("id", "found.v").collect()
+    assert sorted(tuple(row) for row in found) == [(0, "merged"), (7, None)]
     for table in (source, copy):
         weir.spark.compact(spark, table.uri, engine="spark")
         assert weir.spark.gc(spark, table.uri, min_age=0, fence_retention="2m").ok

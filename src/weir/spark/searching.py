@@ -124,10 +124,16 @@ def lookup(
     lacking = [name for name in names if name not in keys.columns]
     if lacking:
         raise InvalidInput(f"the keys have no column {lacking[0]!r}; they have {keys.columns}")
-    row = spark_schema(table.schema, columns)
+    row = _found(table.schema, columns)
     schema = StructType([*keys.schema.fields, StructField(FOUND, row)])
     wanted = {"freshness": freshness, "checkpoint": checkpoint}
     return keys.mapInArrow(_lookup_function(place, names, row, schema, wanted), schema)
+
+
+def _found(schema: pa.Schema, columns: Sequence[str] | None) -> StructType:
+    """Columns that may all be null: those of a key that the table does not have are."""
+    whole = spark_schema(schema, columns)
+    return StructType([StructField(field.name, field.dataType) for field in whole])
 
 
 def _lookup_function(
