@@ -14,4 +14,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.filterwarnings("ignore:PySpark does not yet fully:FutureWarning")
             )
-            item.add_marker(pytest.mark.timeout(300))
+            if item.get_closest_marker("timeout") is None:  # a file's own time is not cut short
+                item.add_marker(pytest.mark.timeout(300))

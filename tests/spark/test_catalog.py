@@ -239,7 +239,11 @@ def test_streams_by_name(spark: SparkSession, root: Path, name: str, tmp_path: P
     (source,) = told["sources"]
     assert source["description"] == f"weir[{name}]"
     assert told["sink"]["description"] == f"weir[{counts}]"
-    assert (source["metrics"]["table"], source["metrics"]["entriesBehind"]) == (name, "0")
+    waits = {k: v for k, v in source["metrics"].items() if k.endswith("Behind")}
+    assert waits == dict.fromkeys(
+        ("shardsBehind", "entriesBehind", "bytesBehind", "rowsBehind"), "0"
+    )
+    assert source["metrics"]["table"] == name
     with pytest.raises(PySparkException, match="Update"):  # nothing to replace by
         updates.writeStream.outputMode("update").option(
             "checkpointLocation", f"{tmp_path}/log"

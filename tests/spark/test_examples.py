@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import weir
 from tests.docs.blocks import ROOT
 from tests.support.spark import built_jar, in_weir, make_table, once
 
@@ -45,8 +46,10 @@ def test_every_example_on_spark_is_run() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(800)
 def test_spark_connect_and_a_declarative_pipeline(tmp_path: Path) -> None:
-    """One Connect server for both: the pipeline runs on the session that the program has."""
+    """One Connect server for all: the pipeline runs on the session that the program has."""
+    built_jar()
     table = make_table(tmp_path, buckets=2)
     shutil.copytree(ROOT / "examples" / "spark_pipeline", tmp_path / "pipeline")
     spec = tmp_path / "pipeline" / "spark-pipeline.yml"
@@ -61,7 +64,7 @@ def test_spark_connect_and_a_declarative_pipeline(tmp_path: Path) -> None:
         [sys.executable, "-m", "tests.support.connect_job", str(tmp_path), str(spec)],
         env={
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src"))),
             "PYTHONWARNINGS": "ignore",
             "WEIR_TABLE": table.uri,
             "WEIR_INPUT": str(tmp_path / "in"),
@@ -69,7 +72,7 @@ def test_spark_connect_and_a_declarative_pipeline(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=780,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -80,4 +83,9 @@ def test_spark_connect_and_a_declarative_pipeline(tmp_path: Path) -> None:
     assert found["scan"] == {"a": 40, "b": 20}
     assert found["engine"] == "spark"
     assert found["told"] >= 1
+    assert found["past"] == {"a": 6}
+    before, after = dict.fromkeys(range(6), "a"), dict.fromkeys((4, 6, 7, 8), "b")
+    assert in_weir(weir.open(f"{tmp_path}/lake/db/copy.lance")) == once(before)
+    del before[5]
+    assert in_weir(weir.open(f"{tmp_path}/lake/db/t.lance")) == once(before | after)
     assert in_weir(table) == once(rows)

@@ -1,7 +1,5 @@
 """What somebody who comes from another table format types first: it works, or says what to type."""
 
-import os
-import subprocess
 import sys
 import uuid
 import venv
@@ -167,7 +165,10 @@ def test_gc_from_spark_has_a_dry_run(spark: SparkSession, tmp_path: Path) -> Non
     assert in_weir(table) == once({1: "a"})
 
 
-def test_workers_without_weir_are_told_apart(tmp_path: Path) -> None:
+def test_workers_without_weir_are_told_apart(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver in an environment that is not active: its tasks run in another Python."""
     venv.create(tmp_path / "bare", with_pip=False, system_site_packages=False)
     bare = tmp_path / "bare" / "bin" / "python"
     packages = next(p for p in sys.path if p.endswith("site-packages"))
@@ -177,31 +178,12 @@ def test_workers_without_weir_are_told_apart(tmp_path: Path) -> None:
         if (Path(packages) / name).exists():
             (here / name).symlink_to(Path(packages) / name)
     wrapper = tmp_path / "python-of-workers"
-    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{here}" exec {bare} -S "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={here} exec {bare} -S "$@"\n')
     wrapper.chmod(0o755)
-    driver = (
-        "import os, sys; os.environ['PYSPARK_PYTHON'] = sys.argv[1]\n"
-        "from pyspark.sql import SparkSession; import weir.spark\n"
-        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
-        ".config('spark.driver.extraJavaOptions', '-XX:TieredStopAtLevel=1')"
-        ".getOrCreate()\n"
-        "weir.spark.register(spark)\n"
-    )
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    script = tmp_path / "driver.py"
-    script.write_text(
-        f"import sys; sys.path.insert(0, {str(Path(weir.__file__).parents[1])!r})\n{driver}"
-    )
-    run = subprocess.run(
-        [sys.executable, str(script), str(wrapper)],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    assert "Set PYSPARK_PYTHON" in run.stderr
-    assert run.returncode
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(wrapper))
+    other = spark.newSession()  # what is registered keeps its Python
+    with pytest.raises(InvalidInput, match="Set PYSPARK_PYTHON"):
+        weir.spark.register(other)
 
 
 # -- created on first write ------------------------------------------------------------------------

@@ -19,6 +19,8 @@ import psutil
 import pyspark
 from pyspark.sql import SparkSession
 
+from tests.support.spark import SHORT_LIVED
+
 HOME = Path(pyspark.__file__).parent
 
 
@@ -57,6 +59,7 @@ class Cluster:
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
         }
         ui = ("--webui-port", str(free_port()))
         with (self._folder / f"{kind}-{len(self._processes)}.log").open("wb") as log:
@@ -81,6 +84,8 @@ class Cluster:
             SparkSession.builder.master(self.url)
             .appName("weir-cluster")
             .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+            .config("spark.executor.extraJavaOptions", SHORT_LIVED)
             .config("spark.executor.memory", "600m")
             .config("spark.executor.cores", "1")
             .config("spark.sql.shuffle.partitions", "2")

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import weir
 import weir.spark
+from tests.support.spark import SHORT_LIVED
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
 
@@ -26,6 +27,7 @@ def main() -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
         .getOrCreate()
     )
     uri = f"{folder}/t"
@@ -41,9 +43,32 @@ def main() -> None:
         "engine": weir.spark.compact(spark, uri, engine="spark", fold_wal=True).engine,
         "base": _count(spark.read.format("weir").option("freshness", "base").load(uri)),
         "told": max(told, default=0),
+        "past": by_name(spark, folder),
     }
     print("FOUND", json.dumps(found))
     cli.run(Path(spec), [], False, [], False)
+
+
+def by_name(spark: SparkSession, folder: str) -> dict[str, int]:
+    """A table made, streamed to another one and changed; its rows at a checkpoint before that."""
+    weir.spark.register(spark, catalog="lake", root=f"{folder}/lake")
+    key = "TBLPROPERTIES (primaryKey = 'id')"
+    spark.sql(f"CREATE TABLE lake.db.t {key} AS SELECT id, 'a' AS v FROM range(6)")
+    spark.sql("CREATE TABLE lake.db.copy (id BIGINT NOT NULL, v STRING, PRIMARY KEY (id))")
+    spark.sql("CALL lake.system.checkpoint('db.t', name => 'six')")
+    query = (
+        spark.readStream.table("lake.db.t")
+        .writeStream.option("checkpointLocation", f"{folder}/streamed")
+        .trigger(availableNow=True)
+        .toTable("lake.db.copy")
+    )
+    query.awaitTermination()
+    spark.sql(
+        "MERGE INTO lake.db.t t USING (SELECT id, 'b' AS v FROM range(4, 9)) s ON t.id = s.id"
+        " WHEN MATCHED AND s.id = 5 THEN DELETE"
+        " WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    return _count(spark.sql("SELECT * FROM lake.db.t VERSION AS OF 'six'"))
 
 
 def _count(df: DataFrame) -> dict[str, int]:

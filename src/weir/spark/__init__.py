@@ -37,7 +37,7 @@ from weir.spark.pipeline import (
 from weir.spark.places import STORAGE, Place
 from weir.spark.runner import watched
 from weir.spark.searching import lookup, search
-from weir.spark.session import require_workers
+from weir.spark.session import is_found, require_workers
 from weir.spark.source import SPLIT_ROWS, check_times, plan
 from weir.spark.types import columns_of, spark_schema
 
@@ -93,7 +93,8 @@ def register(
 
     if (catalog is None) != (root is None):
         raise InvalidInput("catalog and root go together: give both, or neither")
-    spark.dataSource.register(DefaultSource)
+    if not is_found(spark):
+        spark.dataSource.register(DefaultSource)
     require_workers(spark)
     if catalog is not None and root is not None:
         use(spark, catalog, root, storage_options)

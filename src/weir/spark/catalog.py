@@ -21,6 +21,7 @@ from weir.errors import InvalidInput, NotAWeirTable
 from weir.spark import procedures
 from weir.spark.making import Wish, defaults_of, merge_columns, sharding_of
 from weir.spark.places import ENDING, STORAGE, Place, located, names, resolved
+from weir.spark.session import is_connect
 from weir.spark.source import columns_at
 from weir.spark.types import arrow_schema, spark_schema
 from weir.store.open import open_store
@@ -43,7 +44,7 @@ def use(
     from weir.spark import jar
 
     file = jar.require()
-    if _is_connect(spark):
+    if is_connect(spark):
         spark.addArtifacts(str(file))
     else:
         spark.sql(f"ADD JAR '{file}'")
@@ -59,10 +60,6 @@ def use(
     spark.conf.set(f"{prefix}.root", root)
     spark.conf.set(_PUSHES, "true")
     spark.conf.set(prefix, _CLASS)
-
-
-def _is_connect(spark: SparkSession) -> bool:
-    return not hasattr(spark, "_jsparkSession")
 
 
 def answer(options: Options) -> StructType:

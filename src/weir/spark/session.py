@@ -45,6 +45,25 @@ def session(app: str = "weir", settings: Mapping[str, str] | None = None) -> Spa
     return made
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is a client of Spark Connect."""
+    return not hasattr(spark, "_jsparkSession")
+
+
+def is_found(spark: SparkSession) -> bool:
+    """Whether a Connect server finds the source "weir" by itself; False where it does not matter.
+
+    A source that a client registers sends what its tasks count to that client, whatever the session
+    does, and PySpark 4.3 ends a declarative pipeline with `UNKNOWN_RESPONSE` then.
+    """
+    if not is_connect(spark):
+        return False
+    try:
+        return bool(spark.read.format("weir").option("weir.ask", "procedures").load().schema)
+    except PySparkException:
+        return False
+
+
 def require_workers(spark: SparkSession) -> None:
     """`InvalidInput` when the Python of the workers does not have weir. One task.
 
