@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from weir.shard.stats import MemtableStats, WalStats, WriterStats
     from weir.shard.writer import ShardWriter
     from weir.table import Table
-    from weir.types import Filter, Keys, Rows, Vector
+    from weir.types import Columns, Filter, Keys, Rows, Vector
     from weir.upkeep.adopt_shard import AdoptReport
     from weir.upkeep.compact.run import CompactionPolicy, CompactReport
     from weir.upkeep.gc.report import GcReport
@@ -73,6 +73,7 @@ __all__ = [
     "Changes",
     "Checkpoint",
     "CheckpointNotFound",
+    "Columns",
     "CommitConflict",
     "CompactReport",
     "CompactionPolicy",
@@ -147,6 +148,7 @@ _HOMES = {
     "Changes": "weir.read.changes",
     "Checkpoint": "weir.records.checkpoints",
     "CheckpointNotFound": "weir.errors",
+    "Columns": "weir.types",
     "CommitConflict": "weir.errors",
     "CompactReport": "weir.upkeep.compact.run",
     "CompactionPolicy": "weir.upkeep.compact.run",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from itertools import islice
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
@@ -31,6 +31,7 @@ from weir.errors import InvalidInput
 from weir.format.sharding import Sharding
 from weir.read.changes import Bookmark, Change
 from weir.read.changes import Changes as SyncChanges
+from weir.read.scan import OrderBy
 from weir.read.scan import Scan as SyncScan
 from weir.read.snapshot import Freshness, Pinned
 from weir.records.checkpoints import Ref
@@ -41,7 +42,7 @@ from weir.shard.asked import WriteCounts
 from weir.shard.requests import Missing, OnConflict
 from weir.shard.stats import WriterStats
 from weir.table import Table as SyncTable
-from weir.types import Filter, Keys, Rows
+from weir.types import Columns, Filter, Keys, Rows
 
 __all__ = ["Changes", "Scan", "Table", "TableWriter", "create", "enable", "open"]
 
@@ -241,18 +242,29 @@ class Table:
 
     def scan(
         self,
-        columns: Sequence[str] | None = None,
+        columns: Columns | None = None,
         filter: Filter | None = None,
         limit: int | None = None,
         freshness: Freshness = "durable",
         checkpoint: Pinned | str | None = None,
         *,
         batch_size: int | None = None,
+        offset: int = 0,
+        order_by: OrderBy | None = None,
     ) -> Scan:
         """A read of the newest row of each key: `async for batch in table.scan()`, or
         `await table.scan().to_table()`. See `weir.Table.scan`."""
         return Scan(
-            self.sync.scan(columns, filter, limit, freshness, checkpoint, batch_size=batch_size)
+            self.sync.scan(
+                columns,
+                filter,
+                limit,
+                freshness,
+                checkpoint,
+                batch_size=batch_size,
+                offset=offset,
+                order_by=order_by,
+            )
         )
 
     def changes(

@@ -14,7 +14,7 @@ from weir.routing.core import Core
 from weir.search.asked import SearchOptions
 from weir.search.hybrid import RANK_CONSTANT, Fusion
 from weir.search.words import Words
-from weir.types import Filter, Keys, Vector
+from weir.types import Columns, Filter, Keys, Vector
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.checkpoint import Moment
 
@@ -26,7 +26,7 @@ class TableReads:
 
     def scan(
         self,
-        columns: Sequence[str] | None = None,
+        columns: Columns | None = None,
         filter: Filter | None = None,
         limit: int | None = None,
         freshness: Freshness = "durable",
@@ -38,6 +38,8 @@ class TableReads:
     ) -> Scan:
         """A read of the newest row of each key; nothing is read until the scan is asked for rows.
 
+        `columns` are names, or a dict of names and SQL: `{"id": "id", "total": "price * qty"}`,
+        computed by Lance for rows of every level alike.
         `filter` is SQL text as in Lance, or a pyarrow expression; it sees newest rows only (L-3).
         `freshness`: "base", "flushed" (+ SSTables) or "durable" (+ every acknowledged row).
         `checkpoint`: the table as it was then; see `Moment`. Rows come in no promised order, unless

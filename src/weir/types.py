@@ -51,5 +51,8 @@ Keys: TypeAlias = ArrowStream | ArrowArray | Iterable[object]
 Filter: TypeAlias = str | pc.Expression
 """SQL text as in Lance, or a pyarrow expression."""
 
+Columns: TypeAlias = Sequence[str] | Mapping[str, str]
+"""Names of columns; or names and the SQL that computes each, as Lance's scanners take it."""
+
 Vector: TypeAlias = Sequence[float] | npt.NDArray[np.floating]
 """A query of a vector search."""

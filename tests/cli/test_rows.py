@@ -164,6 +164,14 @@ def test_scan_as_a_table_as_lines_as_csv_and_as_arrow(run, table, tmp_path):
     assert lines == [{"id": 2, "v": 1.0, "name": "row 2"}]
     csv = run("scan", table.uri, "--format", "csv", "--filter", "id = 3").out
     assert csv == '"id","v","name"\n3,1.5,"row 3"\n'
+    more = run("scan", table.uri, "--json", "-w", "id = 2", "--computed", "twice=v * 2").lines()
+    assert more == [{"id": 2, "v": 1.0, "name": "row 2", "twice": 2.0}]
+    few = ("--columns", "id", "--computed", "big = v >= 1", "--computed", "n=length(name)")
+    assert run("scan", table.uri, "--json", "-w", "id = 2", *few).lines() == [
+        {"id": 2, "big": True, "n": 5}
+    ]
+    wrong = run("scan", table.uri, "--computed", "v * 2")
+    assert (wrong.status, "NAME=SQL" in wrong.err) == (2, True)
     file = tmp_path / "out.arrow"
     assert run("scan", table.uri, "--format", "arrow", "--output", file).status == 0
     assert ipc.open_stream(file.read_bytes()).read_all().num_rows == 3

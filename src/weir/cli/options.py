@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
 import typer
 
 import weir
@@ -14,6 +15,7 @@ from weir.durations import seconds
 from weir.errors import InvalidInput
 from weir.format.sharding import BUCKETS_MAX, Sharding
 from weir.read.snapshot import check_freshness
+from weir.types import Columns as Asked
 
 Uri = Annotated[
     str, typer.Argument(help="The table: a path, s3://, gs:// or az://.", metavar="URI")
@@ -60,6 +62,10 @@ Columns = Annotated[
     str | None,
     typer.Option("--columns", "-c", metavar="A,B", help="Columns to read; all if left out."),
 ]
+Computed = Annotated[
+    list[str] | None,
+    typer.Option("--computed", metavar="NAME=SQL", help="One more, such as 'total=price * qty'."),
+]
 Filter = Annotated[
     str | None, typer.Option("--filter", "-w", metavar="SQL", help="Rows to read, as 'v > 0.5'.")
 ]
@@ -92,6 +98,19 @@ def names(text: str | None) -> list[str] | None:
     if text is None:
         return None
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def computed(columns: str | None, more: list[str] | None, schema: pa.Schema) -> Asked | None:
+    """What --columns and --computed say: the columns asked for, or all, then the computed ones."""
+    if not more:
+        return names(columns)
+    asked = {name: name for name in names(columns) or schema.names}
+    for text in more:
+        name, equals, sql = text.partition("=")
+        if not (name.strip() and equals and sql.strip()):
+            raise typer.BadParameter(f"--computed is NAME=SQL, got {text!r}")
+        asked[name.strip()] = sql.strip()
+    return asked
 
 
 def sharding(bucket: str | None, identity: str | None) -> Sharding | None:

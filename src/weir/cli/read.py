@@ -40,6 +40,7 @@ def register(app: typer.Typer) -> None:
 def scan(
     uri: o.Uri,
     columns: o.Columns = None,
+    computed: o.Computed = None,
     filter: o.Filter = None,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="At most so many rows.")
@@ -63,7 +64,7 @@ def scan(
         kind = rows.format_of(output)
     table = o.open_table(uri, option, config)
     read = table.scan(
-        columns=o.names(columns),
+        columns=o.computed(columns, computed, table.schema),
         filter=filter,
         limit=limit,
         freshness=freshness,  # type: ignore[arg-type]

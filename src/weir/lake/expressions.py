@@ -1,4 +1,5 @@
-"""Conditions and expressions of writes: SQL as Lance's filters speak it, over rows in memory.
+"""Conditions and expressions of writes, and columns that a scan computes: SQL as Lance's filters
+speak it, over rows in memory, whatever level they were in.
 
 By Lance's own evaluator, so that a condition of a write means what the same text means in a read:
 three-valued logic, where null is not true; whole numbers that wrap around as Lance's do. One
@@ -8,6 +9,7 @@ puts together.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -25,6 +27,13 @@ INCOMING: Final = "incoming"
 
 _ANCHOR: Final = "weir_anchor"
 """A column beside the caller's: Lance evaluates no expression that names none."""
+_OF_LANCE: Final = re.compile(
+    r"\b(_rowid|_rowaddr|_rowoffset|_row_created_at_version|_row_last_updated_at_version"
+    r"|_distance|_score)\b",
+    re.IGNORECASE,
+)
+"""Columns that Lance adds: those of the rows in memory would say nothing about the table's."""
+_QUOTED: Final = re.compile(r"'(?:[^']|'')*'")
 _STORAGE: Final = "2.1"
 """The first file version in which a struct can be null."""
 
@@ -86,6 +95,9 @@ def _mask(rows: pa.Table, text: str, what: str) -> pa.BooleanArray:
 
 def _values(rows: pa.Table, text: str, what: str) -> pa.Array:
     require_text(text, what)
+    for name in _OF_LANCE.findall(_QUOTED.sub("", text)):
+        if name not in rows.column_names:
+            raise InvalidInput(f"{what}: rows of a weir table have no number {name}")
     bare = [pa.field(f.name, f.type) for f in rows.schema]
     fields = pa.schema([*bare, pa.field(_ANCHOR, pa.int8())])
     anchor = pa.repeat(pa.scalar(0, pa.int8()), rows.num_rows)

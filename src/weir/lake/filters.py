@@ -29,6 +29,20 @@ def filter_columns(filter: Any, names: Sequence[str]) -> list[str]:
     return [n for n in names if n.lower() in text or not _PLAIN_NAME.fullmatch(n)]
 
 
+def both(one: Any, other: Any) -> Any:
+    """A filter that lets through what both do; None is no filter."""
+    if one is None or other is None:
+        return one if other is None else other
+    if isinstance(one, str) and isinstance(other, str):
+        return f"({one}) AND ({other})"
+    if isinstance(one, str) or isinstance(other, str):
+        raise InvalidInput(
+            f"filters in SQL and as pyarrow expressions do not combine: {one!r} and {other!r}; give"
+            " the scan its filter as the other kind, or none"
+        )
+    return one & other
+
+
 def is_for_lance(filter: Any, schema: pa.Schema) -> bool:
     """False for a pyarrow expression that has no form Lance takes. Depends on types alone, so that
     one filter has one meaning in all levels."""

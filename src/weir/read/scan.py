@@ -16,17 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import InvalidInput
-from weir.lake.filters import is_for_lance
+from weir.lake.filters import both, is_for_lance
 from weir.log.intake import key_table
 from weir.merge.levels import Level
 from weir.merge.merge import (
     merge_count,
     merge_lookup,
     merge_scan,
-    output_schema,
     replanned,
     unless_collected,
 )
+from weir.merge.projection import Projection
 from weir.read.fast_snapshot import Choice
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import (
@@ -38,7 +38,7 @@ from weir.read.snapshot import (
     take_snapshot,
 )
 from weir.routing.core import Core
-from weir.types import Filter
+from weir.types import Columns, Filter
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +81,7 @@ class Scan:
         self,
         core: Core,
         *,
-        columns: Sequence[str] | None = None,
+        columns: Columns | None = None,
         filter: Filter | None = None,
         limit: int | None = None,
         freshness: Freshness = "durable",
@@ -91,8 +91,6 @@ class Scan:
         order_by: OrderBy | None = None,
     ) -> None:
         """Use `Table.scan`."""
-        if columns is not None and (isinstance(columns, str) or not list(columns)):
-            raise InvalidInput(f"columns must be a list of at least one column, got {columns!r}")
         if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidInput(f"limit must be a whole number, zero or more, got {limit!r}")
         if type(offset) is not int or offset < 0:
@@ -105,7 +103,7 @@ class Scan:
                 f"{type(filter).__name__}"
             )
         self._core = core
-        self._columns = None if columns is None else list(columns)
+        self._columns = Projection.of(columns)
         self._filter = filter
         self._limit = limit
         self._freshness = check_freshness(freshness)
@@ -124,8 +122,8 @@ class Scan:
     def schema(self) -> pa.Schema:
         """The columns that come out: at a checkpoint those it has. One listing."""
         if self._pinned is not None:
-            return self._read(lambda reader: output_schema(reader.schema, self._columns))
-        return output_schema(self._core.schema(), self._columns)
+            return self._read(lambda reader: self._columns.schema(reader.schema))
+        return self._columns.schema(self._core.schema())
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """The rows, batch by batch."""
@@ -185,19 +183,22 @@ class Scan:
         return ScanDataset(self)
 
     def narrowed(
-        self, columns: Sequence[str] | None, filter: Filter | None, batch_size: int | None
+        self,
+        columns: Sequence[str] | None,
+        filter: Filter | None,
+        batch_size: int | None,
+        limit: int | None = None,
     ) -> Scan:
         """This scan, of some of its columns, and of those rows that another filter lets through."""
-        if filter is not None and self._filter is not None:
-            if isinstance(self._filter, str) or isinstance(filter, str):
-                raise InvalidInput("a scan with a filter in SQL takes no second one")
-            filter = self._filter & filter
-        # An engine that counts asks for no column at all.
-        names = list(columns) if columns else self._columns
+        kept = self._columns
+        if columns is not None:
+            # An engine that counts asks for no column at all.
+            kept = kept.narrowed(list(columns) or self.schema.names[:1])
         return Scan(
             self._core,
-            columns=names if columns is None or columns else self.schema.names[:1],
-            filter=self._filter if filter is None else filter,
+            columns=kept.asked,
+            filter=both(self._filter, filter),
+            limit=limit,
             freshness=self._freshness,
             pinned=self._pinned,
             batch_size=batch_size or self._batch_size,
@@ -234,15 +235,23 @@ class Scan:
         if self._order:
             return self._sorted(reader)
         limit = None if self._limit is None else self._limit + self._offset
-        schema, batches = self._merged(reader, self._columns, limit)
-        return schema, batches if not self._offset else _without_first(batches, self._offset)
+        columns = self._columns
+        schema, batches = self._merged(reader, columns.read(reader.schema), limit)
+        if self._offset:
+            batches = _without_first(batches, self._offset)
+        if columns.sql:
+            schema = columns.schema(reader.schema)
+            batches = columns.apply(batches, self._batch_size)
+        return schema, batches
 
     def _sorted(self, reader: SnapshotReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """In memory: the order is known when the last row is."""
-        shown = output_schema(reader.schema, self._columns)
+        shown = self._columns.schema(reader.schema)
         extra = [name for name, _ in self._order if name not in shown.names]
-        schema, batches = self._merged(reader, [*shown.names, *extra], None)
-        found = pa.Table.from_batches(batches, schema).sort_by(self._order)
+        columns = self._columns.also(extra, reader.schema)
+        _, batches = self._merged(reader, columns.read(reader.schema), None)
+        rows = columns.apply(batches, None)
+        found = pa.Table.from_batches(rows, columns.schema(reader.schema)).sort_by(self._order)
         found = found.slice(self._offset, self._limit).select(shown.names)
         return found.schema, iter(found.to_batches(max_chunksize=self._batch_size))
 
@@ -256,7 +265,7 @@ class Scan:
             columns=columns,
             filter=self._filter,
             limit=limit,
-            batch_size=self._batch_size,
+            batch_size=None if self._columns.sql else self._batch_size,
             alive=reader.alive,
             env=self._core.env,
         )
@@ -269,12 +278,12 @@ class Scan:
         return " (by pyarrow: Lance cannot be sent this expression; fresh rows: after the merge)"
 
     def _explained(self, reader: SnapshotReader) -> str:
-        output_schema(reader.schema, self._columns)
+        self._columns.schema(reader.schema)
         lines = [
             f"scan {self._core.uri}",
             f"  freshness {self._freshness}"
             + ("" if self._pinned is None else ", at a checkpoint"),
-            f"  columns   {self._columns or 'all'}",
+            f"  columns   {self._columns}",
             f"  filter    {self._filter if self._filter is not None else 'none'}"
             + self._filtered_how(reader),
             f"  limit     {'none' if self._limit is None else self._limit}",

@@ -25,6 +25,7 @@ from weir.log.appender import WalAppender
 from weir.log.intake import key_table
 from weir.merge.levels import Level, MemView
 from weir.merge.merge import Belongs, merge_lookup, merge_scan, replanned, unless_collected
+from weir.merge.projection import Projection
 from weir.search.asked import SearchOptions
 from weir.search.memory import WriterIndexes
 from weir.search.plan import search_levels
@@ -32,7 +33,7 @@ from weir.search.words import Words
 from weir.shard.asked import Seen
 from weir.shard.memtable import MemTables
 from weir.shard.state import WriterState, fail
-from weir.types import Filter, Generation, Vector
+from weir.types import Columns, Filter, Generation, Vector
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ class OwnReads:
         """The last version that was opened; its rule of expiry holds for reads that open none."""
         self._opened: tuple[tuple[ShardManifest, int] | None, list[SsTableReader]] = (None, [])
 
-    def scan(self, columns: Sequence[str] | None, filter: Any) -> pa.RecordBatchReader:
+    def scan(self, columns: Columns | None, filter: Any) -> pa.RecordBatchReader:
         """See `ShardWriter.scan`; the first batch is read before this returns."""
         _, _, schema, batches = self._scan(columns, filter)
         return pa.RecordBatchReader.from_batches(schema, batches)
@@ -87,23 +88,26 @@ class OwnReads:
             yield Seen(rows, fresh.generation, fresh.batches, base.version)
 
     def _scan(
-        self, columns: Sequence[str] | None, filter: Any
+        self, columns: Columns | None, filter: Any
     ) -> tuple[_Fresh, Base, pa.Schema, Iterator[pa.RecordBatch]]:
         site = self._appender.site
+        asked = Projection.of(columns)
+        read = asked.read(self._schema)
 
         def start() -> tuple[_Fresh, Base, pa.Schema, Iterator[pa.RecordBatch]]:
             fresh = self._fresh()
             levels, base = self._levels(fresh)
-            schema, batches = merge_scan(
+            _, batches = merge_scan(
                 levels,
                 base,
                 self._schema,
-                columns=columns,
+                columns=read,
                 filter=filter,
                 belongs=self._belongs,
                 alive=self._alive(base),
                 env=site.env,
             )
+            schema, batches = asked.schema(self._schema), asked.apply(batches, None)
             first = next(batches, None)
             return fresh, base, schema, iter(()) if first is None else chain([first], batches)
 

@@ -51,7 +51,7 @@ from weir.shard.stats import (
     writer_stats,
 )
 from weir.shard.verbs import LookingVerbs
-from weir.types import Epoch, Filter, Keys, Position, Rows, Vector
+from weir.types import Columns, Epoch, Filter, Keys, Position, Rows, Vector
 
 Belongs = Callable[[pa.RecordBatch], pa.Array]
 
@@ -244,7 +244,7 @@ class ShardWriter(LookingVerbs):
         self._stop()
 
     def scan(
-        self, columns: Sequence[str] | None = None, filter: Filter | None = None
+        self, columns: Columns | None = None, filter: Filter | None = None
     ) -> pa.RecordBatchReader:
         """This shard's rows, the newest of each key, with everything this writer has put (M-1).
 

@@ -1,5 +1,6 @@
 """A scan is a citizen of the Arrow world: schema, iteration, order, offset, other engines."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -169,3 +170,107 @@ def test_the_schema_of_a_checkpoint_is_the_one_it_was_made_with(tmp_path: Path) 
     past = weir.open(made.uri).scan(checkpoint=first)
     assert past.schema.names == SCHEMA.names == past.to_table().schema.names
     assert weir.open(made.uri).scan().schema.names == [*SCHEMA.names, "later"]
+
+
+@pytest.mark.parametrize("freshness", ["base", "flushed", "durable"])
+def test_columns_are_computed_alike_in_every_level(table: weir.Table, freshness: str) -> None:
+    columns = {
+        "id": "id",
+        "double": "v * 2",
+        "named": "upper(kind)",
+        "odd": "id % 2 = 1",
+        "one": "1",
+        "known": "coalesce(v, -1.0)",
+    }
+    scan = table.scan(columns, freshness=freshness)
+    expected = sorted(
+        (
+            {
+                "id": row["id"],
+                "double": row["v"] * 2,
+                "named": row["kind"].upper(),
+                "odd": row["id"] % 2 == 1,
+                "one": 1,
+                "known": row["v"],
+            }
+            for row in table.scan(freshness=freshness).to_table().to_pylist()
+        ),
+        key=lambda row: row["id"],
+    )
+    found = scan.to_table()
+    assert sorted(found.to_pylist(), key=lambda row: row["id"]) == expected
+    assert found.schema == scan.schema
+    assert scan.count() == len(expected)
+    assert sum(batch.num_rows for batch in scan) == len(expected)
+
+
+def test_what_lance_computes_of_a_dataset_a_scan_does(tmp_path: Path) -> None:
+    rows = pa.table(
+        {
+            "id": pa.array(range(6), pa.int64()),
+            "odd name": ["a", None, "cc", "", "é", "f"],
+            "price": [1.5, None, float("nan"), -0.0, 1e300, 2.0],
+            "qty": pa.array([1, 2, None, 4, 5, 6], pa.int32()),
+            "at": pa.array([0, 1, 2, None, 4, 5], pa.timestamp("us")),
+            "tags": [["x"], [], None, ["y", "z"], [None], ["w"]],
+        }
+    )
+    columns = {
+        "total": "price * qty",
+        "size": "length(`odd name`)",
+        "day": "date_trunc('day', at)",
+        "first": "tags[1]",
+        "wide": "cast(qty as bigint) * 3000000000",
+        "id": "id + 1",
+        "is": "qty IN (1, 4) OR price IS NULL",
+    }
+    there = lance.write_dataset(rows, tmp_path / "plain.lance")
+    expected = there.scanner(columns=columns, scan_in_order=True).to_table()
+    made = weir.create(tmp_path / "t", rows.schema, primary_key="id")
+    for start in (0, 2, 4):  # in the base, in an SSTable, in the log
+        with made.writer() as writer:
+            writer.put(rows.slice(start, 2))
+            if start < 4:
+                writer.flush()
+        if start == 0:
+            made.compact()
+    found = made.scan(columns).to_table().sort_by("id")
+    assert found.schema.types == expected.schema.types
+    assert repr(found.to_pylist()) == repr(expected.to_pylist())  # NaN is not itself
+    with made.writer() as writer:
+        writer.put(rows.slice(5))
+        shard = next(iter(writer.shard_writers().values()))
+        again = shard.scan(columns).read_all().sort_by("id")
+    assert repr(again.to_pylist()) == repr(expected.to_pylist())
+
+
+def test_computed_columns_are_ordered_limited_and_cut(table: weir.Table) -> None:
+    columns = {"id": "id", "back": "0 - id"}
+    first = table.scan(columns, order_by="back", limit=3, offset=1).to_table()
+    assert first.to_pydict() == {"id": [28, 27, 26], "back": [-28, -27, -26]}
+    hidden = table.scan({"back": "0 - id"}, order_by="id", limit=2).to_table()
+    assert hidden.to_pydict() == {"back": [0, -1]}
+    assert [b.num_rows for b in table.scan(columns, batch_size=7, limit=20)] == [7, 7, 6]
+    narrow = table.scan({"back": "0 - id"}, filter="id = 3")
+    assert narrow.to_table().to_pydict() == {"back": [-3]}
+    assert "0 - id" in narrow.explain()
+    empty = table.scan({"x": "upper(kind)"}, filter="id < 0").to_table()
+    assert (empty.num_rows, empty.schema.field("x").type) == (0, pa.string())
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"x": "nope + 1"}, "nope"),
+        ({"x": "v +"}, "v +"),
+        ({"x": "sum(v)"}, "sum"),
+        ({"x": "_rowid"}, "_rowid"),
+        ({"x": ""}, "column 'x' must be SQL"),
+        ({"": "v"}, "name of a computed column"),
+        ({"x": pc.field("v")}, "column 'x' must be SQL"),
+        ({}, "at least one"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(table: weir.Table, columns: dict, said: str) -> None:
+    with pytest.raises(weir.InvalidInput, match=re.escape(said)):
+        table.scan(columns).to_table()
