@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from weir.log.tailer import WalTailer
     from weir.making import create, drop, enable, exists, open
     from weir.read.changes import Bookmark, Change, Changes
+    from weir.read.loader import Loader
     from weir.read.scan import Scan
     from weir.read.snapshot import Snapshot
     from weir.read.stats import ShardStats, TableStats
@@ -88,6 +89,7 @@ __all__ = [
     "InvalidInput",
     "KeyConflict",
     "Keys",
+    "Loader",
     "Match",
     "MemtableStats",
     "MissingEntry",
@@ -163,6 +165,7 @@ _HOMES = {
     "InvalidInput": "weir.errors",
     "KeyConflict": "weir.errors",
     "Keys": "weir.types",
+    "Loader": "weir.read.loader",
     "Match": "weir.search.words",
     "MemtableStats": "weir.shard.stats",
     "MissingEntry": "weir.errors",

@@ -17,7 +17,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Shuffler = np.random.Generator
 
 T = TypeVar("T")
 
@@ -292,6 +297,13 @@ class Env:
         """
         now = int(self.clock.wall() * 1e9) & _LOW_BITS
         return uuid.UUID(int=self.random.getrandbits(128) ^ now, version=4)
+
+
+def seeded(*seed: int) -> Shuffler:
+    """Chance that a caller chose: the same numbers, the same order, in every process."""
+    import numpy as np
+
+    return np.random.default_rng(seed)
 
 
 class Home:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 
 from weir.read.changes import Bookmark, Changes
-from weir.read.scan import OrderBy, Scan, get_rows
+from weir.read.lookup import get_rows
+from weir.read.scan import OrderBy, Scan
 from weir.read.search import hybrid_search, search
 from weir.read.snapshot import Freshness, Snapshot, take_snapshot
 from weir.routing.core import Core

@@ -1,4 +1,4 @@
-"""Scans and lookups of a whole table: a snapshot, its levels, one merge.
+"""Scans of a whole table: a snapshot, its levels, one merge.
 
 Keeps
   L-1  a plan whose files were collected before they were read is made anew, a few times at most
@@ -9,25 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-from uuid import UUID
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import InvalidInput
 from weir.lake.filters import both, is_for_lance
-from weir.log.intake import key_table
-from weir.merge.levels import Level
 from weir.merge.merge import (
     merge_count,
-    merge_lookup,
     merge_scan,
     replanned,
     unless_collected,
 )
 from weir.merge.projection import Projection
 from weir.read.fast_snapshot import Choice
+from weir.read.loader import BUFFER_ROWS, Loader
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import (
     Freshness,
@@ -125,6 +122,17 @@ class Scan:
             return self._read(lambda reader: self._columns.schema(reader.schema))
         return self._columns.schema(self._core.schema())
 
+    @property
+    def stored(self) -> pa.Schema:
+        """Of those columns the ones that a filter can name: the table's own, as they are."""
+        computed = {name for name, text in self._columns.sql if name != text}
+        return pa.schema([field for field in self.schema if field.name not in computed])
+
+    @property
+    def takes_sql(self) -> bool:
+        """Whether a filter in SQL can be added to this scan's own."""
+        return self._filter is None or isinstance(self._filter, str)
+
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """The rows, batch by batch."""
         return self.to_batches()
@@ -178,9 +186,51 @@ class Scan:
         """
         from weir.read.dataset import ScanDataset  # loads pandas, as pyarrow.dataset does
 
-        if self._limit is not None or self._offset or self._order:
-            raise InvalidInput("a dataset has no limit, offset or order; say those to the engine")
+        self._require_unordered("a dataset")
+        if self._columns.sql:
+            raise InvalidInput("a dataset has no computed columns; let the engine compute them")
         return ScanDataset(self)
+
+    def lazy(self) -> pl.LazyFrame:
+        """The rows as a lazy frame of polars, which pushes columns, filters and a limit down.
+
+        Each `collect` is a scan of its own, and fresh. Not with `limit`, `offset` or `order_by`.
+        """
+        from weir.read.lazy_frame import lazy_frame
+
+        self._require_unordered("a lazy frame")
+        return lazy_frame(self)
+
+    def loader(
+        self,
+        batch_size: int = 1024,
+        *,
+        seed: int | None = None,
+        buffer_rows: int = BUFFER_ROWS,
+        drop_last: bool = False,
+        worker: tuple[int, int] = (0, 1),
+    ) -> Loader:
+        """Batches of one size for a training loop, of the snapshot that is taken now.
+
+        With a `seed` fragments come in an order of chance, and rows are shuffled in a buffer of so
+        many; `Loader.at_epoch` shuffles anew. `worker` is (index, count); see `Loader.part`.
+        """
+        self._require_unordered("a loader")
+        return Loader(
+            self._core,
+            self.snapshot(),
+            self._columns,
+            self._filter,
+            batch_size,
+            seed=seed,
+            buffer_rows=buffer_rows,
+            drop_last=drop_last,
+            worker=worker,
+        )
+
+    def _require_unordered(self, what: str) -> None:
+        if self._limit is not None or self._offset or self._order:
+            raise InvalidInput(f"{what} has no limit, offset or order; say those to the engine")
 
     def narrowed(
         self,
@@ -331,34 +381,3 @@ def _without_first(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.
             continue
         yield batch.slice(rows)
         rows = 0
-
-
-def get_rows(
-    core: Core,
-    keys: Any,
-    *,
-    columns: Sequence[str] | None,
-    freshness: Freshness,
-    pinned: Pinned | None,
-) -> pa.Table:
-    """The newest rows of `keys`, in their order. Only the shards that can hold a key are asked."""
-    check_freshness(freshness)
-    schema = core.known_schema()
-    if not schema.primary_key:
-        raise InvalidInput(
-            f"{core.uri} is append-only and has no key to get rows by; use scan with a filter"
-        )
-    wanted = key_table(keys, schema)
-    routed = {core.route(value) for value, _ in core.router.values(wanted)}
-
-    def run(reader: SnapshotReader) -> pa.Table:
-        # Shards outside the routing (native, sealed) may hold any key.
-        others = [c.shard for c in reader.snapshot.cuts if c.shard not in routing]
-        levels: list[Level] = reader.merged_levels([*routed, *others])
-        return merge_lookup(wanted, levels, reader.base, reader.schema, columns, alive=reader.alive)
-
-    def choose(ids: list[UUID]) -> list[UUID]:
-        return [shard for shard in ids if shard in routed or shard not in routing]
-
-    routing = {route.shard for route in core.record.routing}
-    return with_snapshot(core, freshness, pinned, run, choose=choose)

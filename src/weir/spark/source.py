@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -20,7 +21,8 @@ from pyspark.sql.types import StructType
 import weir
 from weir.errors import CheckpointNotFound, InvalidInput, MissingEntry, SnapshotExpired
 from weir.lake.filters import filter_columns
-from weir.merge.merge import merge_scan
+from weir.read import parts
+from weir.read.parts import Part as PartOf
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Freshness, Snapshot, check_freshness, pinned_snapshot
 from weir.records.checkpoints import Checkpoint
@@ -73,30 +75,13 @@ def parts_of(table: weir.Table, snapshot: Snapshot, *, split_rows: int = SPLIT_R
     """The partitions of one snapshot; the same for whoever plans it."""
     base = table.core.base(snapshot.base_version)
     text = snapshot.to_json()
-    parts: list[Part] = []
-    group: list[int] = []
-    rows = 0
-    for fragment, count in base.fragments():
-        if group and rows + count > split_rows:
-            parts.append({"snapshot": text, "fragments": group})
-            group, rows = [], 0
-        group.append(fragment)
-        rows += count
-    if group:
-        parts.append({"snapshot": text, "fragments": group})
-    folded = base.compacted
-    fresh = [
-        cut
-        for cut in snapshot.cuts
-        if not cut.closed
-        or any(table.generation > folded.get(cut.shard, 0) for table in cut.sstables)
+    return [
+        {"snapshot": text, "fragments": list(part.fragments)}
+        for part in parts.base_parts(base, split_rows)
+    ] + [
+        {"snapshot": text, "shards": [str(shard) for shard in part.shards]}
+        for part in parts.fresh_parts(snapshot, base)
     ]
-    if any(cut.sealed for cut in fresh):
-        # The heirs of a sealed shard may hold newer rows of its keys: one task sees them all.
-        parts.append({"snapshot": text, "shards": [str(cut.shard) for cut in fresh]})
-    else:
-        parts += [{"snapshot": text, "shards": [str(cut.shard)]} for cut in fresh]
-    return parts
 
 
 def read_part(
@@ -107,34 +92,10 @@ def read_part(
     snapshot = Snapshot.from_json(part["snapshot"])
     try:
         reader = SnapshotReader(core, snapshot)
-        fragments = part.get("fragments")
-        if fragments is not None:
-            levels = reader.levels() if reader.schema.primary_key else []
-            _, rows = merge_scan(
-                levels,
-                reader.base,
-                reader.schema,
-                columns=columns,
-                filter=filter,
-                fragments=fragments,
-                emit="base",
-                alive=reader.alive,
-                env=core.env,
-            )
-        else:
-            wanted = {str(cut.shard): cut.shard for cut in snapshot.cuts}
-            levels = reader.levels([wanted[shard] for shard in part["shards"]])
-            _, rows = merge_scan(
-                levels,
-                None,
-                reader.schema,
-                columns=columns,
-                filter=filter,
-                emit="fresh",
-                alive=reader.alive,
-                env=core.env,
-            )
-        yield from rows
+        named = PartOf(
+            tuple(part.get("fragments", ())), tuple(UUID(shard) for shard in part.get("shards", ()))
+        )
+        yield from parts.read_part(reader, named, columns=columns, filter=filter)
     except MissingEntry as gone:
         raise SnapshotExpired(
             f"{core.uri}: what this DataFrame planned on was collected ({gone}); load it again, or"

@@ -1,0 +1,157 @@
+"""A scan as a lazy frame of polars, by its interface for IO plugins.
+
+What polars pushes down is translated as far as Lance is sure to let through every row that polars
+would; polars' own filter follows, so that a part left out costs time and changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+import pyarrow as pa
+from polars.io.plugins import register_io_source
+
+from weir.lake.literals import literal, quoted
+
+if TYPE_CHECKING:
+    from weir.read.scan import Scan
+
+_COMPARE: Final = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_MIRRORED: Final = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}
+_BOUNDS: Final = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<=")}
+_FIRST_YEAR: Final = 1000
+"""From here on all write a year with four digits."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def lazy_frame(scan: Scan) -> pl.LazyFrame:
+    """See `Scan.lazy`."""
+
+    def read(
+        with_columns: list[str] | None,
+        predicate: pl.Expr | None,
+        n_rows: int | None,
+        batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        # A limit comes before the filter: what passes beyond the first rows must not come.
+        pushed = None if predicate is None or n_rows is not None else as_sql(predicate, scan)
+        rows = scan.narrowed(with_columns, pushed, batch_size, n_rows)
+        for batch in rows.to_batches():
+            frame = pl.DataFrame(batch)
+            yield frame if predicate is None else frame.filter(predicate)
+
+    empty = pl.DataFrame(scan.schema.empty_table())
+    return register_io_source(read, schema=empty.schema, explain_name="WEIR")
+
+
+def as_sql(predicate: pl.Expr, scan: Scan) -> str | None:
+    """SQL that lets through every row that `predicate` does, and perhaps more; None: no such."""
+    if not scan.takes_sql:
+        return None
+    try:
+        tree = json.loads(predicate.meta.serialize(format="json"))
+    except (pl.exceptions.PolarsError, ValueError):  # holds a function, or what JSON cannot say
+        return None
+    return _sql(tree, scan.stored)
+
+
+def _sql(tree: Any, schema: pa.Schema) -> str | None:
+    match tree:
+        case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
+            both = [text for text in (_sql(left, schema), _sql(right, schema)) if text]
+            return " AND ".join(f"({text})" for text in both) or None
+        case {"BinaryExpr": {"left": left, "op": "Or" | "LogicalOr", "right": right}}:
+            one, other = _sql(left, schema), _sql(right, schema)
+            return f"({one}) OR ({other})" if one and other else None
+        case {"BinaryExpr": {"left": {"Column": str(name)}, "op": str(op), "right": value}}:
+            return _compared(name, op, value, schema)
+        case {"BinaryExpr": {"left": value, "op": str(op), "right": {"Column": str(name)}}}:
+            return _compared(name, _MIRRORED.get(op, op), value, schema)
+        case {"Function": {"input": [{"Column": str(name)}], "function": {"Boolean": str(what)}}}:
+            words = {"IsNull": "IS NULL", "IsNotNull": "IS NOT NULL"}.get(what)
+            return f"{quoted(name)} {words}" if words and name in schema.names else None
+        case {
+            "Function": {
+                "input": [{"Column": str(name)}, low, high],
+                "function": {"Boolean": {"IsBetween": {"closed": str(closed)}}},
+            }
+        } if closed in _BOUNDS:
+            lower, upper = _BOUNDS[closed]
+            ends = [_against(name, lower, low, schema), _against(name, upper, high, schema)]
+            return " AND ".join(f"({text})" for text in ends if text) or None
+    return None
+
+
+def _compared(name: str, op: str, value: Any, schema: pa.Schema) -> str | None:
+    return _against(name, _COMPARE[op], value, schema) if op in _COMPARE else None
+
+
+def _against(name: str, sign: str, value: Any, schema: pa.Schema) -> str | None:
+    if name not in schema.names or "`" in name:
+        return None
+    dtype = schema.field(name).type
+    said = _literal(value, dtype)
+    if said is None:
+        return None
+    text = f"{quoted(name)} {sign} {said}"
+    # To polars NaN is the largest number and equals itself; to Lance it depends on its sign.
+    return f"{text} OR isnan({quoted(name)})" if pa.types.is_floating(dtype) else text
+
+
+def _literal(value: Any, dtype: pa.DataType) -> str | None:
+    """A value as SQL, where polars and Lance compare it alike with values of that type."""
+    kinds = pa.types
+    match value:
+        case {"Literal": {"Dyn": dict(said)}} | {"Literal": {"Scalar": dict(said)}} if said:
+            kind, found = next(iter(said.items()))
+        case _:
+            return None
+    if isinstance(found, bool):
+        return literal(found) if kinds.is_boolean(dtype) else None
+    if isinstance(found, str):
+        is_text = kinds.is_string(dtype) or kinds.is_large_string(dtype)
+        return literal(found) if is_text and "\0" not in found else None
+    if kind == "Date" and kinds.is_date32(dtype) and isinstance(found, int):
+        return _moment(found * 86_400_000_000, "date", "%Y-%m-%d")
+    if kind == "Datetime" and isinstance(found, list):
+        return _timestamp(found, dtype)
+    if kinds.is_integer(dtype) and isinstance(found, int):
+        return str(found) if kind.startswith(("Int", "UInt")) and found in _range(dtype) else None
+    # A float32 is compared as another number by either.
+    if kinds.is_float64(dtype) and isinstance(found, int | float):
+        # Zero has two signs, which are equal to polars and not to Lance.
+        return repr(float(found)) if found and math.isfinite(found) else None
+    return None
+
+
+def _range(dtype: pa.DataType) -> range:
+    bits = dtype.bit_width
+    if pa.types.is_unsigned_integer(dtype):
+        return range(min(2**bits, 2**63))
+    return range(-(2 ** (bits - 1)) + 1, 2 ** (bits - 1))  # the lowest does not parse
+
+
+def _timestamp(found: list[Any], dtype: pa.DataType) -> str | None:
+    """Of columns in milli- and microseconds: Lance cuts what is finer."""
+    number, unit, zone = found
+    if not pa.types.is_timestamp(dtype) or dtype.unit not in ("ms", "us"):
+        return None
+    if (dtype.tz is None) != (zone is None) or unit not in ("Milliseconds", "Microseconds"):
+        return None
+    micros = number * (1000 if unit == "Milliseconds" else 1)
+    if dtype.unit == "ms" and micros % 1000:
+        return None
+    return _moment(micros, "timestamp", "%Y-%m-%d %H:%M:%S.%f")
+
+
+def _moment(micros: int, kind: str, shape: str) -> str | None:
+    try:
+        moment = _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return None
+    return f"{kind} '{moment.strftime(shape)}'" if moment.year >= _FIRST_YEAR else None

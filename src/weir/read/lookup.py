@@ -1,0 +1,49 @@
+"""Lookups by key in a whole table: a snapshot of the shards that can hold a key, one merge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.errors import InvalidInput
+from weir.log.intake import key_table
+from weir.merge.levels import Level
+from weir.merge.merge import merge_lookup
+from weir.read.reader import SnapshotReader
+from weir.read.scan import with_snapshot
+from weir.read.snapshot import Freshness, Pinned, check_freshness
+from weir.routing.core import Core
+
+
+def get_rows(
+    core: Core,
+    keys: Any,
+    *,
+    columns: Sequence[str] | None,
+    freshness: Freshness,
+    pinned: Pinned | None,
+) -> pa.Table:
+    """The newest rows of `keys`, in their order. Only the shards that can hold a key are asked."""
+    check_freshness(freshness)
+    schema = core.known_schema()
+    if not schema.primary_key:
+        raise InvalidInput(
+            f"{core.uri} is append-only and has no key to get rows by; use scan with a filter"
+        )
+    wanted = key_table(keys, schema)
+    routed = {core.route(value) for value, _ in core.router.values(wanted)}
+
+    def run(reader: SnapshotReader) -> pa.Table:
+        # Shards outside the routing (native, sealed) may hold any key.
+        others = [c.shard for c in reader.snapshot.cuts if c.shard not in routing]
+        levels: list[Level] = reader.merged_levels([*routed, *others])
+        return merge_lookup(wanted, levels, reader.base, reader.schema, columns, alive=reader.alive)
+
+    def choose(ids: list[UUID]) -> list[UUID]:
+        return [shard for shard in ids if shard in routed or shard not in routing]
+
+    routing = {route.shard for route in core.record.routing}
+    return with_snapshot(core, freshness, pinned, run, choose=choose)

@@ -1,0 +1,88 @@
+"""A snapshot cut into parts that are read apart, by tasks of an engine or by workers.
+
+Keeps
+  L-2  what a part hands out is what the merge of the whole snapshot would: fragments of the base
+       without the keys of fresh rows, and fresh rows of shards whose keys no other part holds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from weir.lake.api import Base
+from weir.merge.merge import merge_scan
+from weir.read.reader import SnapshotReader
+from weir.read.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Fragments of the base, or shards."""
+
+    fragments: tuple[int, ...] = ()
+    shards: tuple[UUID, ...] = ()
+    rows: int = 0
+    """About how many rows it has."""
+
+
+def base_parts(base: Base, split_rows: int) -> list[Part]:
+    """The fragments of the base, neighbours together up to so many rows."""
+    parts: list[Part] = []
+    for fragment, rows in base.fragments():
+        if parts and parts[-1].rows + rows <= split_rows:
+            last = parts.pop()
+            parts.append(Part((*last.fragments, fragment), (), last.rows + rows))
+        else:
+            parts.append(Part((fragment,), (), rows))
+    return parts
+
+
+def fresh_parts(snapshot: Snapshot, base: Base) -> list[Part]:
+    """The shards that hold rows which are not in the base."""
+    folded = base.compacted
+    fresh = [
+        cut
+        for cut in snapshot.cuts
+        if not cut.closed
+        or any(table.generation > folded.get(cut.shard, 0) for table in cut.sstables)
+    ]
+    if any(cut.sealed for cut in fresh):
+        # The heirs of a sealed shard may hold newer rows of its keys: one part sees them all.
+        return [Part((), tuple(cut.shard for cut in fresh))]
+    return [Part((), (cut.shard,)) for cut in fresh]
+
+
+def read_part(
+    reader: SnapshotReader, part: Part, *, columns: Sequence[str] | None, filter: Any
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one part; fragments in the order it names them."""
+    if part.fragments:
+        levels = reader.levels() if reader.schema.primary_key else []
+        _, rows = merge_scan(
+            levels,
+            reader.base,
+            reader.schema,
+            columns=columns,
+            filter=filter,
+            fragments=part.fragments,
+            emit="base",
+            alive=reader.alive,
+            env=reader.core.env,
+        )
+    else:
+        _, rows = merge_scan(
+            reader.levels(part.shards),
+            None,
+            reader.schema,
+            columns=columns,
+            filter=filter,
+            emit="fresh",
+            alive=reader.alive,
+            env=reader.core.env,
+        )
+    return rows
