@@ -108,6 +108,7 @@ def write_one_shard(table: weir.Table) -> None:
         assert_type(writer.delete_where("v = 'never'"), weir.WriteCounts)
         assert_type(writer.get([row], columns=["v"]), pa.Table)
         assert_type(writer.scan(columns=["id"], filter="id > 0"), pa.RecordBatchReader)
+        assert_type(writer.scan({"n": "id + 1"}), pa.RecordBatchReader)
         assert_type(writer.epoch + 1, int)
         assert_type(writer.fenced, bool)
         assert_type(writer.is_open, bool)
@@ -143,6 +144,13 @@ def read(table: weir.Table) -> list[dict[str, object]]:
     assert_type(scan.schema, pa.Schema)
     for batch in table.scan(order_by=[("id", "descending")], offset=1):
         assert_type(batch, pa.RecordBatch)
+    assert_type(table.scan({"id": "id", "n": "length(v)"}).to_table(), pa.Table)
+    loader = table.scan(["id"]).loader(32, seed=7, worker=(0, 1))
+    assert_type(loader.at_epoch(1).part(0, 2), weir.Loader)
+    for batch in loader:
+        assert_type(batch, pa.RecordBatch)
+    for arrays in loader.numpy():
+        assert_type(arrays["id"].shape[0], int)
     assert_type(scan.snapshot(), weir.Snapshot)
     assert_type(table.get([1, 3], columns=["v"], freshness="durable"), pa.Table)
     assert_type(table.search("v", "c", k=1), pa.Table)

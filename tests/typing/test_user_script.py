@@ -29,6 +29,7 @@ NOT_FOR_USERS = {
     "read_range": "of readers inside weir",
     "to_pandas": "pandas has no types, and the script would import it",
     "to_polars": "as pandas",
+    "lazy": "as pandas",
     "to_dataset": "pyarrow's Dataset has no types",
     "narrowed": "for datasets",
     "close": "`with` does it",
@@ -98,7 +99,7 @@ def test_the_script_uses_every_verb() -> None:
     tables = (weir.Database, weir.Table, *weir.Table.__bases__)
     verbs = {
         name
-        for cls in (*tables, weir.TableWriter, weir.ShardWriter, weir.Shard, weir.Scan)
+        for cls in (*tables, weir.TableWriter, weir.ShardWriter, weir.Shard, weir.Scan, weir.Loader)
         for name, value in vars(cls).items()
         if not name.startswith("_") and callable(value)
     } | {verb.__name__ for verb in (*VERBS["weir"], *VERBS["weir.spark"]) if callable(verb)}

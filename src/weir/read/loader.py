@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 BUFFER_ROWS: Final = 65_536
 """Rows that are shuffled together by default."""
 
-Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+Arrays: TypeAlias = dict[str, npt.NDArray[np.generic]]
 """A batch as numpy has it: an array for each column; a vector column is one of two dimensions."""
 
 
@@ -196,7 +196,7 @@ def _cut(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
         yield rows.slice(start, size)
 
 
-def _array(name: str, column: pa.Array) -> npt.NDArray[Any]:
+def _array(name: str, column: pa.Array) -> npt.NDArray[np.generic]:
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     shape = [len(column)]
@@ -206,7 +206,7 @@ def _array(name: str, column: pa.Array) -> npt.NDArray[Any]:
         column = column.flatten()
     if _is_number(column.type):
         _refuse_nulls(name, column)
-    found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False).reshape(shape)
+    found: npt.NDArray[np.generic] = column.to_numpy(zero_copy_only=False).reshape(shape)
     return found if found.flags.writeable else found.copy()
 
 
