@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -22,11 +22,17 @@ SUFFIX: Final = ".lance"
 _NAME: Final = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_\-.]*")
 _WORKERS: Final = 16
 
+Name: TypeAlias = str | Sequence[str]
+"""Of a table or a namespace: one name, or a list of namespaces and a name."""
+
 
 class Database:
     """The tables below one prefix; made by `weir.connect`. Holds no connection and no cache.
 
-    A table is the folder `{uri}/{name}.lance`, which LanceDB, too, finds by its name.
+    A table is the folder `{uri}/{name}.lance`, which LanceDB, too, finds by its name. In a
+    namespace it is `{uri}/{namespace}/{name}.lance`, named by a list:
+    `["shop", "orders"]` is what the SQL of Spark calls `lake.shop.orders`. A namespace is a folder:
+    it is there while a table is in it.
     """
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None, env: Env) -> None:
@@ -38,20 +44,42 @@ class Database:
     def __repr__(self) -> str:
         return f"Database({self.uri!r})"
 
-    def table_uri(self, name: str) -> str:
+    def table_uri(self, name: Name) -> str:
         """Where the table of that name is, or would be. Contacts nothing.
 
         Raises `InvalidInput` for a name of anything but letters, digits, `_`, `-` and `.`.
         """
-        if not _NAME.fullmatch(str(name)):
+        *namespace, last = [name] if isinstance(name, str) else name or [""]
+        if not _NAME.fullmatch(str(last)):
             raise InvalidInput(
-                f"{name!r} is no name of a table: letters, digits, '_', '-' and '.' make one"
+                f"{last!r} is no name of a table: letters, digits, '_', '-' and '.' make one; a"
+                " table in a namespace is named by a list, as ['shop', 'orders']"
             )
-        return f"{self.uri}/{name}{SUFFIX}"
+        return f"{self._folder(namespace)}/{last}{SUFFIX}"
+
+    def namespaces(self, namespace: Name = ()) -> list[str]:
+        """The names of the namespaces, or of those in a namespace, sorted. One listing."""
+        names = self._folders(namespace)
+        return [name for name in names if _is_namespace(name)]
+
+    def _folder(self, namespace: Name) -> str:
+        parts = [namespace] if isinstance(namespace, str) else list(namespace)
+        for part in parts:
+            if not _is_namespace(str(part)):
+                raise InvalidInput(
+                    f"{part!r} is no name of a namespace: letters, digits, '_', '-' and '.' make"
+                    f" one, it begins with neither '_' nor '.' and does not end in {SUFFIX!r}"
+                )
+        return "/".join([self.uri, *parts])
+
+    def _folders(self, namespace: Name) -> list[str]:
+        store = open_store(self._folder(namespace), self._options, env=self._env)
+        folders, _ = store.list_folder("")
+        return sorted(folder.rstrip("/").rpartition("/")[2] for folder in folders)
 
     def create_table(
         self,
-        name: str,
+        name: Name,
         schema: pa.Schema,
         *,
         primary_key: str | Sequence[str] | None = None,
@@ -81,31 +109,41 @@ class Database:
             env=self._env,
         )
 
-    def open_table(self, name: str) -> Table:
+    def open_table(self, name: Name) -> Table:
         """Open the table of that name; `NotAWeirTable` names those there are. Five requests."""
         try:
             return making.open(self.table_uri(name), storage_options=self._options, env=self._env)
         except NotAWeirTable as error:
-            known = ", ".join(self.tables()) or "none"
-            raise NotAWeirTable(f"{self.uri} has no table {name!r}; there are: {known}") from error
+            *namespace, last = [name] if isinstance(name, str) else name
+            place = self._folder(namespace)
+            message = f"{place} has no table {last!r}; there are: "
+            message += ", ".join(self.tables(namespace)) or "none"
+            inner = self.namespaces(namespace)
+            if inner:
+                message += f"; and the namespaces {', '.join(inner)}, named by a list as"
+                message += f" {[*namespace, inner[0], 'name']}"
+            raise NotAWeirTable(message) from error
 
-    def exists(self, name: str) -> bool:
+    def exists(self, name: Name) -> bool:
         """Whether there is a table of that name. One listing, one read."""
         return making.exists(self.table_uri(name), storage_options=self._options, env=self._env)
 
-    def tables(self) -> list[str]:
-        """The names of all tables, sorted. One listing, and two requests for each name in it.
+    def tables(self, namespace: Name = ()) -> list[str]:
+        """The names of all tables, or of those in a namespace, sorted. One listing, and two
+        requests for each name in it.
 
         Datasets of Lance that are no weir tables are left out; `weir.enable` makes them some.
         """
-        folders, _ = open_store(self.uri, self._options, env=self._env).list_folder("")
-        names = [folder.rstrip("/").rpartition("/")[2] for folder in folders]
-        names = sorted(n.removesuffix(SUFFIX) for n in names if n.endswith(SUFFIX))
+        within = [namespace] if isinstance(namespace, str) else list(namespace)
+        folders = self._folders(within)
+        names = sorted(n.removesuffix(SUFFIX) for n in folders if n.endswith(SUFFIX))
         names = [name for name in names if _NAME.fullmatch(name)]
-        there = self._env.threads.map(self.exists, names, workers=_WORKERS)
+        there = self._env.threads.map(
+            lambda name: self.exists([*within, name]), names, workers=_WORKERS
+        )
         return [name for name, is_table in zip(names, there, strict=True) if is_table]
 
-    def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
+    def drop_table(self, name: Name, *, missing_ok: bool = False) -> None:
         """Delete the table of that name with all its rows; see `weir.drop`.
 
         Raises `NotAWeirTable` when there is none, unless `missing_ok`.
@@ -114,6 +152,10 @@ class Database:
             return
         self.open_table(name)  # says which there are, when it is not there
         making.drop(self.table_uri(name), storage_options=self._options, env=self._env)
+
+
+def _is_namespace(name: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and name[0] != "_" and not name.endswith(SUFFIX)
 
 
 def connect(

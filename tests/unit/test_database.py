@@ -57,3 +57,36 @@ def test_datasets_of_lance_are_no_weir_tables(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "plain.lance"))
     assert weir.connect(tmp_path).tables() == []
     assert not weir.exists(tmp_path / "plain.lance")
+
+
+def test_tables_in_namespaces_are_named_by_lists(tmp_path: Path) -> None:
+    db = weir.connect(tmp_path)
+    made = db.create_table(["shop", "eu", "orders"], SCHEMA, primary_key="id")
+    # The place that Spark's catalog gives to lake.shop.eu.orders.
+    assert made.uri == str(tmp_path / "shop" / "eu" / "orders.lance")
+    db.create_table(["shop", "customers"], SCHEMA)
+    db.create_table("plain", SCHEMA)
+    (tmp_path / "_odd").mkdir()
+    assert (db.tables(), db.namespaces()) == (["plain"], ["shop"])
+    assert (db.tables("shop"), db.namespaces(["shop"])) == (["customers"], ["eu"])
+    assert (db.tables(["shop", "eu"]), db.namespaces(["shop", "eu"])) == (["orders"], [])
+    with made.writer() as writer:
+        writer.put([{"id": 1}])
+    assert db.open_table(["shop", "eu", "orders"]).count() == 1
+    assert weir.connect(tmp_path / "shop" / "eu").open_table("orders").count() == 1
+    assert db.exists(["shop", "eu", "orders"])
+    assert not db.exists(["shop", "orders"])
+    with pytest.raises(weir.NotAWeirTable, match=r"shop has no .* customers; .*'eu', 'name'\]"):
+        db.open_table(["shop", "orders"])
+    with pytest.raises(weir.NotAWeirTable, match=r"there are: plain; and the namespaces shop"):
+        db.open_table("shop.orders")
+    db.drop_table(["shop", "eu", "orders"])
+    assert db.tables(["shop", "eu"]) == []
+
+
+@pytest.mark.parametrize("part", ["..", "_weir", "a/b", "t.lance", ""])
+def test_a_namespace_that_would_lead_elsewhere_is_refused(tmp_path: Path, part: str) -> None:
+    with pytest.raises(weir.InvalidInput, match="name of a namespace"):
+        weir.connect(tmp_path).table_uri([part, "t"])
+    with pytest.raises(weir.InvalidInput, match="name of a table"):
+        weir.connect(tmp_path).table_uri([])

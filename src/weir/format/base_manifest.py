@@ -13,8 +13,7 @@ from uuid import UUID
 
 from google.protobuf.message import DecodeError
 
-from weir.errors import CorruptEntry
-from weir.format.lance_file import manifest_offset, parse_version_name, section
+from weir.format.lance_file import manifest_offset, parse_version_name, section, unusable
 from weir.format.protobuf import Field, message_classes, require_known
 from weir.types import Generation, Version
 
@@ -152,7 +151,7 @@ def parse_base_manifest(raw: bytes, *, path: str) -> BaseManifest:
     try:
         return _parse(raw, path)
     except (DecodeError, ValueError) as error:
-        raise CorruptEntry(f"{path} is not a usable Lance manifest: {error}") from error
+        raise unusable(path, error) from error
 
 
 def parse_mem_wal_details(value: bytes, *, path: str) -> MemWalDetails:
@@ -160,7 +159,7 @@ def parse_mem_wal_details(value: bytes, *, path: str) -> MemWalDetails:
     try:
         return _details(_MESSAGES["MemWalIndexDetails"].FromString(bytes(value)))
     except (DecodeError, ValueError) as error:
-        raise CorruptEntry(f"{path} holds a damaged MemWAL index entry: {error}") from error
+        raise unusable(path, f"its MemWAL index entry is damaged: {error}") from error
 
 
 def encode_mem_wal_details(details: MemWalDetails) -> bytes:

@@ -60,7 +60,10 @@ class BloomFilter:
     def from_bytes(cls, data: bytes | memoryview, *, path: str = "bloom_filter.bin") -> Self:
         """The stored filter, or `CorruptEntry` for one of another size."""
         if len(data) != BLOOM_BYTES:
-            raise CorruptEntry(f"{path} has {len(data)} bytes; a Bloom filter has {BLOOM_BYTES}")
+            raise CorruptEntry(
+                f"{path} has {len(data)} bytes; a Bloom filter has {BLOOM_BYTES}. Delete it: reads"
+                " do without, a little slower, until compaction folds the SSTable"
+            )
         made = cls()
         made._words = np.frombuffer(data, "<u4").astype(np.uint32)
         return made

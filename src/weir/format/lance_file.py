@@ -40,12 +40,20 @@ def parse_version_name(file_name: str) -> Version | None:
     return Version(number) if number >= 1 else None
 
 
+def unusable(path: str, reason: object) -> CorruptEntry:
+    """The error that says what to do about a manifest of Lance that cannot be read."""
+    return CorruptEntry(
+        f"{path} is not a usable Lance manifest: {reason}. Put it back from a copy of the table;"
+        " for the base an older version will do as well, restored by Lance or by a checkpoint"
+    )
+
+
 def manifest_offset(raw: bytes, *, path: str) -> int:
     """Where the length word of the Manifest message is."""
     if len(raw) > LANCE_MANIFEST_BYTES_MAX:
-        raise CorruptEntry(f"{path} has {len(raw)} bytes, more than a Lance manifest may have")
+        raise unusable(path, f"it has {len(raw)} bytes, more than one may have")
     if len(raw) < _FOOTER.size or raw[-4:] != _MAGIC:
-        raise CorruptEntry(f"{path} does not end as a Lance manifest does; it is torn or foreign")
+        raise unusable(path, "it does not end as a Lance manifest does, it is torn or foreign")
     return int(_FOOTER.unpack_from(raw, len(raw) - _FOOTER.size)[0])
 
 
@@ -53,11 +61,11 @@ def section(raw: bytes, offset: int, *, path: str) -> bytes:
     """The message whose length word is at `offset`."""
     end_max = len(raw) - _FOOTER.size
     if not 0 <= offset <= end_max - _LENGTH.size:
-        raise CorruptEntry(f"{path}: a section begins at {offset}, outside the file")
+        raise unusable(path, f"a section begins at {offset}, outside the file")
     start = offset + _LENGTH.size
     length = int(_LENGTH.unpack_from(raw, offset)[0])
     if start + length > end_max:
-        raise CorruptEntry(f"{path}: the section at {offset} is longer than the file")
+        raise unusable(path, f"the section at {offset} is longer than the file")
     return raw[start : start + length]
 
 

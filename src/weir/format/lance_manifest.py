@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
-from weir.errors import CorruptEntry, InvalidInput
-from weir.format.lance_file import assemble, manifest_offset, section
+from weir.errors import InvalidInput
+from weir.format.lance_file import assemble, manifest_offset, section, unusable
 from weir.format.protobuf import Field, message_classes
 
 PK_PAGE_ROWS: Final = 8192
@@ -87,7 +87,7 @@ def rewrite_sstable_manifest(
     try:
         manifest.ParseFromString(section(raw, offset, path=path))
     except DecodeError as error:
-        raise CorruptEntry(f"{path} is not a usable Lance manifest: {error}") from error
+        raise unusable(path, error) from error
     _map_ids(manifest, field_ids, set(nullable))
     if deletion is not None:
         if len(manifest.fragments) != 1 or manifest.fragments[0].id != 0:

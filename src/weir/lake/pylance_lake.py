@@ -109,7 +109,8 @@ class PylanceLake:
         # Tables made by old releases of Lance have plain names.
         for path in (inverted, paths.base_version_path(f"{version}.manifest")):
             try:
-                return parse_base_manifest(self.store.get(path).data, path=path)
+                uri = f"{self.store.uri}/{path}"
+                return parse_base_manifest(self.store.get(path).data, path=uri)
             except ObjectMissing:
                 continue
         raise MissingEntry(

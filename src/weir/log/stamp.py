@@ -39,7 +39,7 @@ def read_stamp(wal: Store, shard: UUID) -> Stamp | None:
     """What the WAL store says of that shard, or None. One get."""
     path = paths.store_id_path(shard)
     try:
-        return stamp_in(wal.get(path).data, path)
+        return stamp_in(wal.get(path).data, f"{wal.uri}/{path}")
     except ObjectMissing:
         return None
 
@@ -49,7 +49,7 @@ def stamp_in(data: bytes, path: str) -> Stamp:
     raw = codec.loads(data, path)
     store_id, table = raw.get("store_id"), raw.get("table")
     if not isinstance(store_id, str) or not isinstance(table, str | None):
-        raise CorruptEntry(f"{path} is not a usable id of a WAL store")
+        raise CorruptEntry(f"{path} is not a usable id of a WAL store. {codec.COPY}")
     return Stamp(store_id, table)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from weir.env import seeded
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
 BUFFER_ROWS: Final = 65_536
 """Rows that are shuffled together by default."""
 
-Arrays: TypeAlias = dict[str, npt.NDArray[np.generic]]
+Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+Arrays: TypeAlias = dict[str, Array]
 """A batch as numpy has it: an array for each column; a vector column is one of two dimensions."""
 
 
@@ -196,7 +196,7 @@ def _cut(rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
         yield rows.slice(start, size)
 
 
-def _array(name: str, column: pa.Array) -> npt.NDArray[np.generic]:
+def _array(name: str, column: pa.Array) -> Array:
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     shape = [len(column)]
@@ -206,7 +206,7 @@ def _array(name: str, column: pa.Array) -> npt.NDArray[np.generic]:
         column = column.flatten()
     if _is_number(column.type):
         _refuse_nulls(name, column)
-    found: npt.NDArray[np.generic] = column.to_numpy(zero_copy_only=False).reshape(shape)
+    found: Array = column.to_numpy(zero_copy_only=False).reshape(shape)
     return found if found.flags.writeable else found.copy()
 
 

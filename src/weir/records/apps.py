@@ -17,11 +17,11 @@ def query_of(store: Store, app: str) -> str | None:
     """The query whose batches are numbered under the name `app`, or None. One get."""
     path = paths.app_path(app)
     try:
-        raw = codec.loads(store.get(path).data, path)
+        raw = codec.loads(store.get(path).data, f"{store.uri}/{path}")
     except ObjectMissing:
         return None
     if not isinstance(raw.get("query"), str):
-        raise CorruptEntry(f"{path} names no query")
+        raise CorruptEntry(f"{store.uri}/{path} names no query. {codec.COPY}")
     return str(raw["query"])
 
 

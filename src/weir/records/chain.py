@@ -139,7 +139,9 @@ class RecordCodec(Generic[T]):
         try:
             return self.decode(raw, path)
         except (KeyError, TypeError, ValueError, AttributeError, InvalidInput) as error:
-            raise CorruptEntry(f"{path} is not a usable {self.name}: {error!r}") from error
+            raise CorruptEntry(
+                f"{path} is not a usable {self.name}: {error!r}. {codec.COPY}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

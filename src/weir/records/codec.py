@@ -12,6 +12,8 @@ from typing import Any, Final
 from weir.errors import CorruptEntry, InvalidInput
 
 RECORD_BYTES_MAX: Final = 64 << 20
+COPY: Final = "Find out who else writes there, and put it back from a copy of the table"
+"""What to do about a record that cannot be read."""
 
 
 def dumps(record: Mapping[str, Any]) -> bytes:
@@ -32,13 +34,13 @@ def dumps(record: Mapping[str, Any]) -> bytes:
 def loads(data: bytes | memoryview, path: str) -> dict[str, Any]:
     """The record in `data`, or `CorruptEntry` naming `path`."""
     if len(data) > RECORD_BYTES_MAX:
-        raise CorruptEntry(f"{path} has {len(data)} bytes, more than a record may have")
+        raise CorruptEntry(f"{path} has {len(data)} bytes, more than a record may have. {COPY}")
     try:
         value = json.loads(bytes(data), parse_constant=_refuse, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise CorruptEntry(f"{path} is not a weir record: {error}") from error
+        raise CorruptEntry(f"{path} is not a weir record: {error}. {COPY}") from error
     if not isinstance(value, dict):
-        raise CorruptEntry(f"{path} is not a weir record: it holds no JSON object")
+        raise CorruptEntry(f"{path} is not a weir record: it holds no JSON object. {COPY}")
     return value
 
 

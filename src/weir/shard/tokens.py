@@ -55,7 +55,8 @@ def tokens_in_log(
             header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
             if header is not None and not header.may_hold_tokens:
                 return header.epoch, []
-            entry = decode_entry(site.wal.get(path).data, position=Position(position), path=path)
+            uri = f"{site.wal.uri}/{path}"
+            entry = decode_entry(site.wal.get(path).data, position=Position(position), path=uri)
         except ObjectMissing:
             return 0, []
         return entry.epoch, [(position, app, number) for app, number in entry.tokens]
@@ -267,7 +268,7 @@ class Tokens:
     def _read(self, path: str, manifest: ShardManifest) -> tuple[str, int, int, bool] | None:
         """Application, number and epoch of an announcement, and whether it is true by now."""
         try:
-            raw = codec.loads(self._site.store.get(path).data, path)
+            raw = codec.loads(self._site.store.get(path).data, f"{self._site.store.uri}/{path}")
         except ObjectMissing:
             return None
         named = {table.path for table in manifest.sstables}
@@ -275,4 +276,6 @@ class Tokens:
             is_in = not named.isdisjoint(raw["sstables"])
             return str(raw["app"]), int(raw["number"]), int(raw["epoch"]), is_in
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptEntry(f"{path} announces no token: {error!r}") from error
+            raise CorruptEntry(
+                f"{self._site.store.uri}/{path} announces no token: {error!r}. {codec.COPY}"
+            ) from error

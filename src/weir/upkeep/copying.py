@@ -82,7 +82,7 @@ def copy_wal(
             continue
         found = True
         path = paths.wal_path(source.shard, position)
-        entry = decode_entry(data, position=position, path=path)
+        entry = decode_entry(data, position=position, path=f"{source.wal.uri}/{path}")
         if entry.epoch > pin.epoch:
             raise CorruptEntry(
                 f"{source}: the entry at position {position} has epoch {entry.epoch}, and the"

@@ -99,7 +99,7 @@ def shallow_clone(datasets: Datasets, source: Store, destination: Store, version
     path = paths.base_version_path(version_name(Version(version)))
     _, there = destination.list_folder(paths.VERSIONS)
     try:
-        raw = clone_manifest(source.get(path).data, datasets.uri, path=path)
+        raw = clone_manifest(source.get(path).data, datasets.uri, path=f"{source.uri}/{path}")
     except ObjectMissing:
         raise InvalidInput(
             f"{datasets.uri} has manifest names of an old release of Lance;"

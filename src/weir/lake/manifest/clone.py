@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from weir.errors import CorruptEntry
-from weir.format.lance_file import assemble, manifest_offset, section
+from weir.format.lance_file import assemble, manifest_offset, section, unusable
 from weir.format.protobuf import Field, message_classes
 
 # Stored by Lance. Never change a number. Fields not named here are carried over as they are.
@@ -62,7 +61,7 @@ def clone_manifest(raw: bytes, parent_uri: str, *, path: str) -> bytes:
         if manifest.HasField("index_section"):
             indices.ParseFromString(section(raw, manifest.index_section, path=path))
     except DecodeError as error:
-        raise CorruptEntry(f"{path} is not a usable Lance manifest: {error}") from error
+        raise unusable(path, error) from error
     base_id = max((base.id for base in manifest.base_paths), default=-1) + 1
     for fragment in manifest.fragments:
         for file in fragment.files:

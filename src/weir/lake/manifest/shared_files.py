@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from weir.errors import CorruptEntry
 from weir.format import paths
 from weir.format.base_manifest import MEM_WAL_INDEX
-from weir.format.lance_file import manifest_offset, parse_version_name, section
+from weir.format.lance_file import manifest_offset, parse_version_name, section, unusable
 from weir.format.protobuf import Field, message_classes
 from weir.store.api import Store
 
@@ -44,7 +43,7 @@ def borrowed_places(store: Store, version: int | None = None) -> set[str]:
     for meta in files:
         number = parse_version_name(meta.path.rpartition("/")[2])
         if number is not None and version in (None, number):
-            used |= _places(store.get(meta.path).data, meta.path)
+            used |= _places(store.get(meta.path).data, f"{store.uri}/{meta.path}")
     return used
 
 
@@ -70,7 +69,7 @@ def _places(raw: bytes, path: str) -> set[str]:
                 if _borrows(index) and index.name != MEM_WAL_INDEX
             }
     except DecodeError as error:
-        raise CorruptEntry(f"{path} is not a usable Lance manifest: {error}") from error
+        raise unusable(path, error) from error
     return {base.path for base in manifest.base_paths if base.id in ids}
 
 

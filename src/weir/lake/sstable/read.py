@@ -243,7 +243,8 @@ class LanceSsTable:
 
         def load() -> bloom.BloomFilter:
             try:
-                return bloom.BloomFilter.from_bytes(self._store.get(path).data, path=path)
+                uri = f"{self._store.uri}/{path}"
+                return bloom.BloomFilter.from_bytes(self._store.get(path).data, path=uri)
             except ObjectMissing:
                 # Optional: pylance itself never reads it. With every bit set it says 'perhaps'.
                 return bloom.BloomFilter.from_bytes(b"\xff" * bloom.BLOOM_BYTES)

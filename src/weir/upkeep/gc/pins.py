@@ -116,7 +116,11 @@ class Chains:
         data = dict(zip(wanted, self.store.get_many(wanted), strict=True))
         if None in data.values():
             return None  # pruned or collected meanwhile: look again
-        records = {path: codec.loads(body, path) for path, body in data.items() if body is not None}
+        records = {
+            path: codec.loads(body, f"{self.store.uri}/{path}")
+            for path, body in data.items()
+            if body is not None
+        }
         begun = (known or records[first]) if numbers[0] == 1 else None
         if begun is not None and root == paths.CHECKPOINTS:
             self._firsts[first] = begun
