@@ -53,7 +53,7 @@ def test_progress_listed_twice_counts_by_the_higher_generation():
 
 @pytest.mark.parametrize("hex_bytes", ["4a0210", "4a021001", "4a070a050a0300112260", "3aff"])
 def test_damaged_details_are_corrupt_entry(hex_bytes):
-    with pytest.raises(CorruptEntry, match="m is not .* MemWAL index entry is damaged"):
+    with pytest.raises(CorruptEntry, match=r"m is not .* MemWAL index entry is damaged"):
         details(hex_bytes)
 
 
