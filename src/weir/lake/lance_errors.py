@@ -15,6 +15,7 @@ from lance.commit import CommitConflictError
 
 from weir.errors import (
     CommitConflict,
+    CorruptEntry,
     InvalidInput,
     MissingEntry,
     NotAWeirTable,
@@ -30,6 +31,13 @@ _CONFLICT = (
     "incompatible transaction",
     "too many concurrent writers",
     "stale sstable compaction",
+)
+_DAMAGED = (
+    "does not have sufficient data",
+    "file size is too small",
+    "for object of size",
+    "invalid magic",
+    "magic number",
 )
 _PLACES = re.compile(r",?\s*\S+\.rs:\d+:\d+")
 """Where in Lance's own source an error was born: the cause keeps it, a message needs it not."""
@@ -79,6 +87,11 @@ def translated(error: Exception, what: str) -> WeirError:
         return StoreDenied(f"{message}; check the storage options")
     if any(word in text for word in _MISSING):
         return MissingEntry(f"{message}; it may have been collected: read the table again")
+    if any(word in text for word in _DAMAGED):
+        return CorruptEntry(
+            f"{message}. One of its files is torn or foreign: put it back from a copy of the table;"
+            " for the base an older version will do as well, restored by Lance or by a checkpoint"
+        )
     if isinstance(error, OSError) and "invalid user input" not in text:
         return StoreError(message)
     return InvalidInput(message)

@@ -5,6 +5,7 @@ from lance.commit import CommitConflictError
 
 from weir.errors import (
     CommitConflict,
+    CorruptEntry,
     InvalidInput,
     MissingEntry,
     NotAWeirTable,
@@ -26,6 +27,8 @@ from weir.lake.lance_errors import lance_errors, translated
         (OSError("connection reset"), StoreError),
         (OSError("Invalid user input: no such column"), InvalidInput),
         (ValueError("whatever"), InvalidInput),
+        (ValueError("LanceError(IO): file size is too small"), CorruptEntry),
+        (ValueError("file does not appear to be a Lance file (invalid magic: [76])"), CorruptEntry),
     ],
 )
 def test_errors_of_pylance_are_told_apart(error: Exception, kind: type[Exception]) -> None:
