@@ -184,6 +184,11 @@ def newest_rows(keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     count = len(array)
     rows = np.arange(count, dtype=np.int64)
+    if pa.types.is_integer(array.type):
+        # Ascending, as appended rows are: no key occurs twice, and to see it costs 1 ns a row.
+        numbers = array.to_numpy()
+        if (numbers[1:] > numbers[:-1]).all():
+            return rows
     encoded = pc.dictionary_encode(array)
     distinct = len(encoded.dictionary)
     if distinct == count:

@@ -183,7 +183,7 @@ class MemoryVectors:
         values = np.full(len(numbers), np.nan)
         for start, block in blocks:
             inside = (numbers >= start) & (numbers < start + block.rows)
-            vectors = block.values[numbers[inside] - start]
+            vectors = block.vectors(numbers[inside] - start)
             values[inside] = exact_distances(vectors, self._query.vector, self._query.metric)
         return values
 

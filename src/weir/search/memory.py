@@ -28,7 +28,7 @@ from weir.merge.levels import MemLevel
 from weir.search.lance import Effort
 from weir.search.text import Analyzer, TextBlock
 from weir.search.text import join_blocks as join_texts
-from weir.search.vector import VectorBlock, vector_block
+from weir.search.vector import VectorBlock, in_parts, vector_block
 from weir.search.vector import join_blocks as join_vectors
 
 FRESH_BYTES: Final = 512 << 20
@@ -63,7 +63,7 @@ class GrowingIndex(Generic[B]):
 
     def __init__(
         self,
-        make: Callable[[pa.Array], B],
+        make: Callable[[Sequence[pa.Array]], B],
         join: Callable[[Sequence[B]], B],
         env: Env,
     ) -> None:
@@ -105,7 +105,7 @@ class GrowingIndex(Generic[B]):
             return tuple(self._blocks)
 
     def _add(self, group: list[pa.Array]) -> None:
-        self._blocks.append(self._make(group[0] if len(group) == 1 else pa.concat_arrays(group)))
+        self._blocks.append(self._make(group))
         # Few blocks, each a few times as large as the next: a row is copied O(log n) times.
         while len(self._blocks) > 1:
             older, newer = self._blocks[-2:]
@@ -144,11 +144,13 @@ class FreshIndexes:
 
     def vectors(self, arrays: Sequence[pa.Array]) -> tuple[VectorBlock, ...]:
         """The vectors of a column, batch by batch."""
-        return self._blocks("vector", arrays, vector_block, join_vectors)
+        return self._blocks("vector", arrays, _vectors, join_vectors)
 
     def texts(self, arrays: Sequence[pa.Array], analyzer: Analyzer) -> tuple[TextBlock, ...]:
         """The postings of a column, batch by batch."""
-        return self._blocks(id(analyzer), arrays, analyzer.block, join_texts)
+        return self._blocks(
+            id(analyzer), arrays, lambda group: analyzer.block(_one(group)), join_texts
+        )
 
     def forget(self, level: MemLevel, columns: Sequence[str]) -> None:
         """Let go of what was made of a level's rows: they are in an SSTable now."""
@@ -162,7 +164,7 @@ class FreshIndexes:
         self,
         kind: object,
         arrays: Sequence[pa.Array],
-        make: Callable[[pa.Array], B],
+        make: Callable[[Sequence[pa.Array]], B],
         join: Callable[[Sequence[B]], B],
     ) -> tuple[B, ...]:
         if not arrays:
@@ -177,6 +179,14 @@ class FreshIndexes:
         blocks = grown.blocks(arrays)
         self._grown.put(key, grown, grown.nbytes + 1024)
         return blocks
+
+
+def _one(group: Sequence[pa.Array]) -> pa.Array:
+    return group[0] if len(group) == 1 else pa.concat_arrays(group)
+
+
+def _vectors(group: Sequence[pa.Array]) -> VectorBlock:
+    return join_vectors([vector_block(_one(some)) for some in in_parts(group)])
 
 
 def memory_of(array: pa.Array) -> tuple[int, int, int] | None:

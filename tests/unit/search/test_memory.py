@@ -141,9 +141,10 @@ class Made:
     def __init__(self):
         self.rows = 0
 
-    def __call__(self, array):
-        self.rows += len(array)
-        return Piece(array.to_pylist())
+    def __call__(self, arrays):
+        values = [value for array in arrays for value in array.to_pylist()]
+        self.rows += len(values)
+        return Piece(values)
 
 
 class Piece:
@@ -167,6 +168,29 @@ def test_each_row_is_taken_in_once_and_blocks_stay_few():
     # A reader that saw less gets the same blocks and knows how many rows are its own.
     assert grown.blocks(arrays[:3]) == blocks
     assert made.rows == 400
+
+
+def test_large_batches_of_vectors_stay_where_they_are():
+    rng = np.random.default_rng(0)
+    sizes = [1, 300, 2, 3, 400, 300, 1]  # of 32 numbers: 256 rows are worth staying alone
+    matrices = [rng.normal(size=(n, 32)).astype("f4") for n in sizes]
+    arrays = [pa.FixedSizeListArray.from_arrays(m.ravel(), 32) for m in matrices]
+    whole = np.concatenate(matrices)
+    fresh = FreshIndexes(SYSTEM)
+    fresh.vectors(arrays[:4])
+    blocks = fresh.vectors(arrays)
+    found = [part for block in blocks for part in block.parts]
+    assert np.array_equal(np.concatenate(found), whole)
+    kept = [p for p in found if any(np.shares_memory(p, m) for m in matrices)]
+    assert {len(p) for p in kept} >= {300, 400}
+    query = whole[5]
+    rough = np.concatenate([rough_distances(block, query, "l2") for block in blocks])
+    assert np.allclose(rough, ((whole - query) ** 2).sum(axis=1), atol=1e-3)
+    start = 0
+    for block in blocks:
+        numbers = np.array([0, block.rows // 2, block.rows - 1])
+        assert np.array_equal(block.vectors(numbers), whole[start + numbers])
+        start += block.rows
 
 
 def test_a_tail_that_grew_is_indexed_from_where_it_ended(monkeypatch):
@@ -195,7 +219,7 @@ def test_rows_that_only_begin_alike_are_indexed_anew():
     )
     fresh.vectors([one, two])
     blocks = fresh.vectors([one, three])
-    assert np.concatenate([b.values for b in blocks]).tolist() == [[1, 1]] * 2 + [[3, 3]] * 2
+    assert np.concatenate([b.parts[0] for b in blocks]).tolist() == [[1, 1]] * 2 + [[3, 3]] * 2
 
 
 def test_memory_tells_arrays_apart():
