@@ -83,7 +83,14 @@ def _draw_one(bars: list[tuple[str, list[tuple[str, float, str]]]], title: str, 
     axes.set_xlim(min(0.3, low / 2), max(3, high * 3))
     axes.set_ylim(at - 0.4, -1.2)
     axes.axvline(1, color=WEIR, linewidth=1.5)
-    axes.set_xlabel(f"how many times faster weir is than each, {title} (line: equal)")
+    figure.suptitle(
+        f"weir on {title}", fontsize=13, fontweight="bold", color=INK, x=0.01, ha="left"
+    )
+    axes.set_title(
+        "speed of weir against each: right of the blue line weir is faster, left of it slower",
+        fontsize=9, color=INK, loc="left", x=-0.02,
+    )  # fmt: skip
+    axes.set_xlabel("times as fast (1: equal) \N{RIGHTWARDS ARROW} better")
     axes.grid(axis="x", color=INK, alpha=0.25)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)

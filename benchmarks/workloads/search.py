@@ -1,4 +1,4 @@
-"""Puts with a maintained index, and searches, beside pylance's writer and its LSM planner.
+"""Puts with a maintained index, and searches, beside pylance's own.
 
 Both sides write the same batches, durably, to the same kind of table with the same base index.
 pylance has no search that sees its MemTable from Python, so searches over unflushed rows are weir's
@@ -118,6 +118,78 @@ def search_weir(ctx: Ctx, kind: Kind, *, flushed: bool) -> Iterator[Round]:
 
 
 @contextmanager
+def cold_search(ctx: Ctx, *, flushed: bool) -> Iterator[Round]:
+    """The first search of a new handle over rows that are all in the log, or all flushed."""
+    rows = Rows("vector")
+    table = weir.create(ctx.uri("cold"), rows.batch(0, 1).schema, primary_key="id")
+    # The log alone: nothing is flushed at the end.
+    config = weir.WriterConfig(enable_memtable=flushed)
+    with table.writer(config) as writer:
+        for batch in _fresh_batches(ctx, rows, 0):
+            writer.put(batch)
+        if flushed:
+            writer.flush()
+
+    def run() -> float:
+        taken = []
+        for _ in range(ctx.n(15, 5, 1)):
+            again, query = weir.open(table.uri), rows.query()
+            began = time.perf_counter()
+            again.search("v", query, columns=["id"])
+            taken.append(time.perf_counter() - began)
+        return statistics.median(taken) * 1e3
+
+    yield run
+
+
+def _make_indexed(ctx: Ctx, kind: Kind) -> tuple[Any, Rows]:
+    rows = Rows(kind)
+    made = rows.batch(0, ctx.n(20_000, 5_000, 600))
+    keyed = pa.schema([made.schema.field(0).with_metadata(KEY), made.schema.field(1)])
+    base = lance.write_dataset(pa.Table.from_batches([made]).cast(keyed), ctx.uri("indexed"))
+    if kind == "text":
+        base.create_scalar_index("v", "INVERTED", name="i", with_position=False)
+    else:
+        parts = ctx.n(64, 16, 1)
+        base.create_index("v", "IVF_PQ", name="i", num_partitions=parts, num_sub_vectors=16)
+    return base, rows
+
+
+@contextmanager
+def indexed_text_weir(ctx: Ctx) -> Iterator[Round]:
+    base, rows = _make_indexed(ctx, "text")
+    table = weir.enable(base.uri)
+    yield _latency(ctx, rows, lambda words: table.search("v", words, columns=["id"]))
+
+
+@contextmanager
+def indexed_text_pylance(ctx: Ctx) -> Iterator[Round]:
+    base, rows = _make_indexed(ctx, "text")
+    yield _latency(ctx, rows, lambda words: base.to_table(["id"], full_text_query=words, limit=10))
+
+
+@contextmanager
+def recall(ctx: Ctx, *, exact: bool) -> Iterator[Round]:
+    """Of the ten nearest among random vectors, how many a search finds with nothing said."""
+    base, rows = _make_indexed(ctx, "vector")
+    table = weir.enable(base.uri)
+    everything = table.scan(["id", "v"]).to_table()
+    ids = everything["id"].to_numpy()
+    values = everything["v"].combine_chunks().flatten().to_numpy().reshape(len(ids), DIM)
+
+    def run() -> float:
+        found = 0
+        queries = [rows.query() for _ in range(ctx.n(30, 10, 2))]
+        for query in queries:
+            nearest = ids[np.argsort(((values - query) ** 2).sum(axis=1))[:10]]
+            answer = table.search("v", query, columns=["id"], exact=exact)["id"].to_pylist()
+            found += len(set(nearest.tolist()) & set(answer))
+        return found / (10 * len(queries))
+
+    yield run
+
+
+@contextmanager
 def search_pylance(ctx: Ctx, kind: Kind) -> Iterator[Round]:
     from lance.mem_wal import LsmVectorSearchPlanner, ShardSnapshot
 
@@ -180,6 +252,42 @@ def _fresh(kind: Kind, name: str) -> Workload:
 
 
 WORKLOADS = [
+    Workload(
+        "first search of a new handle, 20k vectors in the log",
+        unit="ms",
+        better="lower",
+        goal="within 3 of the same rows flushed",
+        goals=[Goal("weir, flushed", within=3.0)],
+        sides={
+            "weir": partial(cold_search, flushed=False),
+            "weir, flushed": partial(cold_search, flushed=True),
+        },
+        where=("local",),
+        rounds_max=3,
+        note="128 dimensions, 200 entries of 100 rows; a new handle for each search",
+    ),
+    Workload(
+        "full-text search with an index, 20k rows",
+        unit="ms",
+        better="lower",
+        goal="within 3 of pylance",
+        goals=[Goal("pylance", within=3.0)],
+        sides={"weir": indexed_text_weir, "pylance": indexed_text_pylance},
+        where=("local",),
+        rounds_max=3,
+        note="two words, ten rows; all rows in the base",
+    ),
+    Workload(
+        "recall of a vector search with nothing said",
+        unit="of 1",
+        better="higher",
+        goal="at least 0.9 of an exact search",
+        goals=[Goal("weir, exact", times=0.9)],
+        sides={"weir": partial(recall, exact=False), "weir, exact": partial(recall, exact=True)},
+        where=("local",),
+        rounds_max=3,
+        note="ten nearest of 20k random vectors (IVF_PQ, 64 partitions), against brute force",
+    ),
     _puts("vector", "vector (128 dimensions)"),
     _puts("text", "full-text"),
     _fresh("vector", "vector"),
