@@ -15,7 +15,7 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
@@ -235,6 +235,75 @@ def put_if_absent() -> str:
     return "\n".join(lines) + "\n"
 
 
+DOORS = (
+    ("`table.writer()`, `put`", "front door, 1-row dicts, {}", "weir", "threads"),
+    ("the same, 4 shards", "front door, 4 shards, 1-row dicts, {}", "weir", "threads"),
+    ("`shard.writer()`, `put`", "front door, 1-row dicts, {}", "shard's writer", "threads"),
+    (
+        "the same, of ready batches",
+        "front door, 1-row dicts, {}",
+        "shard's writer, ready batches",
+        "threads",
+    ),
+    ("`weir.aio`, `aput`", "front door, 1-row dicts, {}", "weir", "tasks"),
+    ("the same, 4 shards", "front door, 1-row dicts, {}", "4 shards", "tasks"),
+    ("bare asyncio, no checks", "front door, 1-row dicts, {}", "floor", "tasks"),
+)
+"""The doors: what they are called, the workload, the side, and what puts there."""
+CROWDS = {
+    "threads": ("1 thread", "16 threads", "64 threads"),
+    "tasks": ("256 tasks", "2,000 tasks"),
+}
+PLACES = {"local": "local disk", "s3": "SeaweedFS", "far": "S3, 10 ms"}
+HEAD = 2
+NOTHING = "Not among the figures of the last `make bench`.\n"
+"""What is written where nothing was measured."""
+
+
+def doors() -> str:
+    """The doors side by side, as far as they were measured: durable puts a second."""
+    measured = {(one["workload"], one["where"]): one for one in _results()}
+    columns = [crowd for crowds in CROWDS.values() for crowd in crowds]
+    lines = ["| durable puts/s of one row | | " + " | ".join(columns) + " |"]
+    lines.append("| --- | --- |" + " --: |" * len(columns))
+    for where, place in PLACES.items():
+        for door, workload, side, kind in DOORS:
+            cells = []
+            for crowd in columns:
+                one = (
+                    measured.get((workload.format(crowd), where)) if crowd in CROWDS[kind] else None
+                )
+                value = None if one is None else _side(one, side)
+                cells.append("" if value is None else f"{value:,.0f}")
+            if any(cells):
+                lines.append(f"| {door} | {place} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n" if len(lines) > HEAD else NOTHING
+
+
+def many_shards() -> str:
+    """What verbs cost by the number of shards, as far as it was measured."""
+    lines = ["| | 1,024 shards | beside | ratio |", "| --- | --: | --- | --: |"]
+    for one in _results():
+        if one["workload"].startswith("1,024 shards") and one["weir"] is not None:
+            beside = ", ".join(
+                f"{name}: {v:,.4g} {one['unit']}" for name, v in one["peers"].items()
+            )
+            ratio = "" if one["ratio"] is None else f"{one['ratio']:.3g}"
+            name = one["workload"].removeprefix("1,024 shards, ")
+            lines.append(f"| {name} | {one['weir']:,.4g} {one['unit']} | {beside} | {ratio} |")
+    return "\n".join(lines) + "\n" if len(lines) > HEAD else NOTHING
+
+
+def _results() -> list[Any]:
+    found: list[Any] = json.loads((ROOT / "docs/benchmarks.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _side(one: Any, side: str) -> float | None:
+    found: float | None = one[side] if side in ("weir", "floor") else one["peers"].get(side)
+    return found
+
+
 PAGES = {
     "examples.md": examples,
     "reference/configuration.md": configuration,
@@ -252,7 +321,7 @@ HEADLINES = (
     ("merged scan, 2M base rows + 4 x 50k SSTables", "local"),
 )
 """The workloads in the README, and where they ran; the doors it shows first, once measured."""
-FIGURES = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->"
 
 
 def figures() -> str:
@@ -272,14 +341,22 @@ def figures() -> str:
     return "\n".join(lines) + "\n"
 
 
+MEASURED: dict[str, Callable[[], str]] = {
+    "README.md": figures,
+    "docs/internals/put-if-absent.md": put_if_absent,
+    "docs/guides/writing.md": doors,
+    "docs/guides/reading.md": many_shards,
+}
+"""Where figures of docs/benchmarks.json are written to."""
+
+
 def write_readme() -> None:
-    """Put the figures where README.md, and the page on put-if-absent, have room for them."""
-    path = ROOT / "README.md"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(FIGURES.sub(lambda m: m[1] + figures() + m[2], text), encoding="utf-8")
-    path = ROOT / "docs/internals/put-if-absent.md"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(FIGURES.sub(lambda m: m[1] + put_if_absent() + m[2], text), encoding="utf-8")
+    """Put the figures where README.md and some pages have room for them."""
+    for name, make in MEASURED.items():
+        path = ROOT / name
+        before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+        _, _, after = rest.partition(END)
+        path.write_text(f"{before}{BEGIN}{make()}{END}{after}", encoding="utf-8")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
