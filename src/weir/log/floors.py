@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
-from uuid import UUID
 
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
@@ -58,10 +57,9 @@ class FloorValues:
         return ended and manifest.replay_after >= max(manifest.last_seen, self.used)
 
 
-def load_all(store: Store, shards: Sequence[UUID]) -> list[FloorValues]:
-    """The floors of many shards: a listing each, in one round."""
-    listed = store.list_many([paths.floors_dir(shard) for shard in shards])
-    return [_values(metas) for metas in listed]
+def load_all(store: Store, folders: Sequence[str]) -> list[FloorValues]:
+    """The floors in those folders, one of each shard: a listing each, in one round."""
+    return [_values(metas) for metas in store.list_many(folders)]
 
 
 def _values(listed: Iterable[Meta]) -> FloorValues:

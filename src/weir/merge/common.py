@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -63,7 +64,7 @@ class _State:
     view: MemView
     """The level as these parts made it."""
 
-    @property
+    @cached_property
     def left_out(self) -> frozenset[UUID]:
         """Shards that are too large."""
         return frozenset(shard for shard, (_, rows) in self.parts.items() if rows is None)
@@ -98,9 +99,9 @@ class CommonLevel:
                 state = None
             held = {} if state is None else state.parts
             stale = [shard for shard, want in wanted.items() if not _is_held(held, shard, want)]
-            others = any(shard not in wanted for shard in held)
-            if state is not None and not stale and not others:
+            if state is not None and not stale and len(held) == len(wanted):
                 return state.view, state.left_out
+            others = any(shard not in wanted for shard in held)
             parts = {shard: part for shard, part in held.items() if shard in wanted}
             loaded = dict(zip(stale, load(stale), strict=True))
             parts.update((shard, (wanted[shard], loaded[shard])) for shard in stale)

@@ -45,6 +45,8 @@ class Tails:
         self._tips: dict[UUID, Position] = {}
         self._floors: dict[UUID, FloorValues] = {}
         self._entries: ByteCache[WalEntry] = ByteCache(_READS_KEPT * env.limits.read_bytes, env)
+        self.looks: dict[UUID, object] = {}
+        """What `read.fast_snapshot` asked when it last looked at a shard: it asks it again."""
         self.levels = TailLevels(env)
         self.common = CommonLevel(env)
         self._small: ByteCache[tuple[TableSchema, pa.RecordBatch]] = ByteCache(COMMON_BYTES, env)
@@ -58,7 +60,10 @@ class Tails:
     def manifests(self, site: ShardSite) -> Manifests:
         """The shard's manifests, remembering the latest seen."""
         with self._lock:
-            return self._manifests.setdefault(site.shard, Manifests(site))
+            found = self._manifests.get(site.shard)
+            if found is None:
+                found = self._manifests[site.shard] = Manifests(site)
+            return found
 
     def latest(self, site: ShardSite) -> tuple[ShardManifest | None, FloorValues]:
         """The latest manifest and the floors. Two requests when nothing changed."""

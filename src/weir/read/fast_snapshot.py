@@ -31,6 +31,7 @@ from weir.errors import WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.log.floors import FloorValues, load_all
+from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.stamp import check_mounted, stamp_in
 from weir.log.tip import find_tip
@@ -56,12 +57,25 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What this handle remembers of one shard."""
+    """What this handle remembers of one shard, and what it asks to learn whether it is still so."""
 
     site: ShardSite
+    manifests: Manifests
     manifest: ShardManifest
     floors: FloorValues
     tip: Position
+    newer: str
+    """Where the next manifest would be."""
+    entries: Sequence[str]
+    """Where the next entries would be."""
+    identity: Sequence[str]
+    """What proves that a log on a store of its own is there; nothing for one beside the data."""
+    marks: str
+    """The folder of the floors."""
+
+    def is_all(self, floors: FloorValues, tip: Position) -> bool:
+        """True when the handle has not learned more since."""
+        return self.floors is floors and self.tip == tip and self.manifests.known is self.manifest
 
 
 def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[Seen]] | None:
@@ -80,7 +94,7 @@ def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[Seen]] | None:
     asked: list[Callable[[], Any]] = [
         core.shard_ids,
         lambda: core.lake.open_base().version,
-        lambda: load_all(core.store, [one.site.shard for one in shards]),
+        lambda: load_all(core.store, [one.marks for one in shards]),
     ]
     answers = core.env.threads.map(lambda ask: ask(), asked, workers=core.workers)
     if answers[0] != ids or answers[1] != version:
@@ -95,7 +109,8 @@ def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[Seen]] | None:
         ):
             return None
     for one, tip, found in zip(shards, tips, floors, strict=True):
-        core.tails.saw(one.site.shard, found, tip)
+        if tip != one.tip or found != one.floors:
+            core.tails.saw(one.site.shard, found, tip)
     return version, [Seen(one.manifest, tip) for one, tip in zip(shards, tips, strict=True)]
 
 
@@ -103,23 +118,37 @@ def _remembered(core: Core, shard: UUID) -> _Known | None:
     floors, tip = core.tails.seen(shard)
     if floors is None or tip is None:
         return None
+    held = core.tails.looks.get(shard)
+    if isinstance(held, _Known) and held.is_all(floors, tip):
+        return held
     try:
         site = core.site(shard, floors)
     except WalStoreMismatch:
         return None
-    manifest = core.tails.manifests(site).known
+    manifests = core.tails.manifests(site)
+    manifest = manifests.known
     if manifest is None or tip < max(manifest.replay_after, site.wal_after):
         return None
-    return _Known(site, manifest, floors, tip)
+    known = core.tails.looks[shard] = _Known(
+        site,
+        manifests,
+        manifest,
+        floors,
+        tip,
+        newer=paths.manifest_path(shard, Version(manifest.version + 1)),
+        entries=[paths.wal_path(shard, Position(tip + n)) for n in range(1, _AHEAD + 1)],
+        identity=[] if site.wal_id is None else [paths.store_id_path(shard)],
+        marks=paths.floors_dir(shard),
+    )
+    return known
 
 
 def _tips(core: Core, shards: Sequence[_Known]) -> list[Position] | None:
     """Round 1; None when a manifest moved or the log looks odd."""
     asked: dict[Store, list[str]] = {}
-    looks = [(one, _newer_manifest(one), _newer_entries(one), _identity(one)) for one in shards]
-    for one, manifest, entries, ids in looks:
-        asked.setdefault(one.site.store, []).append(manifest)
-        asked.setdefault(one.site.wal, []).extend([*entries, *ids])
+    for one in shards:
+        asked.setdefault(one.site.store, []).append(one.newer)
+        asked.setdefault(one.site.wal, []).extend([*one.entries, *one.identity])
     stores = list(asked)
     # Each has its share of what a read may hold; a larger one is read with care (L-10).
     share = max(1, core.env.limits.read_bytes // max(1, sum(map(len, asked.values()))))
@@ -132,39 +161,25 @@ def _tips(core: Core, shards: Sequence[_Known]) -> list[Position] | None:
     if any(body is not None and len(body) >= share for body in found.values()):
         return None
     tips = []
-    for one, manifest, entries, ids in looks:
-        if found[manifest] is not None:
+    for one in shards:
+        if found[one.newer] is not None:
             return None
-        stamps = [(found[path], path) for path in ids]
+        stamps = [(found[path], path) for path in one.identity]
         if any(d is None or stamp_in(d, p).store_id != one.site.wal_id for d, p in stamps):
             return None  # what is not in it may be in the log all the same (S-7)
-        tip = _advance(core, one, [found[path] for path in entries])
+        tip = _advance(core, one, [found[path] for path in one.entries])
         if tip is None:
             return None
         tips.append(tip)
     return tips
 
 
-def _newer_manifest(one: _Known) -> str:
-    return paths.manifest_path(one.site.shard, Version(one.manifest.version + 1))
-
-
-def _newer_entries(one: _Known) -> list[str]:
-    return [
-        paths.wal_path(one.site.shard, Position(one.tip + ahead)) for ahead in range(1, _AHEAD + 1)
-    ]
-
-
-def _identity(one: _Known) -> list[str]:
-    """What proves that a log on a store of its own is there; nothing for one beside the data."""
-    return [] if one.site.wal_id is None else [paths.store_id_path(one.site.shard)]
-
-
 def _are_mounted(shards: Sequence[_Known]) -> bool:
     """True when every disk that holds a log is there; asks nothing of object stores (S-7)."""
     try:
         for one in shards:
-            check_mounted(one.site)
+            if one.identity:  # beside the data it is there as long as they are
+                check_mounted(one.site)
     except WalStoreMismatch:
         return False
     return True
@@ -172,6 +187,8 @@ def _are_mounted(shards: Sequence[_Known]) -> bool:
 
 def _advance(core: Core, one: _Known, entries: Sequence[bytes | None]) -> Position | None:
     """The tip, the entries on the way to it kept; None when there is one beyond a missing one."""
+    if entries.count(None) == len(entries):
+        return one.tip  # of a thousand shards nearly all
     there = [data for data in entries if data is not None]
     if any(data is not None for data in entries[len(there) :]):
         return None

@@ -75,27 +75,30 @@ def _tail_units(cut: ShardCut) -> list[Unit]:
     ]
 
 
-def _newest_small(cut: ShardCut, folded: Mapping[UUID, int]) -> tuple[Want | None, int]:
-    """What a shard adds to the common level, and about how many bytes; None: its newest level is
-    too large."""
+def _newest_small(cut: ShardCut, folded: Mapping[UUID, int]) -> tuple[Want | None, int, bool]:
+    """What a shard adds to the common level, about how many bytes, and whether that is all it has;
+    None: its newest level is too large, or it has none."""
     entries = cut.wal_through - cut.replay_after
     if entries > PART_ENTRIES:
-        return None, 0
+        return None, 0, False
     names: list[str] = []
     nbytes = 0
+    is_all = True
+    last = folded.get(cut.shard, 0) if folded else 0
     for table in cut.newest_first:
-        if table.generation <= folded.get(cut.shard, 0):
+        if table.generation <= last:
             continue
         rows, size = table.physical_rows, table.in_memory_bytes
         if rows is None or size is None or rows > PART_ROWS or size > PART_BYTES:
+            is_all = False
             break  # L-2: what is older than it stays behind it
         names.append(table.path)
         nbytes += size
     if not names and not entries:
-        return None, 0
+        return None, 0, is_all
     names.reverse()
     want = Want(cut.replay_after, cut.current_generation, tuple(names), cut.wal_through)
-    return want, nbytes + entries * _ENTRY_BYTES
+    return want, nbytes + entries * _ENTRY_BYTES, is_all
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
@@ -139,37 +142,49 @@ class SnapshotReader:
         cuts = [c for c in self.snapshot.cuts if shards is None or c.shard in shards]
         routed = {route.shard for route in self.core.record.routing}
         # First in every snapshot: what is sealed, or outside the routing, is older or apart.
-        living = [cut for cut in cuts if cut.shard in routed and not cut.sealed]
+        living: list[ShardCut] = []
+        apart: list[ShardCut] = []
+        for cut in cuts:
+            (living if cut.shard in routed and not cut.sealed else apart).append(cut)
         some = shards is not None and len(living) < len(routed)  # a lookup: others would be let go
         if self._passing or some or len(living) < _SHARDS_TOGETHER:
             return self.levels(shards)
         joined, rest = self._together(living)
-        apart = [cut for cut in cuts if cut.sealed or cut.shard not in routed]
         opened = self.core.env.threads.map(self.levels_of, apart, workers=16)
         levels: list[Level] = [joined] if joined.rows else []
         return [*levels, *rest, *(level for levels in opened for level in levels)]
 
     def _together(self, cuts: Sequence[ShardCut]) -> tuple[Level, list[Level]]:
         """The newest levels of those shards as one, as far as they are small, and the others."""
-        small = {cut.shard: _newest_small(cut, self.base.compacted) for cut in cuts}
-        by_id = {cut.shard: cut for cut in cuts}
+        folded = self.base.compacted
         room = COMMON_BYTES
         wanted: dict[UUID, Want] = {}
-        for shard, (want, nbytes) in small.items():
-            if want is not None and nbytes <= room:
-                wanted[shard] = want
+        whole: set[UUID] = set()
+        """Shards that have nothing besides."""
+        for cut in cuts:
+            want, nbytes, is_all = _newest_small(cut, folded)
+            if nbytes > room:
+                continue
+            if want is not None:
+                wanted[cut.shard] = want
                 room -= nbytes
+            if is_all:
+                whole.add(cut.shard)
 
         def load(ids: Sequence[UUID]) -> list[Batches | None]:
+            by_id = {cut.shard: cut for cut in cuts}
             return self.core.env.threads.map(
                 lambda shard: self._rows_of(by_id[shard], wanted[shard]), list(ids), workers=16
             )
 
         level, large = self.core.tails.common.view(self.schema, wanted, load)
-        rest = [
-            self._others(cut, None if cut.shard in large else wanted.get(cut.shard)) for cut in cuts
+        whole -= large
+        rest = [] if len(whole) == len(cuts) else [cut for cut in cuts if cut.shard not in whole]
+        return level, [
+            level
+            for cut in rest
+            for level in self._others(cut, None if cut.shard in large else wanted.get(cut.shard))
         ]
-        return level, [level for levels in rest for level in levels]
 
     def _rows_of(self, cut: ShardCut, want: Want) -> Batches | None:
         """Its rows in the common level; None: its tail is too large for that."""

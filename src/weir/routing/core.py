@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 from uuid import UUID
@@ -120,6 +120,10 @@ class Core:
     _routes: tuple[TableRecord | None, dict[tuple[type, Value], UUID]] = field(
         default=(None, {}), repr=False
     )
+    _listed: tuple[Sequence[str], TableRecord | None, list[UUID]] = field(
+        default=([], None, []), repr=False
+    )
+    """The folders of the last listing of shards, and which shards they are by that record."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickled as a place and opened there again: fresh, without caches, writers or locks.
@@ -230,13 +234,21 @@ class Core:
         The store is asked, not the record: native writers and other processes add shards.
         """
         folders, _ = self.store.list_folder(paths.SHARDS)
+        listed, record, ids = self._listed
+        if record is not self.record or listed != folders:
+            record = self.record
+            ids = self._ids_of(folders, record)
+            self._listed = (folders, record, ids)
+        return list(ids)
+
+    def _ids_of(self, folders: Sequence[str], record: TableRecord) -> list[UUID]:
         found = set()
         for name in folders:
             try:
                 found.add(paths.parse_shard_id(name.rstrip("/").rpartition("/")[2]))
             except InvalidInput:
                 continue
-        routed = [route.shard for route in self.record.routing]
+        routed = [route.shard for route in record.routing]
         return [*routed, *sorted(found.difference(routed))]
 
     def route(self, value: Value) -> UUID:
