@@ -125,12 +125,14 @@ def test_the_committed_screen_is_what_the_command_draws(name):
     assert (screens.FOLDER / name).read_text(encoding="utf-8") == screens.SCREENS[name]()
 
 
-def test_figures_of_the_readme_are_those_of_the_last_benchmark():
+@pytest.mark.parametrize("page", docs_tables.MEASURED)
+def test_figures_of_a_page_are_those_of_the_last_benchmark(page):
     # Otherwise: python tools/docs_tables.py --readme
-    found = docs_tables.FIGURES.search((ROOT / "README.md").read_text())
-    assert found is not None
-    shown = found[0].removeprefix(found[1]).removesuffix(found[2])
-    assert shown == "" or shown == docs_tables.figures()
+    _, begun, rest = (ROOT / page).read_text(encoding="utf-8").partition(docs_tables.BEGIN)
+    shown, ended, _ = rest.partition(docs_tables.END)
+    assert begun
+    assert ended
+    assert shown in ("", docs_tables.MEASURED[page]())
 
 
 def test_links_inside_the_repository_lead_somewhere():
