@@ -1454,6 +1454,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "M-1",
     ),
     Mutant(
+        "a zombie tells that nothing passes a filter",
+        "src/weir/shard/verbs.py",
+        "            looking.confirm(timeout)\n",
+        "            pass\n",
+        tests("tests/rules/test_looking.py", "-k", "o3_a_decision or o4_a_fenced"),
+        "O-4",
+    ),
+    Mutant(
         "what a scan found is taken for the newest",
         "src/weir/shard/round.py",
         "        self._generation, self._batches = seen.generation, seen.batches\n",

@@ -123,6 +123,12 @@ def collected_once(monkeypatch, lake, name, collect):
     return calls
 
 
+@pytest.fixture
+def cold(monkeypatch):
+    """Writers do not hold what they have flushed."""
+    monkeypatch.setattr("weir.shard.memtable.WARM_BYTES", 0)
+
+
 def use(own, read):
     """One of a writer's own reads."""
     if read == "get":
@@ -132,7 +138,7 @@ def use(own, read):
 
 @pytest.mark.parametrize("read", ["get", "scan", "search"])
 def test_g12_a_writer_s_own_read_overtaken_by_collection_is_planned_anew(
-    tmp_path, monkeypatch, read
+    tmp_path, monkeypatch, cold, read
 ):
     table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
     with table.writer() as writer:
@@ -154,7 +160,7 @@ def test_g12_a_writer_s_own_read_overtaken_by_collection_is_planned_anew(
 @pytest.mark.parametrize("read", ["get", "scan", "search"])
 @pytest.mark.parametrize(("taken", "told"), [(False, MissingEntry), (True, FencedError)])
 def test_g12_an_sstable_that_is_lost_is_data_and_a_fenced_writer_is_fenced(
-    tmp_path, read, taken, told
+    tmp_path, cold, read, taken, told
 ):
     """Planning again must not make damage look like collection, nor hide who took the shard."""
     table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")

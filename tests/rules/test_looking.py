@@ -323,8 +323,9 @@ LOOKS = pytest.mark.parametrize(
         lambda w: w.update([{"k": 1, "v": 6}]),
         lambda w: w.update([{"k": 7, "v": 6}], missing="skip"),
         lambda w: w.put([row(1, 6)], when="current IS NULL"),
+        lambda w: w.update_where("v > 1000", {"v": "0"}),
     ],
-    ids=["conflict", "skip", "update", "missing", "when"],
+    ids=["conflict", "skip", "update", "missing", "when", "filter"],
 )
 
 
@@ -626,6 +627,23 @@ def test_a_closed_writer_decides_nothing() -> None:
     writer.close()
     with pytest.raises(WriterClosed):
         writer.update([{"k": 1}])
+
+
+def test_a_flush_does_not_cool_a_key_down() -> None:
+    faults = FaultStore(MemoryStore())
+    with open_writer(site_on(faults), WriterConfig(max_memtable_rows=3)) as writer:
+        for value in range(1, 12):
+            writer.put([row(1, value), row(value + 10, value)])
+            if value == 6:
+                writer.delete([11])
+        writer.flush()
+        before = len(faults.events())
+        assert writer.update([{"k": 1, "v": 50}, {"k": 13, "v": 51}]).updated == 2
+        assert writer.insert([row(11, 7)]).inserted == 1
+        assert writer.get([1, 13, 14, 11])["v"].to_pylist() == [50, 51, 4, 7]
+        reads = [e for e in faults.events()[before:] if e.op.startswith("get")]
+        assert not [e for e in reads if "_gen_" in e.path]
+    assert rows_on_store(site_on(faults))[1] == 50
 
 
 def test_calls_of_no_rows_cost_nothing() -> None:

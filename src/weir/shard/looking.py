@@ -108,6 +108,16 @@ class Looking:
                 raise with_rows(error, request.handed_back(), sent=False) from error.__cause__
             raise
 
+    def confirm(self, timeout: float | None) -> None:
+        """Return when all that a read of this writer could see is durable, and the shard its own:
+        whoever says that there is nothing to be done rests on that (O-3, O-4)."""
+        with self._state.lock:
+            last = self._state.queue[-1] if self._state.queue else None
+        self._state.env.failpoint("looking.decided")
+        if last is not None:
+            self._finish(last, Request(), ours=False, wait=True, timeout=timeout)
+        self._reads.require_owner()
+
     def _answer(self, call: Call, *, wait: bool, timeout: float | None) -> WriteCounts:
         request, ack = call.request, call.ack
         if request.refused is not None:

@@ -23,6 +23,8 @@ from weir.log.tags import Bounds
 from weir.merge.levels import MemLevel
 from weir.types import Generation, Position
 
+WARM_BYTES: Final = 16 << 20
+"""Rows of the latest SSTables that stay in memory, for lookups."""
 CUTS_KEPT: Final = 64
 """Generations that may be published while one flush waits to be told its own cut."""
 
@@ -93,6 +95,8 @@ class MemTables:
         self.manifest = manifest
         self.active = MemTable(Generation(manifest.current_generation), schema, env)
         self.frozen: deque[MemTable] = deque()
+        self.warm: tuple[MemTable, ...] = ()
+        """What the latest SSTables were made of, newest first: keys do not cool down by a flush."""
         self._cuts: dict[int, ShardManifest] = {manifest.current_generation: manifest}
         """The newest manifest before each of the latest generations: the cut a checkpoint pins."""
         self.durable = durable
@@ -144,6 +148,16 @@ class MemTables:
         if table is not None:
             assert self.frozen[0] is table, "W-5: published out of order"
             self.frozen.popleft()
+            self._keep_warm(table)
+
+    def _keep_warm(self, table: MemTable) -> None:
+        kept, room = [], WARM_BYTES
+        for one in (table, *self.warm):
+            room -= one.nbytes
+            if room < 0:
+                break
+            kept.append(one)
+        self.warm = tuple(kept)
 
     def cut(self, before: Generation) -> ShardManifest:
         """The newest manifest before that generation, as far as it is remembered."""

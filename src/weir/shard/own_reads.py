@@ -18,12 +18,12 @@ import pyarrow as pa
 from weir.errors import FencedError, MissingEntry
 from weir.format.expiry import Alive, Expire, alive_under
 from weir.format.keys import pk_values
-from weir.format.manifest import ShardManifest
+from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import TableSchema
 from weir.lake.api import Base, Lake, SsTableReader
 from weir.log.appender import WalAppender
 from weir.log.intake import key_table
-from weir.merge.levels import Level, MemView
+from weir.merge.levels import Level, MemLevel, MemView
 from weir.merge.merge import Belongs, merge_lookup, merge_scan, replanned, unless_collected
 from weir.merge.projection import Projection
 from weir.search.asked import SearchOptions
@@ -31,7 +31,7 @@ from weir.search.memory import WriterIndexes
 from weir.search.plan import search_levels
 from weir.search.words import Words
 from weir.shard.asked import Seen
-from weir.shard.memtable import MemTables
+from weir.shard.memtable import MemTable, MemTables
 from weir.shard.state import WriterState, fail
 from weir.types import Columns, Filter, Generation, Vector
 
@@ -46,6 +46,8 @@ class _Fresh:
     """The unflushed MemTables as they are, newest first, with their generations."""
     manifest: ShardManifest
     """The SSTables beside them."""
+    warm: Sequence[MemTable]
+    """The MemTables that the latest of those were made of."""
     generation: Generation
     """The active MemTable, and the batches that it has."""
     batches: int
@@ -73,7 +75,7 @@ class OwnReads:
         self._belongs = belongs
         self._base: Base | None = None
         """The last version that was opened; its rule of expiry holds for reads that open none."""
-        self._opened: tuple[tuple[ShardManifest, int] | None, list[SsTableReader]] = (None, [])
+        self._readers: tuple[ShardManifest | None, dict[str, SsTableReader]] = (None, {})
 
     def scan(self, columns: Columns | None, filter: Any) -> pa.RecordBatchReader:
         """See `ShardWriter.scan`; the first batch is read before this returns."""
@@ -194,13 +196,14 @@ class OwnReads:
         """
         fresh = fresh or self._fresh()
         base = self._open_base()
-        sstables = self._unfolded(fresh, base)
+        sstables = [self._opened(sstable) for sstable in self._unfolded(fresh, base)]
         compacted = self._compacted(base)
         return [*(level for number, level in fresh.levels if number > compacted), *sstables], base
 
     def _lazily(self, keys: Sequence[Any]) -> tuple[Iterator[Level], Callable[[], Base]]:
         """The levels that those keys may be in, newest first, and the base. Only for a key that no
-        MemTable has are SSTables, and the base that may have folded them, opened at all."""
+        MemTable has is the base opened, and SSTables that it has not folded; the latest of them are
+        asked in memory."""
         fresh = self._fresh()
         opened: list[Base] = []
 
@@ -213,8 +216,13 @@ class OwnReads:
             for _, level in fresh.levels:
                 if level.holds_any(keys):
                     yield level
-            if fresh.manifest.sstables:
-                yield from self._unfolded(fresh, base())
+            warm: dict[int, MemLevel] = {table.generation: table.level for table in fresh.warm}
+            for sstable in self._unfolded(fresh, base()) if fresh.manifest.sstables else ():
+                known = warm.get(sstable.generation)
+                if known is None:
+                    yield self._opened(sstable)
+                elif known.holds_any(keys):
+                    yield known
 
         return levels(), base
 
@@ -223,7 +231,8 @@ class OwnReads:
             tables = self._memtables
             fresh = [(table.generation, table.level.now()) for table in tables.unflushed()]
             active = tables.active
-            return _Fresh(fresh, tables.manifest, active.generation, active.level.count)
+            marks = (active.generation, active.level.count)
+            return _Fresh(fresh, tables.manifest, tables.warm, *marks)
 
     def _open_base(self) -> Base:
         base = self._base = self._lake.open_base()
@@ -232,25 +241,27 @@ class OwnReads:
     def _compacted(self, base: Base) -> int:
         return base.compacted.get(self._appender.site.shard, 0)
 
-    def _unfolded(self, fresh: _Fresh, base: Base) -> list[SsTableReader]:
-        """The SSTables that the base, opened after the others were looked at, has not folded."""
+    def _unfolded(self, fresh: _Fresh, base: Base) -> list[SsTable]:
+        """The SSTables that the base, opened after the others were looked at, has not folded,
+        newest first."""
         compacted = self._compacted(base)
         if any(generation <= compacted for generation, _ in fresh.levels):
             self._check_folded_after_us(compacted)
-        return self._sstables(fresh.manifest, compacted)
+        of = fresh.manifest
+        if self._readers[0] is not of:
+            self._readers = (of, {})
+        listed = (sstable for sstable in of.sstables if sstable.generation > compacted)
+        return sorted(listed, key=lambda sstable: -sstable.generation)
 
-    def _sstables(self, manifest: ShardManifest, compacted: int) -> list[SsTableReader]:
-        """Those the manifest lists and the base has not folded, newest first. Kept until one of
-        both moves on: opening them takes longer than asking them."""
-        of, opened = self._opened
-        if of is None or of[0] is not manifest or of[1] != compacted:
-            opened = [
-                self._lake.open_sstable(self._appender.site.shard, sstable.path, self._schema)
-                for sstable in sorted(manifest.sstables, key=lambda s: -s.generation)
-                if sstable.generation > compacted
-            ]
-            self._opened = ((manifest, compacted), opened)
-        return opened
+    def _opened(self, sstable: SsTable) -> SsTableReader:
+        """Kept while the manifest is: opening takes longer than asking."""
+        _, readers = self._readers
+        found = readers.get(sstable.path)
+        if found is None:
+            shard = self._appender.site.shard
+            found = self._lake.open_sstable(shard, sstable.path, self._schema)
+            readers[sstable.path] = found
+        return found
 
     def _alive(self, base: Base | None) -> Alive | None:
         """Which rows have not expired, by the rule of that base, or of the last that was opened."""

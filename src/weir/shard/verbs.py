@@ -123,4 +123,6 @@ class LookingVerbs(ABC):
         total = WriteCounts()
         for request in requests:
             total += looking.run(request, wait=self.config.durable_write, timeout=timeout)
+        if total == WriteCounts() and self.config.durable_write:
+            looking.confirm(timeout)
         return total
