@@ -9,6 +9,7 @@ import pytest
 
 import weir
 from weir.config import WriterConfig
+from weir.format.wal_entry import EntryEncoder
 
 pytestmark = pytest.mark.interop
 
@@ -96,3 +97,46 @@ def test_f15_an_adopted_tables_bounds_are_those_pylance_goes_by(tmp_path: Path) 
     for n in range(4):
         writer.put(rows(n * 4, 4))
     assert count_natively(table) == 16
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+def test_f14_the_generation_stays_where_pylance_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tagged: bool
+) -> None:
+    """Why no table has entries that LanceDB 0.40 could replay: pylance's rows would be lost.
+
+    Two acknowledged puts of a pylance writer follow weir's entries; one with less room opens the
+    shard and fails, one with enough room goes on. Weir does not run in between. If the second case
+    begins to fail, an option for tables that are shared with LanceDB only has become possible.
+    """
+    plain = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
+    table = weir.create(str(tmp_path / "t"), plain, primary_key="id")
+    shard = str(table.shards()[0].id)
+    if not tagged:
+        with_tag = EntryEncoder._stream_schema
+
+        def without(self: EntryEncoder, *args: object) -> pa.Schema:
+            found = with_tag(self, *args)  # type: ignore[arg-type]
+            kept = {k: v for k, v in found.metadata.items() if k != b"generation"}
+            return found.with_metadata(kept)
+
+        monkeypatch.setattr(EntryEncoder, "_stream_schema", without)
+    writer = table.writer()
+    for n in range(10):
+        writer.put([{"id": n, "v": "weir"}])
+
+    def native(*pairs: tuple[int, str], room: int) -> Any:
+        opened = lance.dataset(table.uri).mem_wal_writer(shard, max_memtable_rows=room)
+        for key, value in pairs:
+            opened.put(pa.table({"id": [key], "v": [value]}, schema=plain))
+        return opened
+
+    left = native((0, "acknowledged"), (100, "acknowledged"), room=1000)  # never closed
+    with pytest.raises(OSError, match="past what the memtable"):
+        native((200, "no"), room=2)
+    native((201, "last"), room=1000).close()
+    found = {row["id"]: row["v"] for row in weir.open(table.uri).scan().to_table().to_pylist()}
+    kept = (found[0], found.get(100)) == ("acknowledged", "acknowledged")
+    assert kept is tagged
+    assert found[201] == "last"
+    del left
