@@ -277,9 +277,11 @@ class Judge:
             if held is not None and held.is_running and not held.done:
                 held.epoch = manifest.writer_epoch
         elif held is not None and held.epoch == manifest.writer_epoch and not held.done:
-            # Its R is its own fence. A fold that it finishes first for somebody ends below that.
+            # Its R is its own fence. A fold that it finishes first for somebody ends below that; a
+            # checkpoint that closes the gap after a restore failed changes nothing else.
             last = truth.log.get(manifest.replay_after)
-            if last is not None and last.epoch == held.epoch:
+            restores = held.is_running or manifest.sstables != before.sstables
+            if last is not None and last.epoch == held.epoch and restores:
                 self._on_rollback(held, truth, manifest)
         self._check_move(actor, truth, manifest, before)
 
