@@ -1703,6 +1703,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "G-13",
     ),
     Mutant(
+        "a load whose own commit came back as taken is a refused one",
+        "src/weir/lake/base/fold_commit.py",
+        "            tried = True\n",
+        "",
+        tests("tests/rules/test_edges_loads.py", "-k", "grew_old"),
+        "L-7",
+    ),
+    Mutant(
         "what dead claims left in a lost store is used again",
         "src/weir/shard/handover.py",
         "    site = _switch(stores, manifests, target, epoch, passing=epoch)\n",

@@ -3,6 +3,7 @@
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -12,10 +13,12 @@ import weir
 from simulator.steps import watched
 from tests.rules.test_edges_base import Rows, make, put, rewrite_files, rows_of, upsert
 from tests.support.dying import Life, die_at_every_write
-from weir.errors import CommitConflict, FencedError, UnknownOutcome
+from weir.errors import CommitConflict, FencedError, SnapshotExpired, UnknownOutcome
 from weir.format.paths import base_floor_dir
-from weir.lake.base import fold
+from weir.lake.base import fold, fold_commit
+from weir.lake.base.history import commits
 from weir.lake.base.view import LanceBase
+from weir.lake.datasets import Datasets
 from weir.records.marks import Marks
 from weir.routing.shards import Shard
 from weir.spark.overwrite import overwrite
@@ -269,3 +272,30 @@ def test_l9_a_load_into_a_quiet_table_fences_nobody(tmp_path: Path) -> None:
         fold_older(weir.open(table.uri).core)
         writer.put([{"id": 2, "v": "b"}])
     assert rows_of(table) == Counter({(1, "a"): 1, (2, "b"): 1})
+
+
+def test_l7_a_load_whose_own_commit_came_back_as_taken_and_grew_old_is_no_refused_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy repeats the request, the process sleeps, and the history is cleaned up meanwhile."""
+    table = make(tmp_path, keyed=False)
+    commit = Datasets.commit
+
+    def repeated(self: Datasets, dataset: lance.LanceDataset, transaction: Any) -> int:
+        version = commit(self, dataset, transaction)
+        if fold_commit.FOLD not in (transaction.transaction_properties or {}):
+            return version
+        is_gone.append(True)
+        raise CommitConflict("somebody else got the version")
+
+    def commits_left(*args: Any, **kwargs: Any) -> Any:
+        if is_gone:
+            raise SnapshotExpired("cleaned up")
+        return commits(*args, **kwargs)
+
+    is_gone: list[bool] = []
+    monkeypatch.setattr(Datasets, "commit", repeated)
+    monkeypatch.setattr(fold_commit, "commits", commits_left)
+    with pytest.raises(UnknownOutcome, match="Look for a row"):
+        load(table.core, write_two, job_id="load", replaces=False)
+    assert rows_of(weir.open(table.uri)) == Counter({(30, "new"): 1, (31, "new"): 1})

@@ -26,12 +26,12 @@ from lance import LanceOperation
 from lance.fragment import FragmentMetadata
 from lance.mem_wal import CompactedSsTable
 
-from weir.errors import CommitConflict, InvalidInput, SnapshotExpired, StoreError
+from weir.errors import CommitConflict, InvalidInput, SnapshotExpired, StoreError, UnknownOutcome
 from weir.lake.api import require_weir_base
 from weir.lake.base.fence import check_fence, fence_base
 from weir.lake.base.fold import Changes, Claim, combine, to_text
 from weir.lake.base.folded import folded_into, with_note
-from weir.lake.base.history import commits, find_commit
+from weir.lake.base.history import Commit, commits, find_commit
 from weir.lake.base.view import LanceBase
 from weir.lake.datasets import Datasets
 from weir.lake.lance_errors import lance_errors
@@ -83,9 +83,10 @@ def commit_fold(
     planned = open_base(planned_at)
     checked, looked = planned, claim.fenced_at
     what = f"committing fold {fold_id} of {datasets.uri} planned on version {planned_at}"
+    tried = False
     for _ in range(_COMMIT_ATTEMPTS_MAX):
         latest = open_base(None)
-        since = list(commits(datasets, after=looked, until=latest.version))
+        since = _since(datasets, looked, latest.version, what, tried=tried)
         looked = latest.version
         # An earlier attempt may have been applied although its answer was lost.
         done = [commit.version for commit in since if commit.properties.get(FOLD) == fold_id]
@@ -115,10 +116,24 @@ def commit_fold(
             with lance_errors(what):
                 return datasets.commit(latest.dataset, transaction)
         except CommitConflict:
+            tried = True
             continue  # somebody else got the version number; that put of ours is dead
         except StoreError as error:
             return _settle(datasets, claim, fold_id, planned_at, error)
     raise CommitConflict(f"{what}: {_COMMIT_ATTEMPTS_MAX} commits of others got in before it")
+
+
+def _since(datasets: Datasets, after: int, until: int, what: str, *, tried: bool) -> list[Commit]:
+    try:
+        return list(commits(datasets, after=after, until=until))
+    except SnapshotExpired:
+        if not tried:
+            raise
+        # L-7: the version we lost may have been our own, by a request that a proxy repeated.
+        raise UnknownOutcome(
+            f"{what}: it was tried, and the history that would tell whether it is in the base was"
+            " cleaned up meanwhile. Look for a row of it, and run it again if there is none"
+        ) from None
 
 
 def _require_same_table(planned: LanceBase, latest: LanceBase) -> None:
