@@ -165,7 +165,9 @@ def indexed_text_weir(ctx: Ctx) -> Iterator[Round]:
 @contextmanager
 def indexed_text_pylance(ctx: Ctx) -> Iterator[Round]:
     base, rows = _make_indexed(ctx, "text")
-    yield _latency(ctx, rows, lambda words: base.to_table(["id"], full_text_query=words, limit=10))
+    yield _latency(
+        ctx, rows, lambda words: base.to_table(["id", "_score"], full_text_query=words, limit=10)
+    )
 
 
 @contextmanager
