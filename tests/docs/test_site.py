@@ -1,6 +1,7 @@
 """The site builds, and every link and anchor inside it leads somewhere."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,10 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert "max_wal_buffer_size" in (
         tmp_path / "site/reference/configuration/index.html"
     ).read_text(encoding="utf-8")
+    reference = (tmp_path / "site/reference/api/index.html").read_text(encoding="utf-8")
+    text = re.sub(r"<[^>]+>", "", reference)  # signatures have types, as an editor shows them
+    assert re.search(r"freshness:\s+Freshness\s+=\s+(\"|&quot;)durable", text)
+    assert re.search(r"columns:\s+Columns\s+\|\s+None\s+=\s+None", text)
 
 
 def test_a_link_to_nowhere_fails_the_build(tmp_path):
