@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import pyarrow as pa
 import pytest
 from lance.dataset import Index, LanceOperation
 
@@ -105,3 +106,30 @@ def test_l8_an_index_dropped_in_the_middle_of_a_compaction_stops_it(tmp_path: Pa
     with pytest.raises(CorruptEntry, match="MemWAL index is gone"):
         compact(watched(table.core, "compact", meddle))
     assert lance.dataset(table.uri).count_rows() == 0, "nothing was folded"
+
+
+def test_l8_a_key_column_that_was_dropped_is_told_and_comes_back_with_its_version(
+    tmp_path: Path,
+) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())])
+    table = weir.create(tmp_path / "t", schema, primary_key="id")
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "old"}])
+    table.compact()
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "new"}])
+    dataset = lance.dataset(table.uri)
+    whole = dataset.version
+    dataset.drop_columns(["id"])
+    reopened = weir.open(table.uri)
+    for use in (
+        lambda: reopened.scan().to_table(),
+        lambda: table.scan().to_table(),
+        lambda: table.get([1]),
+        lambda: table.compact(),
+        lambda: table.writer().put([{"id": 2, "v": "c"}]),
+    ):
+        with pytest.raises(weir.CorruptEntry, match=r"primary key is none, it was \['id'\]"):
+            use()
+    lance.dataset(table.uri, version=whole).restore()  # as the message says
+    assert weir.open(table.uri).scan().to_table().to_pylist() == [{"id": 1, "v": "new"}]

@@ -120,8 +120,9 @@ def require_weir_base(base: Base, primary_key: Sequence[str], uri: str) -> None:
     if lost:
         raise CorruptEntry(
             f"{uri} at base version {base.version}: {' and '.join(lost)}. Another program overwrote"
-            " the base or dropped the index (LanceDB: mode 'overwrite', unset_lsm_write_spec); rows"
-            " in the log are safe. Restore an older version of the base with Lance, or a checkpoint"
+            " the base or dropped the index (LanceDB: mode 'overwrite', unset_lsm_write_spec), or"
+            " a key column (pylance: drop_columns); rows in the log are safe. Restore an"
+            " older version of the base with Lance, or a checkpoint"
         )
 
 
