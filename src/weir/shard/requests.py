@@ -54,7 +54,7 @@ class Asked:
             raise InvalidInput("a condition (when) goes with put, and put needs one to look first")
 
 
-WHERE_ROWS: Final = 10_000
+WHERE_ROWS: Final = 50_000
 WHERE_BYTES: Final = 16 << 20
 """Rows that `delete_where` and `update_where` decide at a time, and what was looked at of them."""
 
