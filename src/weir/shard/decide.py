@@ -35,15 +35,19 @@ _ONE_INSERTED: Final = WriteCounts(inserted=1)
 class _Looked:
     """What is there of some keys; see `Found`."""
 
-    def __init__(self, rows: pa.Table, places: list[int | None]) -> None:
+    def __init__(self, rows: pa.Table, places: list[int | None] | range) -> None:
+        """`places`: where the row of each key is; a range: all are there, in the order of keys."""
         self._rows = rows
         self._places = places
-        self.present: Mask = np.fromiter((p is not None for p in places), np.bool_, len(places))
+        if isinstance(places, range):
+            self.present: Mask = np.ones(len(places), np.bool_)
+        else:
+            self.present = np.fromiter((p is not None for p in places), np.bool_, len(places))
 
     @cached_property
     def rows(self) -> pa.Table:
         """Only taken by verbs that ask for more than what is present."""
-        if self._places == list(range(self._rows.num_rows)):
+        if isinstance(self._places, range) or self._places == list(range(self._rows.num_rows)):
             return self._rows  # all that was looked for is there, in this order
         return self._rows.take(pa.array(self._places, pa.int64()))
 
@@ -56,19 +60,32 @@ class Newest:
         self._alive = alive
         self._schema = schema
         self._rows = rows
-        self._at: dict[Any, int] = {}
-        if rows.num_rows:
-            keys = pk_values(rows, schema.primary_key).to_pylist()
-            self._at = {key: index for index, key in enumerate(keys)}
+        self._aligned: Sequence[Any] | None = None
+
+    def are_of(self, keys: Sequence[Any]) -> None:
+        """The rows are those of these keys, all of them and in this order: nothing needs to be
+        found when those are looked for."""
+        self._aligned = keys
+
+    @cached_property
+    def _at(self) -> dict[Any, int]:
+        """Where the row of each key is."""
+        if not self._rows.num_rows:
+            return {}
+        keys = pk_values(self._rows, self._schema.primary_key).to_pylist()
+        return {key: index for index, key in enumerate(keys)}
 
     def look(self, keys: Sequence[Any]) -> _Looked:
         """What is there of those keys."""
+        if keys is self._aligned:
+            return _Looked(self._rows, range(len(keys)))
         return _Looked(self._rows, list(map(self._at.get, keys)))
 
     def take_in(self, rows: pa.RecordBatch) -> None:
         """Rows that came, or are to be written, for the requests that come after."""
         if self._alive is not None:
             rows = self._alive.bury(rows)  # L-11: as if it were deleted
+        self._aligned, at = None, self._at
         keys = pk_values(rows, self._schema.primary_key).to_pylist()
         first = self._rows.num_rows
         columns = pa.schema([pa.field(f.name, f.type) for f in self._rows.schema])
@@ -77,9 +94,9 @@ class Newest:
         gone = rows.column(TOMBSTONE).to_pylist()
         for index, (key, is_gone) in enumerate(zip(keys, gone, strict=True)):
             if is_gone:
-                self._at.pop(key, None)
+                at.pop(key, None)
             else:
-                self._at[key] = first + index
+                at[key] = first + index
 
     def mark(self) -> dict[Any, int]:
         """To come back to, should a request fail halfway."""

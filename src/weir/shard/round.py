@@ -89,6 +89,7 @@ class Round:
 
     def look(self) -> None:
         """The newest rows of the keys; from the moment before it on others may come."""
+        self._is_aligned = False
         if not self._was_seen():
             with self._state.lock:
                 active = self._memtables.active
@@ -111,11 +112,14 @@ class Round:
             return False
         self._generation, self._batches = seen.generation, seen.batches
         self._found, self._alive = known
+        self._is_aligned = self._found.num_rows == len(self._values)
         return True
 
     def decide(self) -> None:
         """What the requests do with what is there."""
         newest = Newest(self._found, self._intake.schema, self._alive)
+        if self._is_aligned:
+            newest.are_of(self._values)
         for rows in self._since:
             newest.take_in(rows)
         requests = [call.request for call in self._calls]
@@ -223,6 +227,8 @@ def _keys_of(steps: Sequence[Step], schema: TableSchema) -> tuple[pa.Table, list
         for name in schema.primary_key
     ]
     table = pa.Table.from_arrays(columns, schema=schema.key_schema)
+    if len(steps) == 1:
+        return table, steps[0].keys  # no key occurs twice within a step
     values = [key for step in steps for key in step.keys]
     last = dict(zip(values, range(len(values)), strict=True))
     if len(last) == len(values):
