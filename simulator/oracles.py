@@ -338,6 +338,11 @@ class Judge:
         put.acked_at = position
         truth.acked = max(truth.acked, position or 0)
 
+    def is_taken_back(self, error: BaseException) -> bool:
+        """True when weir refuses a base that a Lance user took back to before a fold (L-8)."""
+        restored = self.counts["restores by strangers"] > 0
+        return restored and isinstance(error, CorruptEntry) and "restored an older" in str(error)
+
     def failed(self, shard: UUID, error: BaseException, put: Put | None, epoch: int) -> None:
         """A client was told that a call failed."""
         self.counts[type(error).__name__] += 1
@@ -352,6 +357,8 @@ class Judge:
             ):
                 if self.shelf.world.confused and isinstance(cause, MissingEntry):
                     return  # S-7: who does not see the log is told so
+                if self.is_taken_back(cause):
+                    return
                 raise Violation(
                     "T", f"{type(cause).__name__} on a healthy table: {cause}"
                 ) from error

@@ -344,6 +344,7 @@ class TableWriter(LookingTableVerbs):
 
     def _follow(self, failures: Failures) -> None:
         """Take out of `failures` the shards the routing has left; their rows go to the heirs."""
+        failed = list(failures)
         rows = self._following.take(failures)
         if not rows:
             return
@@ -353,5 +354,4 @@ class TableWriter(LookingTableVerbs):
         except PartialWrite as error:
             failures |= {s: (e, e.unacknowledged) for s, e in error.failures.items()}
         except WeirError as error:
-            route = self._core.record.routing[0].shard
-            failures[route] = (settled(error, rows), error.unacknowledged)
+            failures[failed[0]] = (settled(error, rows), error.unacknowledged)

@@ -137,8 +137,6 @@ def before_writing(core: Core) -> TableSchema:
     leaves = core.wal_uri is not None and core.wal_uri not in (place, core.uri)
     if leaves or (core.record.format == 1 and core.record.spec == 1):
         tell_natives(core, elsewhere=leaves)
-    if not isinstance(core.lake, PylanceLake):
-        return schema_for_writing(core)  # no other program writes to a model
     asked: list[Callable[[], Any]] = [
         core.base,
         Jobs(core.store).latest,
