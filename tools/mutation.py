@@ -1735,6 +1735,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "L-7",
     ),
     Mutant(
+        "a tail is looked for where the log was when the handle last looked",
+        "src/weir/read/reader.py",
+        "        log = self.core.log(cut.shard)\n        for entry",
+        "        log = self.core.log(cut.shard).stretch(last).site\n        for entry",
+        tests("tests/rules/test_edges_move_wal.py", "-k", "s9_a_task"),
+        "S-9",
+    ),
+    Mutant(
         "what dead claims left in a lost store is used again",
         "src/weir/shard/handover.py",
         "    site = _switch(stores, manifests, target, epoch, passing=epoch)\n",

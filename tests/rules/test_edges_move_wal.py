@@ -11,6 +11,8 @@ from simulator.steps import watched
 from tests.support.dying import die_at_every_write
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import InvalidInput, WalStoreMismatch
+from weir.read.reader import SnapshotReader
+from weir.read.snapshot import Snapshot, take_snapshot
 from weir.records.table import TableRecords
 from weir.records.wal_places import latest_record
 from weir.upkeep.move_wal import move_wal
@@ -200,3 +202,27 @@ def test_s8_the_handle_that_moved_the_log_writes_to_the_new_place(tmp_path):
     with asked.writer() as writer:
         put(writer, A, "a")
     assert places(table) == {str(tmp_path / "w2")}
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_s9_a_task_whose_handle_is_older_than_a_move_reads_what_was_planned_after_it(
+    tmp_path, back
+):
+    """Spark's workers keep their handles, and the plan comes from a driver that looked again."""
+    table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w1"))
+    with table.writer() as writer:
+        put(writer, A, "a")
+    worker = again(table)
+    assert rows(worker) == expect((A, "a"))
+    again(table).move_wal(str(tmp_path / "w2"))
+    if back:
+        again(table).move_wal(str(tmp_path / "w1"))
+    open_writer = again(table).writer()
+    put(open_writer, B, "b")
+    planned = Snapshot.from_json(take_snapshot(again(table).core).to_json())
+    reader = SnapshotReader(worker.core, planned)
+    found = [
+        row["v"] for level in reader.levels() for batch in level.scan() for row in batch.to_pylist()
+    ]
+    assert found.count("b") == len(B)
+    open_writer.close()

@@ -23,6 +23,7 @@ from weir.format.wal_entry import WalEntry, decode_entry
 from weir.lake.cache import ByteCache
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
+from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.tags import is_live
 from weir.log.tailer import WalTailer
@@ -116,25 +117,27 @@ class Tails:
         return rows
 
     def entries(
-        self, site: ShardSite, after: int, last: int, *, pinned: bool
+        self, shard: ShardLog | ShardSite, after: int, last: int, *, pinned: bool
     ) -> Iterator[WalEntry]:
         """Every entry in `(after, last]`; one get for each that was never read before.
+
+        Given the `ShardLog`, it follows a log that was moved since this handle last looked (S-9).
 
         `pinned`: a checkpoint holds them. Else one list more for each round of gets: what is found
         where an entry was collected meanwhile is a sleeper's, and `SnapshotExpired` (G-7b).
         """
-        start = after
+        log, start = ShardLog.of(shard), after
         while start < last:
-            entry = self._entries.get((site.shard, start + 1))
+            entry = self._entries.get((log.shard, start + 1))
             if entry is None:
                 break
             yield entry
             start += 1
         if start == last:
             return
-        for entry in WalTailer(site).read_range(start, last, pinned=pinned):
+        for entry in WalTailer(log).read_range(start, last, pinned=pinned):
             size = entry.size + _ENTRY_OVERHEAD_BYTES
-            yield self._entries.put((site.shard, int(entry.position)), entry, size)
+            yield self._entries.put((log.shard, int(entry.position)), entry, size)
 
 
 def live_entries(

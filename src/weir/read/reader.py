@@ -17,7 +17,7 @@ import pyarrow as pa
 from weir.format.expiry import Alive, alive_at
 from weir.format.schema import TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
-from weir.log.site import ShardSite
+from weir.log.shard_log import ShardLog
 from weir.merge.common import (
     COMMON_BYTES,
     PART_BYTES,
@@ -190,8 +190,7 @@ class SnapshotReader:
         """Its rows in the common level; None: its tail is too large for that."""
         tail: list[pa.RecordBatch] = []
         if cut.wal_through > cut.replay_after:
-            site = self.core.log(cut.shard).stretch(cut.wal_through).site
-            held = self._held_tail(site, cut)
+            held = self._held_tail(cut)
             if held is None or held.rows > PART_ROWS:
                 return None
             tail = held.batches
@@ -232,11 +231,9 @@ class SnapshotReader:
         cut = unit.cut
         if unit.sstable is not None:
             return [self.core.lake.open_sstable(cut.shard, unit.sstable, self.schema)]
-        site = self.core.log(cut.shard).stretch(cut.wal_through).site
+        log = self.core.log(cut.shard)
         return [
-            _TailPiece(
-                self.core.tails, site, cut, after, last, self.schema, self.snapshot.is_pinned
-            )
+            _TailPiece(self.core.tails, log, cut, after, last, self.schema, self.snapshot.is_pinned)
             for after, last in self._within_bytes(unit)
         ]
 
@@ -255,15 +252,14 @@ class SnapshotReader:
     def _tail(self, cut: ShardCut) -> Iterator[Level]:
         if cut.wal_through == cut.replay_after:
             return
-        site = self.core.log(cut.shard).stretch(cut.wal_through).site
-        held = self._held_tail(site, cut)
+        held = self._held_tail(cut)
         if held is not None:
             if held.rows:
                 yield held
             return
         yield from self.open_units(_tail_units(cut))
 
-    def _held_tail(self, site: ShardSite, cut: ShardCut) -> MemView | None:
+    def _held_tail(self, cut: ShardCut) -> MemView | None:
         """The tail as a level that is kept between reads; None when it is too long for that."""
         if cut.wal_through - cut.replay_after > HELD_ENTRIES:
             return None
@@ -275,7 +271,8 @@ class SnapshotReader:
         nbytes = 0
         last = cut.wal_through
         pinned = self.snapshot.is_pinned
-        for entry in tails.entries(site, reached, last, pinned=pinned) if reached < last else ():
+        log = self.core.log(cut.shard)
+        for entry in tails.entries(log, reached, last, pinned=pinned) if reached < last else ():
             fresh.append(entry)
             nbytes += entry.size
             if nbytes > min(_TAKEN_BYTES, self.core.env.limits.read_bytes):
@@ -292,7 +289,7 @@ class _TailPiece:
     """A piece of a long tail, read when it is its turn: memory holds one piece at a time."""
 
     tails: Tails
-    site: ShardSite
+    log: ShardLog
     cut: ShardCut
     after: int
     last: int
@@ -315,7 +312,7 @@ class _TailPiece:
         return self._load().lookup(keys, columns)
 
     def _load(self) -> MemLevel:
-        entries = self.tails.entries(self.site, self.after, self.last, pinned=self.is_pinned)
+        entries = self.tails.entries(self.log, self.after, self.last, pinned=self.is_pinned)
         batches = [
             align_batch(batch, self.schema.wal)
             for entry in live_entries(
@@ -323,4 +320,4 @@ class _TailPiece:
             )
             for batch in entry.batches
         ]
-        return MemLevel(batches, self.schema, self.site.env)
+        return MemLevel(batches, self.schema, self.log.env)

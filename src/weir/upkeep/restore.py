@@ -202,18 +202,18 @@ def _claim(core: Core, shard: UUID) -> Claim:
 
 def _log_rows(core: Core, pin: ShardCut, schema: TableSchema) -> SsTable | None:
     """The rows of the entries `(R, T]` as an SSTable of their own; W-4: they are in the log."""
-    site = core.log(pin.shard).stretch(pin.wal_through).site
+    log = core.log(pin.shard)
     try:
         entries = list(
             live_entries(
-                core.tails.entries(site, pin.replay_after, pin.wal_through, pinned=True),
+                core.tails.entries(log, pin.replay_after, pin.wal_through, pinned=True),
                 pin.current_generation,
                 keyed=bool(schema.primary_key),
             )
         )
     except MissingEntry as missing:
         raise MissingEntry(
-            f"{site}: the checkpoint needs log entries {pin.replay_after + 1} to"
+            f"{log}: the checkpoint needs log entries {pin.replay_after + 1} to"
             f" {pin.wal_through}, and {missing}"
         ) from missing
     batches = [align_batch(batch, schema.wal) for entry in entries for batch in entry.batches]
@@ -221,7 +221,7 @@ def _log_rows(core: Core, pin: ShardCut, schema: TableSchema) -> SsTable | None:
         return None
     # Folder names are used once; the number in it is the tag's, the manifest says the generation.
     tag = f"{core.env.random.getrandbits(32):08x}"
-    generation = core.log(site.shard).manifests.require().current_generation
+    generation = log.manifests.require().current_generation
     name = paths.sstable_name(generation, tag)
-    info = core.lake.write_sstable(site.shard, name, batches, schema)
+    info = core.lake.write_sstable(pin.shard, name, batches, schema)
     return info.listed_as(generation, name)
