@@ -501,7 +501,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a large batch is committed in anybody's epoch",
-        "src/weir/shard/load.py",
+        "src/weir/shard/large_batch.py",
         "self._appender.manifests.update(change, epoch=self._appender.epoch)",
         "self._appender.manifests.update(\n"
         "            change, epoch=self._appender.manifests.require().writer_epoch\n"
@@ -519,7 +519,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the log of a large batch is live before its commit",
-        "src/weir/shard/load.py",
+        "src/weir/shard/large_batch.py",
         "dead = Generation(self._first - 1)",
         "dead = self._first",
         tests("tests/rules/test_large_batches.py"),
@@ -535,7 +535,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a large batch is claimed over live entries",
-        "src/weir/shard/load.py",
+        "src/weir/shard/large_batch.py",
         "if next(Replay(site, manifests, claim, keyed=bool(schema.primary_key)), None) is None:",
         "if True:",
         tests("tests/rules/test_large_batches.py"),

@@ -124,7 +124,7 @@ def test_k1b_a_floor_raised_before_the_record_makes_the_checkpoint_start_over(tm
                 versions.append(pinned.manifest_version)
                 writer.put([{"id": 99, "v": "later"}])
                 writer.flush()
-                Floors(table.core.beside(shard.id)).raise_to("manifest", versions[0])
+                Floors(table.core.table_site(shard.id)).raise_to("manifest", versions[0])
 
         made = checkpoints.create(watched(table.core, "checkpoint", pass_it), scope="durable")
         assert made.shards[0].manifest_version > versions[0]
@@ -137,7 +137,7 @@ def test_k1b_a_wal_floor_above_r_makes_it_start_over_and_it_gives_up_at_last(tmp
     shard = table.shards()[0]
     with table.writer() as writer:
         put(writer, A, "a")
-        Floors(table.core.beside(shard.id)).raise_to("wal", 1)
+        Floors(table.core.table_site(shard.id)).raise_to("wal", 1)
         with pytest.raises(weir.CommitConflict, match="faster"):
             table.checkpoint(scope="durable")
     assert Checkpoints(table.core.store).all(pending=True) == []
@@ -282,7 +282,7 @@ def test_k4_a_claim_between_manifest_and_tip_is_noticed(tmp_path):
     with shard.writer() as writer:
         put(writer, A, "a")
     other = again(table)
-    manifests = other.core.tails.manifests(other.core.beside(shard.id))
+    manifests = other.core.tails.manifests(other.core.table_site(shard.id))
     original = manifests.latest_with_floors
     calls = []
 

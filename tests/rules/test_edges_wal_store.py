@@ -300,7 +300,7 @@ def test_f7_a_claim_that_came_while_we_looked_is_no_damage(tmp_path):
 
 def _untouched(table):
     shard = table.shards()[0].id
-    found = Manifests(table.core.beside(shard)).require()
+    found = Manifests(table.core.table_site(shard)).require()
     return found.version, found.writer_epoch
 
 

@@ -10,7 +10,7 @@ import weir
 from simulator.steps import watched
 from tests.support.spark import SCHEMA, in_weir, make_table, once, put
 from weir.log.site import ShardSite
-from weir.shard.load import Load
+from weir.shard.large_batch import LargeBatch
 from weir.shard.tokens import Tokens
 from weir.spark.publish import ShardSink, Token
 
@@ -56,13 +56,13 @@ def at(
         if name == step and seen == nth:
             act()
 
-    init = Load.__init__
+    init = LargeBatch.__init__
 
-    def dying(self: Load, *args: object, **kwargs: object) -> None:
+    def dying(self: LargeBatch, *args: object, **kwargs: object) -> None:
         init(self, *args, **kwargs)  # type: ignore[arg-type]
         self._appender.site = watched(self._appender.site, "load", pause)
 
-    monkeypatch.setattr(Load, "__init__", dying)
+    monkeypatch.setattr(LargeBatch, "__init__", dying)
 
 
 @pytest.mark.parametrize("keyed", [True, False])
@@ -168,7 +168,7 @@ def test_a_writer_that_gets_in_between_flush_and_claim_loses_nothing(tmp_path: P
                 other.put([{"id": 300, "v": "y"}])
         return site
 
-    load = Load.open(flush, schema=shard.table_schema, lake=table.core.lake)
+    load = LargeBatch.open(flush, schema=shard.table_schema, lake=table.core.lake)
     load.add(pa.Table.from_batches([batch(ROWS)]))
     assert in_weir(table) == once({300: "y"})
     load.publish(app="app", version=1)

@@ -15,7 +15,7 @@ A, B = range(10), range(5, 20)
 
 
 def manifest_of(table):
-    return Manifests(table.core.beside(table.shards()[0].id)).require()
+    return Manifests(table.core.table_site(table.shards()[0].id)).require()
 
 
 def is_closed(table):

@@ -394,7 +394,7 @@ def test_s6_collection_without_the_wal_store_skips_the_log_and_says_so(tmp_path)
         put(writer, A, "a")
         writer.flush()
         put(writer, B, "b")
-    floors = Manifests(table.core.beside(table.shards()[0].id)).floors
+    floors = Manifests(table.core.table_site(table.shards()[0].id)).floors
     shutil.move(tmp_path / "w", tmp_path / "hidden")
     report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
     assert any("wal" in text.lower() for text in [*report.skipped, *report.errors])

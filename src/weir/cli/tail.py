@@ -81,9 +81,9 @@ def _keep(bookmark: Path | None, changes: Changes) -> None:
     """Everything before the current change has been shown."""
     if bookmark is None:
         return
-    beside = bookmark.with_name(f".{bookmark.name}.new")
-    beside.write_text(changes.bookmark.to_json() + "\n", encoding="utf-8")
-    beside.replace(bookmark)
+    written = bookmark.with_name(f".{bookmark.name}.new")
+    written.write_text(changes.bookmark.to_json() + "\n", encoding="utf-8")
+    written.replace(bookmark)
 
 
 def _show(

@@ -165,8 +165,8 @@ def shard_id(
         name = lancedb_name(sharding, value, dtype)
         if name is not None:
             return _uuid5(_LANCEDB, name)
-    told = json.dumps([to_record(sharding), value, routing_version], sort_keys=True)
-    return uuid5(_NAMESPACE, told)
+    named = json.dumps([to_record(sharding), value, routing_version], sort_keys=True)
+    return uuid5(_NAMESPACE, named)
 
 
 def lancedb_id(sharding: Sharding, value: Value, dtype: pa.DataType | None = None) -> UUID | None:

@@ -166,7 +166,7 @@ class WalAppender:
         """`append` for rows that an `Intake` has shaped already.
 
         Staged rows do not count before a manifest publishes them; their tag is below the current
-        generation, by which native writers pass over them too (`weir.shard.load`).
+        generation, by which native writers pass over them too (`weir.shard.large_batch`).
         """
         if self._home.is_left:
             raise WriterClosed(

@@ -50,7 +50,7 @@ class ShardSite:
         return Position(self.wal_after) if where.is_empty else position
 
     @property
-    def beside(self) -> ShardSite:
+    def in_table(self) -> ShardSite:
         """The shard with its log beside the data, where another may have left entries (S-3)."""
         return replace(self, wal=self.store, wal_id=None, wal_after=0, wal_empty_after=None)
 

@@ -93,7 +93,7 @@ class WalStores:
                 self._opened[uri] = self._open_wal(uri)
             return self._opened[uri]
 
-    def beside(self, shard: UUID) -> ShardSite:
+    def table_site(self, shard: UUID) -> ShardSite:
         """The shard with nothing but the table's own store: for all that never reads the log
         (S-5)."""
         return self._site(shard, WalRecord(), None)
@@ -195,7 +195,9 @@ class WalStores:
             last, empty_after = places[index + 1].after, places[index + 1].empty_after
             if empty_after is not None and position > empty_after:
                 # In no store; the place says so itself to whoever is given nothing else.
-                nowhere = replace(self.beside(shard), wal_after=last, wal_empty_after=empty_after)
+                nowhere = replace(
+                    self.table_site(shard), wal_after=last, wal_empty_after=empty_after
+                )
                 return nowhere.stretch(position)
             last = last if empty_after is None else empty_after
         return Stretch(self._site(shard, record, self._checked(shard, record)), record.after, last)

@@ -170,7 +170,7 @@ class Core:
 
     def log(self, shard: UUID) -> ShardLog:
         """The shard's manifest and log, wherever it is and was (S-9). Contacts nothing."""
-        site = self.beside(shard)
+        site = self.table_site(shard)
         return ShardLog(site, self.wal_stores, self.tails.manifests(site))
 
     def log_of(self, manifest: ShardManifest, floors: FloorValues) -> tuple[ShardSite, Position]:
@@ -187,11 +187,11 @@ class Core:
                 raise
             if latest_record(self.store, manifest.shard_id).uri is None:
                 raise  # nobody marks the end of a log beside the data: an error tells nothing of it
-            return self.beside(manifest.shard_id), manifest.replay_after
+            return self.table_site(manifest.shard_id), manifest.replay_after
 
-    def beside(self, shard: UUID) -> ShardSite:
+    def table_site(self, shard: UUID) -> ShardSite:
         """The shard for whoever never reads its log: manifests, floors, SSTables (S-5)."""
-        return self.wal_stores.beside(shard)
+        return self.wal_stores.table_site(shard)
 
     def wanted_wal(self, recorded: WalRecord) -> str | None:
         """Where a writer of this handle puts the log: as asked for, as recorded, or by default."""
@@ -276,7 +276,7 @@ class Core:
         """
         record = record or self.record
         shard = self.shard_of(value, record)
-        manifests = self.tails.manifests(self.beside(shard))
+        manifests = self.tails.manifests(self.table_site(shard))
         if isinstance(record.sharding, Identity):
             known = manifests.latest()
             if known is None:
@@ -322,8 +322,8 @@ class Core:
             return None
         value = value_from_entries(sharding, manifest.field_entries, self.identity_type(sharding))
         if not manifest.field_entries and self.route(None) != shard:
-            told = self.unnamed_value(shard, manifest, sharding)
-            value = None if told is None else told[0]
+            claimed = self.unnamed_value(shard, manifest, sharding)
+            value = None if claimed is None else claimed[0]
         return value if self.route(value) == shard else None
 
     def unnamed_value(

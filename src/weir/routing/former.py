@@ -87,6 +87,6 @@ def _highest(core: Core, shard: UUID, app: str) -> int:
     if (shard, app) not in known:
         if len(known) >= _KNOWN_MAX:
             known.clear()
-        recorded = Tokens(core.beside(shard)).load(app)
+        recorded = Tokens(core.table_site(shard)).load(app)
         known[shard, app] = -1 if recorded is None else recorded
     return known[shard, app]

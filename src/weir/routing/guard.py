@@ -94,14 +94,14 @@ def _rival(core: Core, manifest: ShardManifest) -> Rival | None:
         return None  # made for a change of the routing that goes on; nobody has written to it
     shard, sharding = manifest.shard_id, core.record.sharding
     if isinstance(sharding, Identity):
-        told = _of_identity(core, manifest, sharding)
+        claimed = _of_identity(core, manifest, sharding)
     elif any(route.shard == shard for route in core.record.routing):
         return None
     else:
-        told = _of_routing(core, manifest)
-    if told is None or core.route(told[0]) == shard:
+        claimed = _of_routing(core, manifest)
+    if claimed is None or core.route(claimed[0]) == shard:
         return None
-    return Rival(shard, core.route(told[0]), told[0])
+    return Rival(shard, core.route(claimed[0]), claimed[0])
 
 
 def _of_identity(core: Core, manifest: ShardManifest, sharding: Identity) -> tuple[Value] | None:
@@ -109,13 +109,15 @@ def _of_identity(core: Core, manifest: ShardManifest, sharding: Identity) -> tup
     shard = manifest.shard_id
     if manifest.field_entries or core.route(None) == shard:
         dtype = core.identity_type(sharding)
-        told: tuple[Value] | None = (value_from_entries(sharding, manifest.field_entries, dtype),)
+        claimed: tuple[Value] | None = (
+            value_from_entries(sharding, manifest.field_entries, dtype),
+        )
     else:
-        told = core.unnamed_value(shard, manifest, sharding)
-    if told is None or core.route(told[0]) == shard:
-        return told
+        claimed = core.unnamed_value(shard, manifest, sharding)
+    if claimed is None or core.route(claimed[0]) == shard:
+        return claimed
     is_named = bool(manifest.field_entries) and _is_current(core, manifest)
-    return told if is_named or _lancedb_id(core, told[0]) == shard else None
+    return claimed if is_named or _lancedb_id(core, claimed[0]) == shard else None
 
 
 def _of_routing(core: Core, manifest: ShardManifest) -> tuple[Value] | None:
@@ -152,13 +154,13 @@ def _is_native(core: Core, manifest: ShardManifest) -> bool:
         routes = core.record.routing
         named = {_lancedb_id(core, route.value) for route in routes}
         return shard in named and all(route.shard != shard for route in routes)
-    told: tuple[Value] | None
+    claimed: tuple[Value] | None
     if manifest.field_entries:
         dtype = core.identity_type(sharding)
-        told = (value_from_entries(sharding, manifest.field_entries, dtype),)
+        claimed = (value_from_entries(sharding, manifest.field_entries, dtype),)
     else:
-        told = core.unnamed_value(shard, manifest, sharding)
-    return told is not None and _lancedb_id(core, told[0]) == shard != core.route(told[0])
+        claimed = core.unnamed_value(shard, manifest, sharding)
+    return claimed is not None and _lancedb_id(core, claimed[0]) == shard != core.route(claimed[0])
 
 
 def require_no_rival(core: Core, shard: UUID, value: Value) -> None:

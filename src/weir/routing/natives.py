@@ -127,8 +127,8 @@ def _spec(
     if isinstance(sharding, Bucket):
         transform, parameters = "bucket", {"num_buckets": str(sharding.num)}
     elif isinstance(sharding, Identity):
-        told = str(columns.field(sharding.column).type)
-        transform, result = "identity", _LANCE_TYPES.get(told, told)
+        kind = str(columns.field(sharding.column).type)
+        transform, result = "identity", _LANCE_TYPES.get(kind, kind)
     field = ShardingField(
         field_id=_FIELD,
         source_ids=() if column is None else (ids[column],),

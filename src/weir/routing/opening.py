@@ -93,8 +93,8 @@ def open(
     require_ready(store)
     record = TableRecords(store).load()
     asked = None if wal_uri is None else normalize(wal_uri)
-    beside = asked == normalize(uri)
-    place = _Place(uri, None if beside else asked or record.wal_uri, storage_options, env, store)
+    is_here = asked == normalize(uri)
+    place = _Place(uri, None if is_here else asked or record.wal_uri, storage_options, env, store)
     place.asked_wal = asked
     return place.core(record)
 

@@ -45,7 +45,7 @@ def has_left(core: Core, shard: UUID, error: WeirError) -> bool:
     change = read_resharding(core.store)
     if change is not None and change.is_open:
         return True
-    manifest = core.tails.manifests(core.beside(shard)).latest()
+    manifest = core.tails.manifests(core.table_site(shard)).latest()
     return manifest is not None and manifest.status is Status.SEALED
 
 
@@ -159,12 +159,12 @@ class Following:
                 doubts[shard] = doubt
         for shard in shards if doubts else ():
             error, _ = failures[shard]
-            told = doubts.get(shard, error)
+            final = doubts.get(shard, error)
             before = doubts[shard].not_written if shard in doubts else left[shard]
-            told.not_written = [*before, *error.not_written]
-            if told is not error:
-                told.perhaps_written = [*told.perhaps_written, *error.perhaps_written]
-            failures[shard] = (told, told.unacknowledged)
+            final.not_written = [*before, *error.not_written]
+            if final is not error:
+                final.perhaps_written = [*final.perhaps_written, *error.perhaps_written]
+            failures[shard] = (final, final.unacknowledged)
         return [row for batches in left.values() for row in batches]
 
 

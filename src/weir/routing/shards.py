@@ -22,7 +22,7 @@ from weir.routing.core import Core
 from weir.routing.former import untaken
 from weir.routing.guard import find_rivals, require_no_rival
 from weir.shard.handover import open_writer
-from weir.shard.load import Load
+from weir.shard.large_batch import LargeBatch
 from weir.shard.writer import Belongs, ShardWriter
 
 
@@ -58,7 +58,7 @@ class Shard:
 
     def manifest(self) -> ShardManifest:
         """The latest manifest. Two requests when nothing changed."""
-        site = self._core.beside(self.id)
+        site = self._core.table_site(self.id)
         manifest = self._core.tails.manifests(site).latest()
         if manifest is None:
             raise NotAWeirTable(f"{site} does not exist; `Table.shards` lists those that do")
@@ -78,8 +78,8 @@ class Shard:
         self._core.live[self.id] = opened
         return opened
 
-    def load(self, config: WriterConfig) -> Load:
-        """Claim the shard for one batch that is too large for a log entry; see `weir.shard.load`.
+    def load(self, config: WriterConfig) -> LargeBatch:
+        """Claim the shard for one batch too large for a log entry (`weir.shard.large_batch`).
 
         Opens a writer with `config` first, which flushes what is in the log.
         """
@@ -89,7 +89,7 @@ class Shard:
             with passing_writer(self._core, self, replace(config, enable_memtable=True)) as writer:
                 return writer.site
 
-        return Load.open(
+        return LargeBatch.open(
             flush,
             schema=schema_for_writing(self._core),
             lake=self._core.lake,
@@ -232,7 +232,7 @@ def require_folded(core: Core) -> None:
     for shard in strange:
         manifest = shard.manifest()
         folded = base.compacted.get(shard.id, 0)
-        floors = core.tails.manifests(core.beside(shard.id)).floors.load()
+        floors = core.tails.manifests(core.table_site(shard.id)).floors.load()
         waits = any(table.generation > folded for table in manifest.sstables)
         if waits or core.log_of(manifest, floors)[1] > manifest.replay_after:
             raise CommitConflict(

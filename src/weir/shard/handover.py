@@ -164,7 +164,7 @@ def _take_over(
     ):
         raise lost  # not reachable now, or another's: nothing may be written there
     _id_for(stores, shard, target)
-    manifests = Manifests(stores.beside(shard))
+    manifests = Manifests(stores.table_site(shard))
     current, floors = manifests.latest_with_floors()
     _require_closed(manifests, record, target, floors, lost)
     claimed = manifests.claim(current)
@@ -280,7 +280,7 @@ def _id_for(stores: WalStores, shard: UUID, target: str | None) -> str | None:
             name_table(wal, consent.root)
         else:
             require_named(wal, consent)
-        return stores.beside(shard).env.new_id().hex
+        return stores.table_site(shard).env.new_id().hex
     if found.store_id not in known_ids(stores.store, shard):
         raise foreign_store(wal, shard, found.store_id)
     stores.require_own(wal, shard, found)

@@ -25,7 +25,7 @@ from weir.shard.ack import Ack
 from weir.shard.asked import Request, WriteCounts, shape_all
 from weir.shard.ending import tells_of_an_end, with_rows
 from weir.shard.group import GroupCommit
-from weir.shard.once import Once
+from weir.shard.once import ExactlyOnce
 from weir.shard.own_reads import OwnReads
 from weir.shard.requests import Requests
 from weir.shard.round import Call, Round
@@ -55,7 +55,7 @@ class Looking:
 
     def run_once(
         self,
-        once: Once,
+        once: ExactlyOnce,
         batches: list[pa.RecordBatch],
         make: Callable[[list[pa.RecordBatch]], Request],
         *,

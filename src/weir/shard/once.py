@@ -21,7 +21,7 @@ Untaken = Callable[[str, int, list[pa.RecordBatch]], list[pa.RecordBatch]]
 """Of the rows of a batch those that no shard of a former routing took in under its token."""
 
 
-class Once:
+class ExactlyOnce:
     """Which batches of which applications are in one writer's shard. Safe to share."""
 
     def __init__(self, appender: WalAppender, enqueue: Enqueue) -> None:

@@ -1,7 +1,7 @@
 """Exactly-once tokens of a shard: per application the highest batch number that is in (P-2, P-6).
 
 A token rides in the log entry that holds its rows, so it is atomic with them. A batch too large for
-one entry is published by a manifest (`weir.shard.load`): its token is announced here, together with
+one entry is published by a manifest (`weir.shard.large_batch`): its token is announced here, with
 the SSTables, before that manifest, and counts once a manifest has named them. Before whatever
 carries a token stops being read, it is recorded here for good: a create-only marker, the highest
 number counts. Neither collection nor compaction nor a native writer touches these, but for those of

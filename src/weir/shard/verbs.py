@@ -10,7 +10,7 @@ import pyarrow as pa
 from weir.config import WriterConfig
 from weir.shard.asked import Request, WriteCounts
 from weir.shard.looking import Looking
-from weir.shard.once import Once
+from weir.shard.once import ExactlyOnce
 from weir.shard.requests import Asked, Missing, OnConflict
 from weir.types import Rows
 
@@ -24,7 +24,7 @@ class LookingVerbs(ABC):
     """
 
     config: WriterConfig
-    once: Once
+    once: ExactlyOnce
 
     @abstractmethod
     def _check_open(self, batches: Sequence[pa.RecordBatch] = ()) -> None:

@@ -37,7 +37,7 @@ from weir.shard.flush import Flusher
 from weir.shard.group import GroupCommit
 from weir.shard.looking import Looking
 from weir.shard.memtable import MemTables
-from weir.shard.once import Once
+from weir.shard.once import ExactlyOnce
 from weir.shard.own_reads import OwnReads
 from weir.shard.puts import Puts
 from weir.shard.replay import Progress, Replay
@@ -95,7 +95,7 @@ class ShardWriter(LookingVerbs):
         self.puts = Puts(state, self.intake, acceptor, self._group)
         if self._reads is not None and self._keyed:
             self._looking = Looking(state, self.intake, self._reads, self._group)
-        self.once = Once(appender, self.puts.accept)
+        self.once = ExactlyOnce(appender, self.puts.accept)
 
     @classmethod
     def open(

@@ -49,8 +49,8 @@ def require() -> Path:
 def compiler() -> str | None:
     """A `javac`, of JAVA_HOME or the path; None without a JDK."""
     home = os.environ.get("JAVA_HOME")
-    beside = shutil.which("javac", path=f"{home}/bin") if home else None
-    return beside or shutil.which("javac")
+    own = shutil.which("javac", path=f"{home}/bin") if home else None
+    return own or shutil.which("javac")
 
 
 def build(target: Path | None = None) -> Path:

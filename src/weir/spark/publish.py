@@ -5,7 +5,7 @@ Keeps
   P-2  rows and token are one WAL entry; the token is looked for before anything is written
   W-4  rows go through the log, always: a change feed misses nothing
 Up to `ENTRY_BYTES` of rows are one entry. More become SSTables that one manifest commit publishes
-(`weir.shard.load`). Either way all or nothing.
+(`weir.shard.large_batch`). Either way all or nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weir.format.sharding import Value
 from weir.routing.core import Core
 from weir.routing.former import untaken
 from weir.routing.shards import Shard
-from weir.shard.load import Load
+from weir.shard.large_batch import LargeBatch
 from weir.shard.requests import Asked
 from weir.shard.tokens import Tokens
 from weir.shard.writer import ShardWriter
@@ -78,7 +78,7 @@ class ShardSink:
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._writer: ShardWriter | None = None
-        self._load: Load | None = None
+        self._load: LargeBatch | None = None
         self._skips = False
         """The batch is in already: its rows are passed over."""
         self.rows = 0

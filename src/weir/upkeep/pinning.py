@@ -275,7 +275,7 @@ def _tokens(core: Core, manifest: ShardManifest, floors: FloorValues) -> dict[st
     try:
         site = core.site(manifest.shard_id, floors)
     except (WalStoreMismatch, StoreError):
-        site = core.beside(manifest.shard_id)
+        site = core.table_site(manifest.shard_id)
     return Tokens(site).at(manifest)
 
 

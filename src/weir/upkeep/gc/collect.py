@@ -199,7 +199,7 @@ def _place_of(core: Core, shard: UUID) -> _Placed:
     except (WalStoreMismatch, StoreError) as error:
         # S-6: what lies beside the data can be collected all the same.
         notes.append(f"the log of shard {shard} was left alone (S-6): {error}")
-        return _Placed(core.beside(shard), former, notes)
+        return _Placed(core.table_site(shard), former, notes)
 
 
 def collect(

@@ -29,7 +29,7 @@ class Listing:
     """One shard as listed."""
 
     wal: WalListing | None
-    beside: WalListing | None = None
+    in_table: WalListing | None = None
     """What an earlier log left beside the data when the log is on a store of its own now (S-3)."""
     former: list[tuple[ShardSite, WalListing]] = field(default_factory=list)
     """The same on stores of its own that it was moved away from."""
@@ -39,7 +39,7 @@ class Listing:
     @property
     def logs(self) -> list[WalListing]:
         """Every listing of entries."""
-        every = [self.wal, self.beside, *(left for _, left in self.former)]
+        every = [self.wal, self.in_table, *(left for _, left in self.former)]
         return [log for log in every if log is not None]
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ def list_shard(
     if not separate:
         listing.wal = wal.sorted()
         return listing
-    listing.beside = wal.sorted()
+    listing.in_table = wal.sorted()
     listing.wal = _list_log(site, clock, skipped)
     return listing
 

@@ -233,7 +233,7 @@ class Visit:
     def _logs(self) -> list[tuple[ShardSite, WalListing]]:
         """Every place that holds entries of the shard, and what was listed there."""
         listing = self._listing
-        every = [(self.site.beside, listing.beside), *listing.former, (self.site, listing.wal)]
+        every = [(self.site.in_table, listing.in_table), *listing.former, (self.site, listing.wal)]
         return [(place, found) for place, found in every if found is not None]
 
     # -- the verdict -----------------------------------------------------------------------------

@@ -43,7 +43,7 @@ ATTEMPTS: Final = 8
 """Times the log is flushed and claimed anew when others write in between."""
 
 
-class Load:
+class LargeBatch:
     """One batch of one shard. Not to be shared."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Load:
         lake: Lake,
         belongs: Owns | None = None,
     ) -> None:
-        """Use `Load.open`."""
+        """Use `LargeBatch.open`."""
         self._appender = appender
         self._schema = schema
         self._lake = lake
@@ -72,7 +72,7 @@ class Load:
         lake: Lake,
         belongs: Owns | None = None,
         fence_ttl: Duration | None = None,
-    ) -> Load:
+    ) -> LargeBatch:
         """Claim the shard with a log that holds no live entry; `flush` sees to it and says where.
 
         Raises what opening a writer raises, and `CommitConflict` when others keep writing.
@@ -83,7 +83,7 @@ class Load:
             claim = claim_shard(site, manifests, fence_ttl=fence_ttl)
             if next(Replay(site, manifests, claim, keyed=bool(schema.primary_key)), None) is None:
                 appender = WalAppender(site, schema, claim, manifests=manifests)
-                return Load(appender, schema=schema, lake=lake, belongs=belongs)
+                return LargeBatch(appender, schema=schema, lake=lake, belongs=belongs)
             log.info("load.again shard=%s", site.shard)
         raise CommitConflict(
             f"{site}: other writers got in {ATTEMPTS} times while a large batch was to be written;"
