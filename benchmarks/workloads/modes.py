@@ -41,13 +41,12 @@ def written(config: weir.WriterConfig | None = None) -> Open:
 def both(ctx: Ctx, _rows_of: int) -> Iterator[Put]:
     """Two shards of one table, one with a MemTable and one without, put to in turn."""
     table = make_table(ctx, sharding=weir.Bucket("id", 2))
-    route = table.core.router.value_of
+    bucket_of = table.core.router.finder(pa.int64())
     keys: list[list[int]] = [[], []]
     for key in range(KEYS):
-        found = route(key, pa.int64())
-        assert found is not None
-        assert isinstance(found[0], int)
-        keys[found[0]].append(key)
+        found = bucket_of(key)
+        assert isinstance(found, int)
+        keys[found].append(key)
     with ExitStack() as stack:
         writers = [
             stack.enter_context(table.shard(bucket).writer(config))
