@@ -295,7 +295,10 @@ class LocalStore:
                     raise
                 raise self._failed(error, target) from error
             return temporary
-        raise StoreError(f"{target}: its folder is removed as fast as it is made; try again")
+        raise StoreError(
+            f"{target}: its folder cannot be made there, or is removed as soon as it is made; check"
+            " the path and what else works there, then try again"
+        )
 
     def _folder_of(self, target: str) -> str:
         return target[len(self._base) :].rpartition("/")[0]
