@@ -247,6 +247,9 @@ class Leaping:
         self.now += 600.0
         return self.now
 
+    def wall(self) -> float:
+        return self.now
+
 
 def test_l4_a_compaction_of_one_long_task_renews_its_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from weir.config import WriterConfig
 from weir.env import Env
 from weir.format import paths
 from weir.format.manifest import ShardManifest
+from weir.format.schema import TableSchema
 from weir.format.wal_entry import decode_entry
 from weir.lake.pylance_lake import PylanceLake
 from weir.log.manifests import Manifests
@@ -63,6 +64,9 @@ class LocalShard:
         self.shard = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
         self.site = ShardSite(self.store, self.store, self.shard, self.env)
         self.table_schema = self.lake.open_base().schema
+
+    def schema_for_writing(self) -> TableSchema:
+        return self.table_schema
 
     def writer(self, **settings: Any) -> ShardWriter:
         return ShardWriter.open(
