@@ -147,7 +147,10 @@ def twice_resharded(table: weir.Table) -> None:
 HISTORY = ["old", *(f"first {n}" for n in range(4)), "second", "third"]
 
 
-def test_p3_a_key_is_told_in_order_across_two_reshards(tmp_path: Path) -> None:
+def test_p3_a_key_is_told_in_order_across_two_reshards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.spark.feed.POLL", -1.0)  # it looks at the logs whenever it is asked
     table = make_table(tmp_path, buckets=1)
     put(table, {0: "old"})
     table.checkpoint("durable", name="begin")
