@@ -1,6 +1,7 @@
 """Tables made, changed in place, searched and kept by functions on executors."""
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -128,7 +129,8 @@ def test_a_table_is_made_watched_and_kept(spark: SparkSession, tmp_path: Path) -
     assert weir.open(uri).schema.field("v").nullable
     weir.spark.write(spark.range(9).selectExpr("id", "'x' AS v"), uri)
     shown = weir.spark.stats(spark, uri).collect()
-    assert [row.lag > 0 for row in shown] == [True, True]
+    is_moved = os.environ.get("WEIR_TEST_LOG") == "moved"  # a move of the log flushes it
+    assert [row.lag > 0 for row in shown] == [not is_moved, not is_moved]
     report = weir.spark.keep(spark, uri, policy=weir.CompactionPolicy(entries=1))
     assert report.due is not None
     assert report.compacted is not None
