@@ -131,7 +131,7 @@ def test_a_table_is_made_watched_and_kept(spark: SparkSession, tmp_path: Path) -
     shown = weir.spark.stats(spark, uri).collect()
     is_moved = os.environ.get("WEIR_TEST_LOG") == "moved"  # a move of the log flushes it
     assert [row.lag > 0 for row in shown] == [not is_moved, not is_moved]
-    report = weir.spark.keep(spark, uri, policy=weir.CompactionPolicy(entries=1))
+    report = weir.spark.keep(spark, uri, policy=weir.CompactionPolicy(entries=1, generations=1))
     assert report.due is not None
     assert report.compacted is not None
     assert report.compacted.rows_written == 9
