@@ -117,7 +117,11 @@ final class RowOperation implements SupportsDelta {
     }
   }
 
-  /** Keeps a task's rows, on disk beyond some, until Python takes them all by one iterator. */
+  /**
+   * Keeps a task's rows until Python takes them all by one iterator; beyond some, Spark's memory
+   * manager says when they go to disk. A bound of ours would be smaller than a page of Spark's, and
+   * every row a file.
+   */
   private static final class Writer implements DeltaWriter<InternalRow> {
     private static final int ROWS_IN_MEMORY = 4096;
     private static final long BYTES_IN_MEMORY = 16 << 20;
@@ -130,7 +134,7 @@ final class RowOperation implements SupportsDelta {
     private final UnsafeProjection unsafe;
     private final ExternalAppendOnlyUnsafeRowArray rows =
         new ExternalAppendOnlyUnsafeRowArray(
-            ROWS_IN_MEMORY, BYTES_IN_MEMORY, ROWS_IN_MEMORY, BYTES_IN_MEMORY);
+            ROWS_IN_MEMORY, BYTES_IN_MEMORY, Integer.MAX_VALUE, Long.MAX_VALUE);
 
     Writer(DataWriter<InternalRow> python, StructType marked, StructType given, StructType id) {
       this.python = python;
