@@ -133,6 +133,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         .appName("weir-tests")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
+        # As in a session with a larger heap: what a row-level writer keeps must not depend on it.
+        .config("spark.buffer.pageSize", "16m")
         .config(
             "spark.driver.extraJavaOptions",
             f"-Dderby.system.home={scratch} {SHORT_LIVED}",

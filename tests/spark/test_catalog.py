@@ -103,7 +103,7 @@ def test_deletes_updates_and_merges(spark: SparkSession, root: Path, name: str) 
     assert sorted(tuple(r.values()) for r in table.scan().to_table().to_pylist()) == expected
     spark.sql(f"UPDATE {name} SET id = CASE id WHEN 1 THEN 7 ELSE 1 END")  # keys change places
     assert rows(spark, f"SELECT id, v FROM {name}") == [(1, "y"), (7, "x")]
-    # More rows of one task than it keeps in memory.
+    # More rows of a task than it keeps in memory: they must not become a file each.
     spark.sql(f"INSERT INTO {name} SELECT id, 'many', 0 FROM range(100, 6100)")
     spark.sql(f"UPDATE {name} SET n = 1 WHERE id >= 100")
     assert rows(spark, f"SELECT count(*), sum(n) FROM {name} WHERE id >= 100") == [(6000, 6000)]
