@@ -67,6 +67,20 @@ def _instead(dtype: pa.DataType) -> str:
     return ""
 
 
+def plain_key(key_schema: pa.Schema) -> type | None:
+    """The Python type whose values compare as `pk_values` of the rows do; None: there is none."""
+    if len(key_schema) != 1:
+        return None
+    dtype = key_schema.field(0).type
+    if pa.types.is_integer(dtype):
+        return int
+    if pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
+        return str
+    if pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype):
+        return bytes
+    return None
+
+
 def pk_values(batch: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> pa.Array:
     """The key of each row: the key column itself, or the encoded composite."""
     if len(primary_key) == 1:

@@ -74,6 +74,10 @@ class Base(Protocol):
         """The table's schema at this version."""
 
     @property
+    def rows(self) -> int:
+        """Number of live rows, from the manifest alone."""
+
+    @property
     def expire(self) -> Expire | None:
         """When rows expire, by the rule of this version."""
 

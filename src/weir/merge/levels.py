@@ -190,6 +190,26 @@ class MemLevel:
             self._catch_up()
             return not self._index.keys().isdisjoint(keys)
 
+    def get(self, keys: Sequence[Any], target: pa.Schema) -> pa.Table | None:
+        """The newest rows of a few keys, given as the values that compare, all of one moment and in
+        the shape of `target`, deleted ones left out; None when a key is not here, or not indexed.
+        """
+        with self._lock:
+            if self._lookups <= COLD_LOOKUPS and self._rows > SMALL_ROWS:
+                return None  # whoever looks closer counts the lookup
+            self._catch_up()
+            places = [self._index.get(key) for key in keys]
+            if not places or None in places:
+                return None
+            found = [(self._batches[number], row) for number, row in filter(None, places)]
+        taken = [batch.slice(row, 1) for batch, row in found]
+        rows = taken[0] if len(taken) == 1 else pa.concat_batches(taken)
+        is_gone = rows.column(rows.num_columns - 1)
+        if is_gone.true_count:
+            rows = rows.filter(pc.invert(is_gone))
+        columns = [as_type(rows.column(field.name), field.type) for field in target]
+        return pa.Table.from_arrays(columns, schema=target)
+
     def _lookup(self, keys: pa.Table, columns: Sequence[str] | None, count: int | None) -> pa.Table:
         target = level_schema(self._schema, columns)
         picked = self._picked(keys, count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -46,8 +46,7 @@ class WriteCounts:
 NOTHING: Final = WriteCounts()
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """Rows of which no two have the same key, and what is asked of them."""
 
     verb: Verb
@@ -104,7 +103,7 @@ class Request:
         """Rows that were handed over."""
         if self.unshaped is not None:
             return self.unshaped.rows
-        return sum(step.rows.rows for step in self.steps)
+        return sum([step.rows.rows for step in self.steps])
 
     def handed_back(self) -> list[pa.RecordBatch]:
         """What the caller handed over, in the shape of the log."""

@@ -42,7 +42,7 @@ class _Looked:
         if isinstance(places, range):
             self.present: Mask = np.ones(len(places), np.bool_)
         else:
-            self.present = np.fromiter((p is not None for p in places), np.bool_, len(places))
+            self.present = np.array([place is not None for place in places], np.bool_)
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -79,6 +79,8 @@ class Newest:
         """What is there of those keys."""
         if keys is self._aligned:
             return _Looked(self._rows, range(len(keys)))
+        if not self._at:
+            return _Looked(self._rows, [None] * len(keys))
         return _Looked(self._rows, list(map(self._at.get, keys)))
 
     def take_in(self, rows: pa.RecordBatch) -> None:

@@ -11,20 +11,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from weir.errors import FencedError, MissingEntry
 from weir.format.expiry import Alive, Expire, alive_under
-from weir.format.keys import pk_values
+from weir.format.keys import pk_values, plain_key
 from weir.format.manifest import ShardManifest, SsTable
 from weir.format.schema import TableSchema
 from weir.lake.api import Base, Lake, SsTableReader
 from weir.log.appender import WalAppender
 from weir.log.intake import key_table
 from weir.merge.levels import Level, MemLevel, MemView
-from weir.merge.merge import Belongs, merge_lookup, merge_scan, replanned, unless_collected
+from weir.merge.merge import (
+    Belongs,
+    merge_lookup,
+    merge_scan,
+    output_schema,
+    replanned,
+    unless_collected,
+)
 from weir.merge.projection import Projection
 from weir.search.asked import SearchOptions
 from weir.search.memory import WriterIndexes
@@ -36,6 +43,9 @@ from weir.shard.state import WriterState, fail
 from weir.types import Columns, Filter, Generation, Vector
 
 T = TypeVar("T")
+
+HOT_KEYS: Final = 64
+"""So few keys are looked for in the active MemTable before anything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +83,10 @@ class OwnReads:
         self._schema = schema
         self._lake = lake
         self._belongs = belongs
+        self._plain_key = plain_key(schema.key_schema)
         self._base: Base | None = None
         """The last version that was opened; its rule of expiry holds for reads that open none."""
+        self._nothing: tuple[pa.Schema, pa.Table] = (schema.wal, schema.wal.empty_table())
         self._readers: tuple[ShardManifest | None, dict[str, SsTableReader]] = (None, {})
 
     def scan(self, columns: Columns | None, filter: Any) -> pa.RecordBatchReader:
@@ -127,25 +139,60 @@ class OwnReads:
 
     def get(self, keys: Any, columns: Sequence[str] | None) -> pa.Table:
         """See `ShardWriter.get`."""
+        found = self._hot(keys, columns)
+        if found is not None:
+            return found
         wanted = key_table(keys, self._schema)
         values = pk_values(wanted, self._schema.primary_key).to_pylist()
-        return self.lookup(wanted, values, columns)[0]
+        return self.lookup(list(dict.fromkeys(values)), lambda: wanted, columns)[0]
+
+    def _hot(self, keys: Any, columns: Sequence[str] | None) -> pa.Table | None:
+        """The rows of a few plain keys that all lie in the active MemTable, where the newest are;
+        None: look closer. Keys are compared as they were given: one of another type may be equal to
+        one that is here (True to 1), and is refused by whoever looks closer."""
+        kind, base = self._plain_key, self._base
+        if kind is None or base is None or base.expire is not None:
+            return None
+        wanted = keys if type(keys) is list else [keys]
+        if not 0 < len(wanted) <= HOT_KEYS or set(map(type, wanted)) != {kind}:
+            return None
+        if len(wanted) > 1:
+            wanted = list(dict.fromkeys(wanted))
+        return self._memtables.active.level.get(wanted, output_schema(self._schema, columns))
 
     def lookup(
-        self, keys: pa.Table, values: Sequence[Any], columns: Sequence[str] | None
+        self, keys: Sequence[Any], table: Callable[[], pa.Table], columns: Sequence[str] | None
     ) -> tuple[pa.Table, Alive | None]:
         """The newest rows of those keys, and which rows have not expired at this moment.
 
-        `values` are the keys once more, as those that compare (`pk_values`).
+        The keys are given as values that compare (`pk_values`), each once. `table` makes their
+        columns, which the usual cases do without: all of them are hot, or none is there.
         """
+        target = output_schema(self._schema, columns)
 
         def look() -> tuple[pa.Table, Alive | None]:
             alive, rule = self._alive(None), self._rule
-            levels, base = self._lazily(values)
-            rows = merge_lookup(keys, levels, base, self._schema, columns, alive=alive)
+            if alive is None and len(keys) <= HOT_KEYS:
+                hot = self._memtables.active.level.get(keys, target)
+                if hot is not None:
+                    return hot, None
+            levels, base = self._lazily(keys)
+            first = next(levels, None)
+            if first is None and not base().rows:
+                rows = self._no_rows(target)
+            else:
+                below = () if first is None else chain((first,), levels)
+                rows = merge_lookup(table(), below, base, self._schema, columns, alive=alive)
             return (rows, alive) if rule == self._rule else look()  # another, in a newer base
 
         return self._read(look)
+
+    def _no_rows(self, target: pa.Schema) -> pa.Table:
+        """Kept for the shape that was asked for last: making one takes longer than looking."""
+        known = self._nothing
+        if known[0] is not target:
+            known = self._nothing = (target, target.empty_table())
+        return known[1]
 
     def search(
         self,

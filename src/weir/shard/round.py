@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -78,14 +79,22 @@ class Round:
         schema = intake.schema
         names = list(schema.primary_key)
         steps = [step for call in calls for step in call.request.steps]
-        self._keys, self._values = _keys_of(steps, schema)
-        self._are_distinct = len(self._values) == sum([len(step.keys) for step in steps])
+        self._steps = steps
+        given = steps[0].keys if len(steps) == 1 else [key for step in steps for key in step.keys]
+        # No key occurs twice within a step.
+        self._values = given if len(steps) == 1 else list(dict.fromkeys(given))
+        self._are_distinct = len(self._values) == len(given)
         verbs = {id(step.verb): step.verb for step in steps}.values()
         looked_at = {name for verb in verbs for name in verb.looks_at(schema)}
         self._columns = [n for n in schema.arrow.names if n in looked_at or n in names]
         self._generation = self._batches = 0
         self.is_lost = False
         """Rows that came since the look were flushed, and cannot be told any more."""
+
+    @cached_property
+    def _keys(self) -> pa.Table:
+        """The columns of the keys, each once, in the order of `_values`."""
+        return _key_columns(self._steps, self._values, self._intake.schema)
 
     def look(self) -> None:
         """The newest rows of the keys; from the moment before it on others may come."""
@@ -94,8 +103,8 @@ class Round:
             with self._state.lock:
                 active = self._memtables.active
                 self._generation, self._batches = active.generation, active.level.count
-            found, self._alive = self._reads.lookup(self._keys, self._values, self._columns)
-            self._found = found
+            keys = self._values
+            self._found, self._alive = self._reads.lookup(keys, lambda: self._keys, self._columns)
         self._since: list[pa.RecordBatch] = []
         self.is_lost = False
         self._state.env.failpoint("looking.looked")
@@ -215,10 +224,10 @@ def _bytes_of(request: Request) -> int:
     return sum(map(size_of, request.rows))
 
 
-def _keys_of(steps: Sequence[Step], schema: TableSchema) -> tuple[pa.Table, list[Any]]:
-    """The keys of all of them, each once: the columns, and the values that compare."""
+def _key_columns(steps: Sequence[Step], keys: Sequence[Any], schema: TableSchema) -> pa.Table:
+    """The columns of those keys, which are those of the steps, each once."""
     if not steps:
-        return schema.key_schema.empty_table(), []  # what was asked could not be shaped
+        return schema.key_schema.empty_table()  # what was asked could not be shaped
     parts = parts_of(steps)
     columns = [
         parts[0].batch.column(name).slice(parts[0].offset, parts[0].rows)
@@ -227,13 +236,10 @@ def _keys_of(steps: Sequence[Step], schema: TableSchema) -> tuple[pa.Table, list
         for name in schema.primary_key
     ]
     table = pa.Table.from_arrays(columns, schema=schema.key_schema)
-    if len(steps) == 1:
-        return table, steps[0].keys  # no key occurs twice within a step
-    values = [key for step in steps for key in step.keys]
-    last = dict(zip(values, range(len(values)), strict=True))
-    if len(last) == len(values):
-        return table, values
-    return table.take(pa.array(list(last.values()))), list(last)
+    if table.num_rows == len(keys):
+        return table
+    places = {key: row for row, key in enumerate(key for step in steps for key in step.keys)}
+    return table.take(pa.array([places[key] for key in keys]))
 
 
 def _rows_of(request: Request) -> Sequence[pa.RecordBatch]:
