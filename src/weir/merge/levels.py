@@ -194,15 +194,18 @@ class MemLevel:
         """The newest rows of a few keys, given as the values that compare, all of one moment and in
         the shape of `target`, deleted ones left out; None when a key is not here, or not indexed.
         """
-        with self._lock:
-            if self._lookups <= COLD_LOOKUPS and self._rows > SMALL_ROWS:
-                return None  # whoever looks closer counts the lookup
-            self._catch_up()
-            places = [self._index.get(key) for key in keys]
-            if not places or None in places:
-                return None
-            found = [(self._batches[number], row) for number, row in filter(None, places)]
-        taken = [batch.slice(row, 1) for batch, row in found]
+        if self._lookups <= COLD_LOOKUPS and self._rows > SMALL_ROWS:
+            return None  # whoever looks closer counts the lookup
+        # Without the lock, which many readers would wait for, unless something was appended.
+        count = len(self._batches)
+        places = [self._index.get(key) for key in keys] if self._indexed == count else []
+        if not places or len(self._batches) != count:
+            with self._lock:
+                self._catch_up()
+                places = [self._index.get(key) for key in keys]
+        if not places or None in places:
+            return None
+        taken = [self._batches[number].slice(row, 1) for number, row in filter(None, places)]
         rows = taken[0] if len(taken) == 1 else pa.concat_batches(taken)
         is_gone = rows.column(rows.num_columns - 1)
         if is_gone.true_count:
