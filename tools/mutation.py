@@ -2362,6 +2362,16 @@ MUTANTS: tuple[Mutant, ...] = (
         "O-1",
     ),
     Mutant(
+        "an interrupt keeps whoever decided from passing that on",
+        "src/weir/shard/looking.py",
+        "                _, interrupt = for_sure(lambda: self._leave(call))\n"
+        "                if interrupt is not None:\n"
+        "                    raise interrupt\n",
+        "                self._leave(call)\n",
+        tests("tests/rules/test_looking.py"),
+        "F-16",
+    ),
+    Mutant(
         "rows of a decision that nobody waits for are lost in silence",
         "src/weir/shard/round.py",
         "            ack.claimed = self._waits  # else",

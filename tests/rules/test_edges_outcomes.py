@@ -11,7 +11,6 @@ import pickle
 import threading
 import time
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ import weir.store.api
 from tests.support.hooks import HookStore
 from tests.support.moments import again, make, put, rows
 from tests.support.one_shard import KEYLESS, open_writer, rows_on_store, site_on, table_on_store
-from tests.support.threads import Caller
+from tests.support.threads import Caller, InterruptedLock
 from weir import errors
 from weir.config import WriterConfig
 from weir.errors import FencedError, StoreError, UnknownOutcome, WeirError, WriterClosed
@@ -259,28 +258,6 @@ def test_f16_a_leader_interrupted_anywhere_hands_its_lead_on(call: str) -> None:
     assert Caller(lambda: writer.put(row(2))).result().done
     Caller(writer.close).result()
     assert rows_on_store(site_on(store)) == {1: 1, 2: 2}
-
-
-class InterruptedLock:
-    """The writer's lock; some of the times that the thread which armed it takes it, it is
-    interrupted instead."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self._thread = 0
-        self._strikes: list[bool] = []
-
-    def arm(self, *strikes: bool) -> None:
-        self._thread, self._strikes = threading.get_ident(), list(strikes)
-
-    def __enter__(self) -> Any:
-        ours = self._strikes and threading.get_ident() == self._thread
-        if ours and self._strikes.pop(0):
-            raise KeyboardInterrupt
-        return self._inner.__enter__()
-
-    def __exit__(self, *error: object) -> Any:
-        return self._inner.__exit__(*error)
 
 
 @pytest.mark.parametrize("again", [0, 1, 3])

@@ -21,7 +21,7 @@ from tests.support.one_shard import (
     rows_on_store,
     site_on,
 )
-from tests.support.threads import Caller
+from tests.support.threads import Caller, InterruptedLock
 from weir.config import WriterConfig
 from weir.env import Env
 from weir.errors import (
@@ -405,6 +405,22 @@ def test_f16_a_decision_broken_off_while_it_is_booked_ends_the_writer(
         ]
     with pytest.raises(WriterClosed):
         Caller(writer.close).result()
+
+
+@pytest.mark.parametrize("again", [0, 2])
+def test_f16_whoever_is_interrupted_after_it_decided_passes_that_on(again: int) -> None:
+    """Nobody would decide any more, and all who look first would wait for ever."""
+    store = MemoryStore()
+    writer = open_writer(site_on(store))
+    looking = writer._look("insert")
+    lock = looking._pending_lock = InterruptedLock(looking._pending_lock)
+    lock.arm(False, False, True, *[True] * again)  # to join, to see who else waits, to leave
+    with pytest.raises(KeyboardInterrupt):
+        writer.insert([row(1, 1)])
+    assert lock._strikes == []
+    assert Caller(lambda: writer.insert([row(2, 2)], timeout=5)).result().inserted == 1
+    Caller(writer.close).result()
+    assert rows_on_store(site_on(store)) == {1: 1, 2: 2}
 
 
 def test_f16_a_look_that_fails_hands_back_what_was_given() -> None:

@@ -28,3 +28,25 @@ class Caller:
         if self._error is not None:
             raise self._error
         return self._value
+
+
+class InterruptedLock:
+    """A lock of a writer; some of the times that the thread which armed it takes it, it is
+    interrupted instead."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._thread = 0
+        self._strikes: list[bool] = []
+
+    def arm(self, *strikes: bool) -> None:
+        self._thread, self._strikes = threading.get_ident(), list(strikes)
+
+    def __enter__(self) -> Any:
+        ours = self._strikes and threading.get_ident() == self._thread
+        if ours and self._strikes.pop(0):
+            raise KeyboardInterrupt
+        return self._inner.__enter__()
+
+    def __exit__(self, *error: object) -> Any:
+        return self._inner.__exit__(*error)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from weir.env import Thread
 from weir.errors import StoreError, WeirError
@@ -28,9 +29,22 @@ from weir.shard.stats import writer_stats
 from weir.types import Position
 
 log = logging.getLogger("weir.shard")
+T = TypeVar("T")
 
 LEAVE_TRIES: Final = 100
 """How many interrupts in a row a wait bears while it is being given up."""
+
+
+def for_sure(step: Callable[[], T]) -> tuple[T, BaseException | None]:
+    """What `step` returns, done again when an interrupt comes between: others wait for it (F-16).
+    And the last interrupt that came, for whoever is not being interrupted anyway."""
+    interrupt: BaseException | None = None
+    for _ in range(LEAVE_TRIES):
+        try:
+            return step(), interrupt
+        except BaseException as error:  # noqa: BLE001  told when the step is done
+            interrupt = error
+    return step(), interrupt
 
 
 class GroupCommit:
@@ -87,7 +101,8 @@ class GroupCommit:
             if self._await(ack, deadline, me) or self._leave(ack, me):
                 return
         except BaseException as interrupt:  # its turn, or the lead it had or was given, passes on
-            self._leave_for_sure(ack, me)
+            # A gate with nobody behind it would be chosen to lead, and everybody would wait.
+            for_sure(lambda: self._leave(ack, me))
             interrupt.add_note(
                 f"{self._state.name}: the wait was interrupted, not the put: it goes on, and its"
                 " rows are perhaps durable; close() makes sure, or says what is left"
@@ -136,17 +151,6 @@ class GroupCommit:
         self._wake_pump()  # without one whoever comes next writes it, `close` at the latest
         return False
 
-    def _leave_for_sure(self, ack: Ack, me: object) -> None:
-        """Leave whatever comes between: a gate with nobody behind it would be chosen to lead, and
-        everybody would wait for it (F-16)."""
-        for tries_left in reversed(range(LEAVE_TRIES)):
-            try:
-                self._leave(ack, me)
-                return
-            except BaseException:
-                if not tries_left:
-                    raise
-
     def promote(self) -> None:
         """Somebody who waits leads, if nobody does."""
         with self._state.lock:
@@ -165,7 +169,7 @@ class GroupCommit:
 
     def abandon(self, ack: Ack) -> None:
         """Nobody comes for an ack whose gate `Turns` adopted."""
-        self._leave_for_sure(ack, object())
+        for_sure(lambda: self._leave(ack, object()))
 
     def drain(self, timeout: float | None = None) -> None:
         """Return when everything accepted so far is durable (M-8)."""

@@ -13,6 +13,7 @@ Keeps
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final, TypeGuard
 
@@ -24,7 +25,7 @@ from weir.log.intake import Intake
 from weir.shard.ack import Ack
 from weir.shard.asked import Request, WriteCounts, shape_all
 from weir.shard.ending import tells_of_an_end, with_rows
-from weir.shard.group import GroupCommit
+from weir.shard.group import GroupCommit, for_sure
 from weir.shard.once import ExactlyOnce
 from weir.shard.own_reads import OwnReads
 from weir.shard.requests import Requests
@@ -50,8 +51,8 @@ class Looking:
         self.requests = Requests(intake, reads)
         self._pending: list[Call] = []
         self._pending_lock = state.env.threads.lock()
-        self._deciding = False
-        """Somebody decides for all that are pending, or was chosen to."""
+        self._decider: Call | None = None
+        """Who decides for all that are pending, or was chosen to."""
 
     def run_once(
         self,
@@ -155,23 +156,28 @@ class Looking:
 
     def _settle(self, call: Call, timeout: float | None) -> None:
         """Have it decided and accepted, by this thread or by another that decides for all."""
+        try:
+            if self._is_first(call) or self._await(call, timeout):
+                self._gather()
+                while not call.settled:
+                    self._decide(self._together(call), timeout)
+        finally:
+            if call.chosen or not call.settled:
+                _, interrupt = for_sure(lambda: self._leave(call))
+                if interrupt is not None:
+                    raise interrupt
+
+    def _is_first(self, call: Call) -> bool:
+        """Join those who wait; True when nobody decides for them, and this one does."""
         with self._pending_lock:
-            self._pending.append(call)
-            decides = not self._deciding
-            self._deciding = True
-            if not decides:
+            if self._decider is None:
+                call.chosen = True
+                self._decider = call
+            else:
                 call.gate = self._state.env.threads.lock()
                 call.gate.acquire()
-        try:
-            if not decides:
-                decides = self._await(call, timeout)
-            if decides:
-                self._gather()
-            while decides and not call.settled:
-                self._decide(self._together(call), timeout)
-        finally:
-            if decides or call.chosen or not call.settled:
-                self._leave(call)
+            self._pending.append(call)
+        return call.chosen
 
     def _gather(self) -> None:
         """Return when everybody whose write is durable has run: they are about to ask again, and
@@ -187,7 +193,8 @@ class Looking:
         try:
             in_time = call.gate.acquire(timeout=-1 if timeout is None else timeout)
         except BaseException:
-            if self._is_settled_for(call) and call.ack is not None:
+            is_settled, _ = for_sure(lambda: self._is_settled_for(call))
+            if is_settled and call.ack is not None:
                 self._group.abandon(call.ack)
             raise
         if in_time:
@@ -207,18 +214,18 @@ class Looking:
 
     def _leave(self, call: Call) -> None:
         """Who decided, or was chosen to, passes that on to the first that still waits for it; who
-        gives up just goes."""
+        gives up just goes. Interrupted, and done again, it does no more than once."""
         with self._pending_lock:
-            decides = call.gate is None or call.chosen
             self._pending = [c for c in self._pending if c is not call and not c.settled]
-            if not decides:
+            if self._decider is not call:
                 return
-            self._deciding = bool(self._pending)
-            if self._pending:
-                following = self._pending[0]
+            following = self._pending[0] if self._pending else None
+            if following is not None:
                 assert following.gate is not None, "only the first to come has no gate"
                 following.chosen = True
-                following.gate.release()
+                with contextlib.suppress(RuntimeError):  # released before the interrupt
+                    following.gate.release()
+            self._decider = following
 
     def _together(self, first: Call) -> list[Call]:
         """The calls that are decided now, this one among them, in the order they came."""

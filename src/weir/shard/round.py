@@ -209,7 +209,7 @@ class Round:
                 call.rests_on = last
                 call.is_decided = True
                 if call.gate is None or call.chosen or call.left:
-                    continue
+                    continue  # nobody waits at a gate
                 if call.ack is None or call.ack.done or not self._waits:
                     call.gate.release()
                 else:
