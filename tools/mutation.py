@@ -840,8 +840,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a wait interrupted while it gives up leaves its gate behind",
         "src/weir/shard/group.py",
-        "                self._leave(ack, me)\n                return\n",
-        "                return\n",
+        "            for_sure(lambda: self._leave(ack, me))\n",
+        "            pass\n",
         tests("tests/rules/test_edges_outcomes.py", "-k", "gives_up"),
         "F-16",
     ),
