@@ -23,6 +23,7 @@ from weir.routing.former import untaken
 from weir.routing.guard import find_rivals, require_no_rival
 from weir.shard.handover import open_writer
 from weir.shard.large_batch import LargeBatch
+from weir.shard.turns import Crowd
 from weir.shard.writer import Belongs, ShardWriter
 
 
@@ -74,9 +75,7 @@ class Shard:
         `schema_for_writing` gave before, for who goes on with the columns it knows.
         """
         schema = schema or self._shut_out()  # who has a schema has looked
-        opened = passing_writer(self._core, self, config, schema=schema)
-        self._core.live[self.id] = opened
-        return opened
+        return kept_writer(self._core, self, config, schema)
 
     def load(self, config: WriterConfig) -> LargeBatch:
         """Claim the shard for one batch too large for a log entry (`weir.shard.large_batch`).
@@ -180,12 +179,26 @@ def find_shard(core: Core, id_or_value: UUID | Value) -> Shard:
     )
 
 
+def kept_writer(
+    core: Core,
+    shard: Shard,
+    config: WriterConfig | None,
+    schema: TableSchema | None,
+    crowd: Crowd | None = None,
+) -> ShardWriter:
+    """`Shard.writer`, of a crowd."""
+    opened = passing_writer(core, shard, config, schema=schema, crowd=crowd)
+    core.live[shard.id] = opened
+    return opened
+
+
 def passing_writer(
     core: Core,
     shard: Shard,
     config: WriterConfig | None = None,
     *,
     schema: TableSchema | None = None,
+    crowd: Crowd | None = None,
 ) -> ShardWriter:
     """Like `Shard.writer`, for upkeep that claims a shard and goes.
 
@@ -203,6 +216,7 @@ def passing_writer(
         lake=core.lake,
         config=(config or defaults).within(defaults),
         belongs=_belongs(core, shard),
+        crowd=crowd,
     )
     if shard.is_routed:
         opened.once.untaken = untaken(core)

@@ -31,12 +31,13 @@ from weir.routing.core import CONCURRENCY, Core
 from weir.routing.looking import LookingTableVerbs
 from weir.routing.receipt import Failures, Receipt, report, settled
 from weir.routing.reroute import REROUTES, Following, Parts, split
-from weir.routing.shards import Shard, schema_for_writing
+from weir.routing.shards import Shard, kept_writer, schema_for_writing
 from weir.routing.ways import Ways
 from weir.shard.ack import Ack
 from weir.shard.asked import WriteCounts
 from weir.shard.ending import forked
 from weir.shard.stats import WriterStats
+from weir.shard.turns import Crowd
 from weir.shard.writer import ShardWriter
 from weir.types import Keys, Rows
 
@@ -59,6 +60,7 @@ class TableWriter(LookingTableVerbs):
         self._schema = schema or schema_for_writing(core)
         self._intake = Intake(self._schema)
         self._lock = core.env.threads.lock()
+        self._crowd = Crowd(core.env.threads)
         self._writers: dict[UUID, ShardWriter] = {}
         self._ways = Ways(core, self._schema.plain, self._writers)
         self._opening: dict[UUID, Any] = {}
@@ -315,7 +317,8 @@ class TableWriter(LookingTableVerbs):
             if known is not None:
                 return known
             self._core.ensure_shard(value, record)
-            opened = Shard(self._core, shard, value).writer(self._config, schema=self._schema)
+            of = Shard(self._core, shard, value)
+            opened = kept_writer(self._core, of, self._config, self._schema, self._crowd)
             opened.intake.owns = None  # rows come routed; hashing them twice would be for nothing
             with self._lock:
                 closed = self._closed

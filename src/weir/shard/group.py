@@ -26,6 +26,7 @@ from weir.shard.ending import internal
 from weir.shard.persist import persist
 from weir.shard.state import WriterState
 from weir.shard.stats import writer_stats
+from weir.shard.turns import Wait
 from weir.types import Position
 
 log = logging.getLogger("weir.shard")
@@ -57,6 +58,7 @@ class GroupCommit:
         self._env = state.env
         self._pump: Thread | None = None
         self._logged_at = self._env.clock.boottime()
+        state.turns.write_next = self._lead
 
     @property
     def is_attended(self) -> bool:
@@ -96,7 +98,7 @@ class GroupCommit:
     def wait(self, ack: Ack, timeout: float | None = None) -> None:
         """Return when `ack` is done, leading as often as it takes; or `TimeoutError`."""
         deadline = None if timeout is None else self._env.clock.boottime() + timeout
-        me = object()
+        me = Wait()
         try:
             if self._await(ack, deadline, me) or self._leave(ack, me):
                 return
@@ -111,41 +113,65 @@ class GroupCommit:
         what = f"{self._state.name}: not durable after {timeout} s"
         raise TimeoutError(f"{what}; the put goes on, wait again to learn more")
 
-    def _await(self, ack: Ack, deadline: float | None, me: object) -> bool:
+    def _await(self, ack: Ack, deadline: float | None, me: Wait) -> bool:
         """False when the deadline passed."""
         state = self._state
-        turns = state.turns
+        turns, crowd = state.turns, state.turns.crowd
         while True:
             with state.lock:
                 chosen = turns.arrived(ack)
-                if ack.done:
-                    if chosen and not state.leading:
-                        state.promote()
-                    return True
-                lead = not state.leading and (chosen or turns.is_settled)
-                if lead:
-                    state.leading, state.leader = True, me
-                else:
+                lead = not ack.done and turns.lead(me, chosen=chosen)
+                if not ack.done and not lead:
                     gate = turns.gate_for(ack)
+                if chosen:
+                    crowd.promote(turns)
+                if ack.done:
+                    return True
             if lead:
-                self._lead()
+                self._lead_on(me)
                 continue
             left = -1 if deadline is None else max(0.0, deadline - self._env.clock.boottime())
-            if not gate.acquire(timeout=left):
+            if crowd.patience is not None and (left < 0 or left > crowd.patience):
+                if not gate.acquire(timeout=crowd.patience):
+                    self._lose_patience()
+                    continue
+            elif not gate.acquire(timeout=left):
                 return False
             gate.release()  # a turnstile: `flush_wal` may wait for the same ack as its putter
 
-    def _leave(self, ack: Ack, me: object) -> bool:
+    def _lead_on(self, me: Wait) -> None:
+        """Write an entry of this shard, or of all that ask for one."""
+        state, crowd = self._state, self._state.turns.crowd
+        if state.leader is me:
+            self._lead()
+            return
+        with state.lock:
+            stops = crowd.stops(state.turns)
+        for stop in stops:
+            with state.lock:
+                if crowd.tour is not me:
+                    break  # the store is slower than it was, and others have gone on (F-10)
+                begun = crowd.begin_stop(me, stop)
+            if begun:
+                stop.write_next()
+        with state.lock:
+            crowd.end_tour(me, state.turns)
+
+    def _lose_patience(self) -> None:
+        with self._state.lock:
+            self._state.turns.crowd.break_up()
+
+    def _leave(self, ack: Ack, me: Wait) -> bool:
         """A waiter gives up; True if its ack is done after all. Once or several times."""
         state = self._state
         if ack.unshaped is not None:
             self.acceptor.shape()  # what was put is what its caller had when it let go of it
         with state.lock:
             state.turns.leave(ack)
-            if state.leader is me:  # interrupted before it began, or after it was through
-                state.give_up_lead()
-            elif not state.leading:
-                state.promote()
+            if me.leads is not None and me.leads.leader is me:
+                me.leads.give_up_lead()  # interrupted before it began, or after it was through
+            state.turns.crowd.end_tour(me, state.turns)
+            state.turns.ask()
             if ack.done:
                 return True
         self._wake_pump()  # without one whoever comes next writes it, `close` at the latest
@@ -154,8 +180,7 @@ class GroupCommit:
     def promote(self) -> None:
         """Somebody who waits leads, if nobody does."""
         with self._state.lock:
-            if not self._state.leading:
-                self._state.promote()
+            self._state.turns.ask()
 
     def unclaim(self, ack: Ack) -> bool:
         """Nobody waits for the ack any more; False when it is done, and the caller is to hear it.
@@ -169,7 +194,7 @@ class GroupCommit:
 
     def abandon(self, ack: Ack) -> None:
         """Nobody comes for an ack whose gate `Turns` adopted."""
-        for_sure(lambda: self._leave(ack, object()))
+        for_sure(lambda: self._leave(ack, Wait()))
 
     def drain(self, timeout: float | None = None) -> None:
         """Return when everything accepted so far is durable (M-8)."""
@@ -201,9 +226,9 @@ class GroupCommit:
             with state.lock:
                 group = state.take()
             if group:
-                position = self._write(group)
+                position, seconds = self._write(group)
                 with state.lock:
-                    finished = state.landed(group, position)
+                    finished = state.landed(group, position, seconds)
         except Exception as error:  # noqa: BLE001  rows nobody can encode must end the writer, not loop
             with state.lock:
                 sent = state.entry is not None and state.entry.sent
@@ -214,7 +239,8 @@ class GroupCommit:
                 state.give_up_lead()
             run_callbacks(finished)
 
-    def _write(self, group: list[Ack]) -> Position:
+    def _write(self, group: list[Ack]) -> tuple[Position, float]:
+        """Where the entry is, and how long it took."""
         state = self._state
         if state.entry is None:
             batches = rows_of(group)
@@ -229,6 +255,7 @@ class GroupCommit:
             state.counters.append_failures += 1
             facts = (state.name, attempt, sum(ack.rows for ack in group), error)
             log.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *facts)
+            self._lose_patience()  # no other shard waits until the store is well again
 
         position = persist(
             self._env, lambda: self._appender.write(entry), delay=0.05, failed=failed
@@ -240,7 +267,7 @@ class GroupCommit:
             self._logged_at = now
             shard = self._appender.site.shard
             log.info("writer.stats shard=%s %s", shard, writer_stats(state, self._appender))
-        return position
+        return position, now - began
 
     # -- pump ------------------------------------------------------------------------------------
 

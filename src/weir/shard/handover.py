@@ -44,6 +44,7 @@ from weir.log.wal_store import WalMoved, WalStores
 from weir.records.wal_places import WalRecord, append_record, known_ids, latest_record
 from weir.shard.replay import Overtaken
 from weir.shard.tokens import Tokens
+from weir.shard.turns import Crowd
 from weir.shard.writer import Belongs, ShardWriter
 from weir.store.api import ObjectExists
 from weir.types import Epoch, Position
@@ -68,6 +69,7 @@ def open_writer(
     lake: Lake,
     config: WriterConfig,
     belongs: Belongs | None = None,
+    crowd: Crowd | None = None,
 ) -> ShardWriter:
     """A writer whose log is at `wanted(recorded)`.
 
@@ -79,7 +81,9 @@ def open_writer(
     for _ in range(OPEN_ATTEMPTS):
         try:
             site = _site(stores, shard, wanted, schema=schema, lake=lake, config=config)
-            return ShardWriter.open(site, schema=schema, lake=lake, config=config, belongs=belongs)
+            return ShardWriter.open(
+                site, schema=schema, lake=lake, config=config, belongs=belongs, crowd=crowd
+            )
         except (WalMoved, Overtaken) as moved:
             log.info("shard.open.again shard=%s reason=%s", shard, moved)
             stores.forget(shard)

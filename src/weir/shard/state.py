@@ -37,7 +37,7 @@ from weir.shard.ack import Ack, finish_all, rows_of, run_callbacks
 from weir.shard.ending import Ending
 from weir.shard.memtable import MemTable, MemTables
 from weir.shard.stats import Counters
-from weir.shard.turns import Turns
+from weir.shard.turns import Crowd, Turns, Wait
 from weir.types import Position
 
 log = logging.getLogger("weir.shard")
@@ -47,12 +47,19 @@ class WriterState:
     """All that the threads of one writer share."""
 
     def __init__(
-        self, env: Env, config: WriterConfig, name: str, memtables: MemTables | None
+        self,
+        env: Env,
+        config: WriterConfig,
+        name: str,
+        memtables: MemTables | None,
+        crowd: Crowd | None = None,
     ) -> None:
+        """`crowd`: of the writers that the same threads put to, which share its lock."""
         self.env = env
         self.config = config
         self.name = name
-        self.lock: Lock = env.threads.lock()
+        crowd = crowd or Crowd(env.threads)
+        self.lock: Lock = crowd.lock
         self.counters = Counters()
         self.ending = Ending(name, env)
         self.closing = False
@@ -71,9 +78,9 @@ class WriterState:
         """Puts whose rows the next leader shapes; then they are accepted, in this order."""
         self.queue: deque[Ack] = deque()
         self.queued_bytes = 0
-        self.turns = Turns(env.threads)
+        self.turns = Turns(crowd, self)
         self.leading = False
-        self.leader: object = None
+        self.leader: Wait | None = None
         """Which wait leads, if one does."""
         self.flying: list[Ack] = []
         """Whose rows are in the entry under way, or in one whose writing was interrupted."""
@@ -87,8 +94,7 @@ class WriterState:
         self.tags: GenerationTags | None = None
         """Names the generations where there are no MemTables."""
         self.flush_wake = env.threads.condition(self.lock)
-        self.calm_wake = env.threads.condition(self.lock)
-        """For those who wait until everybody who was woken has run."""
+        self.calm_wake = crowd.calm_wake
         self.is_alone = False
         """A thread could not be started, so that putters do its work."""
 
@@ -287,8 +293,10 @@ class WriterState:
         self.flying, self.entry = group, None
         return group
 
-    def landed(self, group: list[Ack], position: Position) -> list[Ack]:
-        """The group is durable: take it off the queue and let its waiters go; who wants a call."""
+    def landed(self, group: list[Ack], position: Position, seconds: float) -> list[Ack]:
+        """The group is durable, after that time: take it off the queue and let its waiters go; who
+        wants a call."""
+        self.turns.crowd.took(seconds)
         if self.failure is None:  # else the writer ended meanwhile, and they were told
             for ack in group:
                 ack.position = position
@@ -316,17 +324,7 @@ class WriterState:
     def give_up_lead(self) -> None:
         """Nobody leads now; somebody else may."""
         self.leading, self.leader = False, None
-        self.promote()
-
-    def promote(self) -> None:
-        """Somebody who waits leads next; if nobody does, the pump."""
-        if not self.turns.is_settled:
-            return  # the last of those woken promotes
-        self.calm_wake.notify_all()
-        if not self.waiting:
-            self.turns.forget()
-        elif not self.turns.wake_next():
-            self.call_pump()
+        self.turns.ask()
 
     def call_pump(self) -> None:
         """Let the pump look at the queue."""

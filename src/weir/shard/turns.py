@@ -12,54 +12,299 @@ putter lets go of it for a moment: 3.6 switches a put and 13,800 puts/s with 16 
 16,100 this way (local disk, two processors). No timer is involved; a thread that waits alone is
 never held up.
 
-Every call is made with the writer's lock held.
+The writers of one table share a `Crowd`, because the same threads put to all of them. On a store
+that answers at once the rule then holds over all shards, and whoever leads makes a tour: it writes
+the entries of the shards that ask for one, one after the other. A leader for each shard would write
+2.2 puts an entry with 16 threads and four shards, and they would fight for the interpreter. On a
+store that takes its time each shard has a leader of its own, so that entries of different shards
+are under way at once. What is known of the store is how long the latest entries took (`Pace`), and
+a tour that somebody has waited for too long is broken up: no shard waits for the store of another.
+
+Every call is made with the lock of the crowd held, which is that of its writers.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from weir.env import Lock, Threads
 from weir.shard.ack import Ack
+
+QUICK_SECONDS: Final = 0.0005
+"""A store that may take no longer for an entry answers at once: less than what it costs several
+leaders to take the interpreter from each other."""
+PACE_ENTRIES: Final = 32
+"""Entries of which the quickest tells; one by itself may have waited for a processor."""
+PATIENCE_SECONDS: Final = 0.05
+"""How long a thread waits before it no longer relies on the tour of another."""
+TOUR_SHARDS: Final = 16
+"""Entries of one tour: whoever makes it has a put of its own to return from."""
+TOUR_BYTES: Final = 1 << 18
+"""Rows of which an entry is written on a tour: a large one would hold up the others."""
+
+
+class Led(Protocol):
+    """What `WriterState` tells of the queue of one shard."""
+
+    leading: bool
+    leader: Wait | None
+    queued_bytes: int
+
+    @property
+    def waiting(self) -> int:
+        """Puts that wait for the log."""
+
+    def call_pump(self) -> None:
+        """Let the pump look at the queue."""
+
+    def give_up_lead(self) -> None:
+        """Nobody leads now; somebody else may."""
+
+
+class Wait:
+    """One thread that waits for a put."""
+
+    __slots__ = ("leads",)
+
+    def __init__(self) -> None:
+        self.leads: Led | None = None
+        """The shard whose entry it writes, or has just written."""
+
+    def take_lead(self, of: Led) -> None:
+        """From here on this thread, and no other, writes that shard's entries (F-10)."""
+        self.leads = of
+        of.leading, of.leader = True, self
+
+
+class Pace:
+    """How long the quickest of the latest entries took."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is known of the store."""
+        self.is_quick = False
+        self._quickest = self._before = float("inf")
+        self._entries = 0
+
+    def took(self, seconds: float) -> None:
+        """An entry was written in that time."""
+        self._quickest = min(self._quickest, seconds)
+        self._entries += 1
+        if self._entries == PACE_ENTRIES:
+            self._before, self._quickest, self._entries = self._quickest, float("inf"), 0
+        self.is_quick = min(self._before, self._quickest) <= QUICK_SECONDS
+
+
+class Crowd:
+    """The threads that wait for the writers of one table, or for a writer of its own."""
+
+    def __init__(self, threads: Threads) -> None:
+        self.lock: Lock = threads.lock()
+        """Guards what its writers hold (`WriterState`)."""
+        self.calm_wake = threads.condition(self.lock)
+        """For those who wait until everybody who was woken has run."""
+        self.threads = threads
+        self.shards = 0
+        self.pace = Pace()
+        self.tour: Wait | None = None
+        """Who writes the entries of all shards that ask."""
+        self.waking = 0
+        self._due: deque[Ack] = deque()
+        """Whose waiters are to be woken, after the one that is waking."""
+        self._is_held = False
+        """The next of them is woken when the tour is over."""
+        self._asking: dict[Turns, None] = {}
+        """Shards that have puts waiting, perhaps, and nobody who leads."""
+
+    @property
+    def tours(self) -> bool:
+        """True while one thread writes for all shards."""
+        return self.pace.is_quick and self.shards > 1
+
+    @property
+    def patience(self) -> float | None:
+        """How long one may wait for others at most, before looking again."""
+        return PATIENCE_SECONDS if self.shards > 1 else None
+
+    def ask(self, turns: Turns) -> None:
+        """Have that shard led, once everybody who was woken has run."""
+        self._asking[turns] = None
+        self.promote(turns)
+
+    def note(self, turns: Turns) -> None:
+        """Have it led in its turn: its putter cannot lead now."""
+        self._asking[turns] = None
+
+    def promote(self, turns: Turns) -> None:
+        """A thread of that shard has run, or it asks: somebody who waits leads, if it is time.
+
+        Until then it goes on asking: the last of those who were woken promotes, or whoever makes
+        the tour.
+        """
+        if not turns.is_settled:
+            return
+        self.calm_wake.notify_all()
+        if not self.tours:
+            self._have_led(turns)
+        elif self.tour is None:
+            for asking in list(self._asking):
+                if self._have_led(asking):
+                    break  # to make a tour, of which the others are part
+
+    def _have_led(self, turns: Turns) -> bool:
+        """Have the first who waits lead that shard, or the pump; True when somebody was woken."""
+        led = turns.led
+        if turns not in self._asking or not turns.is_settled:
+            return False
+        if not led.leading and led.waiting and turns.wake_next():
+            return True
+        del self._asking[turns]  # whoever leads asks again
+        if not led.leading and led.waiting:
+            led.call_pump()
+        return False
+
+    def took(self, seconds: float) -> None:
+        """An entry was written in that time."""
+        toured = self.tours
+        self.pace.took(seconds)
+        if toured and not self.tours:
+            self._part()
+
+    def break_up(self) -> None:
+        """Somebody waited too long, or the store failed: no shard waits for another's entry any
+        more, until one is quick again."""
+        if self.tours:
+            self.pace.forget()
+            self._part()
+
+    def _part(self) -> None:
+        """From here on each shard has a leader of its own."""
+        self._forget_tour()
+        for asking in list(self._asking):
+            self._have_led(asking)
+
+    def stops(self, own: Turns) -> list[Turns]:
+        """The shards of a tour, the one of whoever makes it last."""
+        asking = [turns for turns in self._asking if turns is not own and turns.is_light]
+        return [*asking[: TOUR_SHARDS - 1], own]
+
+    def begin_stop(self, wait: Wait, turns: Turns) -> bool:
+        """True when `wait`, on its tour, leads that shard now."""
+        if turns.led.leading or not turns.led.waiting:
+            return False
+        wait.take_lead(turns.led)
+        return True
+
+    def end_tour(self, wait: Wait, own: Turns) -> None:
+        """It is through, if it was not broken up before."""
+        if self.tour is wait:
+            self._forget_tour()
+        self.promote(own)
+
+    def _forget_tour(self) -> None:
+        self.tour = None
+        if self._is_held:
+            self._is_held = False
+            self._open_next()
+
+    def wake(self, ack: Ack) -> None:
+        """Open its gate, in its turn."""
+        self.waking += 1
+        self._due.append(ack)
+        if self.waking == 1:
+            self._open_next()
+
+    def arrived(self) -> None:
+        """One that was woken runs."""
+        self.waking -= 1
+        self._open_next()
+
+    def _open_next(self) -> None:
+        """Open the gate of the next whose turn it is, and of those before it whom nobody waits for:
+        somebody else came for the same put, and took their turn."""
+        self._is_held = self.tour is not None
+        while self._due and not self._is_held:
+            ack = self._due.popleft()
+            gate, ack.gate = ack.gate, None
+            if gate is None:
+                continue  # gave up meanwhile
+            gate.release()
+            if ack.woken:
+                return
+
+
+def _nobody_leads() -> None:
+    """Before there is a group commit."""
 
 
 class Turns:
     """The waiting threads of one group commit."""
 
-    def __init__(self, threads: Threads) -> None:
-        self._threads = threads
-        self._gated: deque[Ack] = deque()
-        self._due: deque[Ack] = deque()
-        """Whose waiters are to be woken, after the one that is waking."""
+    def __init__(self, crowd: Crowd, led: Led) -> None:
+        self.crowd = crowd
+        self.led = led
+        self.write_next: Callable[[], None] = _nobody_leads
+        """Writes an entry for all who wait, and gives up the lead (`GroupCommit`)."""
+        self._gated: dict[Ack, None] = {}
         self._waking = 0
+        crowd.shards += 1
+
+    def ask(self) -> None:
+        """Have the shard led, if anybody waits."""
+        self.crowd.ask(self)
+
+    @property
+    def is_light(self) -> bool:
+        """True when its next entry is small."""
+        return self.led.queued_bytes <= TOUR_BYTES
 
     @property
     def is_settled(self) -> bool:
         """True when no thread that was, or is about to be, woken has yet to run."""
-        return self._waking == 0
+        return (self.crowd.waking if self.crowd.tours else self._waking) == 0
+
+    def lead(self, wait: Wait, *, chosen: bool) -> bool:
+        """True when that thread is to lead now: this shard, or a tour."""
+        crowd, led = self.crowd, self.led
+        if led.leading or not (chosen or self.is_settled):
+            return False
+        if not crowd.tours or not self.is_light:
+            wait.take_lead(led)
+            return True
+        if crowd.tour is not None:
+            return False
+        crowd.tour = wait
+        return True
 
     def gate_for(self, ack: Ack) -> Lock:
         """A lock that is released when `ack` is done or its waiter should lead."""
         if ack.gate is None:
-            ack.gate = self._threads.lock()
-            ack.gate.acquire()
-            self._gated.append(ack)
+            gate = self.crowd.threads.lock()
+            gate.acquire()
+            self.adopt(ack, gate)
+        assert ack.gate is not None, "made, or there"
         return ack.gate
 
     def adopt(self, ack: Ack, gate: Lock) -> None:
         """Somebody waits at that gate, closed already, and will come for `ack` when it opens."""
         ack.gate = gate
-        self._gated.append(ack)
+        self._gated[ack] = None
+        if not self.led.leading:
+            self.crowd.note(self)
 
     def wake(self, ack: Ack) -> bool:
         """Let whoever waits for `ack` go on, in its turn; False when nobody does."""
         if ack.gate is None:
             return False
-        ack.woken = True
-        self._waking += 1
-        self._due.append(ack)
-        if self._waking == 1:
-            self._open_next()
+        self._gated.pop(ack, None)
+        if not ack.woken:
+            ack.woken = True
+            self._waking += 1
+            self.crowd.wake(ack)
         return True
 
     def arrived(self, ack: Ack) -> bool:
@@ -68,36 +313,20 @@ class Turns:
             return False
         ack.woken = False
         self._waking -= 1
-        self._open_next()
+        self.crowd.arrived()
         return True
 
     def leave(self, ack: Ack) -> None:
         """A thread stops waiting for `ack`. Others may wait at the same gate: they look again, and
         are not waited for, because there may be none."""
         self.arrived(ack)
+        self._gated.pop(ack, None)
         gate, ack.gate = ack.gate, None
         if gate is not None:
             gate.release()
 
     def wake_next(self) -> bool:
         """Wake the first that waits, to lead; False when nobody waits."""
-        while self._gated:
-            if self.wake(self._gated.popleft()):
-                return True
+        for ack in self._gated:
+            return self.wake(ack)
         return False
-
-    def forget(self) -> None:
-        """Nobody can be waiting: nothing is queued."""
-        self._gated.clear()
-
-    def _open_next(self) -> None:
-        """Open the gate of the next whose turn it is, and of those before it whom nobody waits for:
-        somebody else came for the same put, and took their turn."""
-        while self._due:
-            ack = self._due.popleft()
-            gate, ack.gate = ack.gate, None
-            if gate is None:
-                continue  # gave up meanwhile
-            gate.release()
-            if ack.woken:
-                return

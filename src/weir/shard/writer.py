@@ -50,6 +50,7 @@ from weir.shard.stats import (
     wal_stats,
     writer_stats,
 )
+from weir.shard.turns import Crowd
 from weir.shard.verbs import LookingVerbs
 from weir.types import Columns, Epoch, Filter, Keys, Position, Rows, Vector
 
@@ -68,6 +69,7 @@ class ShardWriter(LookingVerbs):
         config: WriterConfig,
         indexes: WriterIndexes,
         belongs: Belongs | None = None,
+        crowd: Crowd | None = None,
     ) -> None:
         """Use `ShardWriter.open` or `Shard.writer`, which claim and replay first."""
         self._appender = appender
@@ -85,7 +87,7 @@ class ShardWriter(LookingVerbs):
         if config.enable_memtable:
             bounds = Bounds.of(config)
             memtables = MemTables(schema, env, bounds, claim.manifest, claim.fence)
-        self._state = state = WriterState(env, config, str(appender.site), memtables)
+        self._state = state = WriterState(env, config, str(appender.site), memtables, crowd)
         watch(state)
         if memtables is not None:
             self._flusher = Flusher(state, memtables, appender, schema, lake, indexes)
@@ -107,13 +109,15 @@ class ShardWriter(LookingVerbs):
         config: WriterConfig | None = None,
         belongs: Belongs | None = None,
         progress: Progress | None = None,
+        crowd: Crowd | None = None,
     ) -> ShardWriter:
         """Claim the shard, fence every older writer, replay what they left, and serve.
 
         Raises `SealedShard`, `FencedError` (a newer writer came while this one opened),
         `MissingEntry` or `CorruptEntry` (the log is damaged), `UnknownOutcome`, `StoreError`.
         Seventeen requests in nine round trips, plus one get for each entry replayed (concurrent).
-        `progress(done, total)` is called for each replayed entry.
+        `progress(done, total)` is called for each replayed entry. `crowd`: of writers that the same
+        threads put to.
         """
         config = config or WriterConfig()
         # Before the claim: settings that do not fit the table leave no trace (M-2).
@@ -128,7 +132,13 @@ class ShardWriter(LookingVerbs):
         if config.enable_memtable:
             appender.tagging.begin_at(replay.begins())
         writer = cls(
-            appender, schema=schema, lake=lake, config=config, indexes=indexes, belongs=belongs
+            appender,
+            schema=schema,
+            lake=lake,
+            config=config,
+            indexes=indexes,
+            belongs=belongs,
+            crowd=crowd,
         )
         if config.enable_memtable:
             writer._replay(replay)
@@ -138,7 +148,9 @@ class ShardWriter(LookingVerbs):
             # F-14: a MemTable writer flushes what others left before anything is tagged after it.
             flushing = replace(config, enable_memtable=True)
             cls.open(site, schema=schema, lake=lake, config=flushing, progress=progress).close()
-            return cls.open(site, schema=schema, lake=lake, config=config, belongs=belongs)
+            return cls.open(
+                site, schema=schema, lake=lake, config=config, belongs=belongs, crowd=crowd
+            )
         writer._state.counters.replay_seconds = site.env.clock.boottime() - began
         return writer
 

@@ -5,7 +5,7 @@ from simulator.scheduler import Scheduler, Settings
 from tests.support.one_shard import open_writer, site_on
 from weir.env import SYSTEM
 from weir.shard.ack import Ack
-from weir.shard.turns import Turns
+from weir.shard.turns import Crowd, Turns
 from weir.store.memory import MemoryStore
 
 THREADS, PUTS = 8, 25
@@ -46,9 +46,15 @@ def test_woken_threads_put_again_before_the_next_entry_is_written():
     assert min(puts_per_entry) > 3, puts_per_entry
 
 
+class Queue:
+    """What a crowd is told of a shard that has puts waiting."""
+
+    leading, leader, queued_bytes, waiting = False, None, 100, 1
+
+
 def gates(count):
     """So many puts, a waiter at the gate of each."""
-    turns = Turns(SYSTEM.threads)
+    turns = Turns(Crowd(SYSTEM.threads), Queue())
     acks = [Ack(None, (), rows=1, nbytes=1) for _ in range(count)]
     return turns, acks, [turns.gate_for(ack) for ack in acks]
 
