@@ -124,6 +124,8 @@ class Insert:
         """See `Verb`."""
         del intake
         present = found.present
+        if not present.any():
+            return Verdict(given, ~present)
         conflicts = present if self.on_conflict == "error" else None
         return Verdict(marked(given, ~present), ~present, conflicts, "exists already")
 
