@@ -11,13 +11,12 @@ from typing import Final, Literal
 from uuid import UUID
 
 import numpy as np
-import pyarrow as pa
 
 from weir.errors import WeirError
 from weir.format.keys import pk_values
 from weir.format.manifest import ShardManifest
 from weir.format.sharding import Unsharded, from_mem_wal
-from weir.keys.index import codes_of_keys
+from weir.keys.index import Codes, codes_of_keys
 from weir.lake.base.adopt import count_doubled
 from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
@@ -35,7 +34,8 @@ OLD_TAG_SECONDS: Final = 7 * 86_400.0
 """LanceDB's `optimize` cleans up versions of this age, and raises when one of them has a tag."""
 
 ROWS_LOOKED_AT: Final = 10_000_000
-"""Rows of a base whose keys are looked at for doubles."""
+"""Rows of a base, or of all logs and SSTables, whose keys are looked at for doubles: their codes
+are held in memory."""
 
 VERSIONS_LOOKED_AT: Final = 64
 """Versions of the base, from the newest back, whose progress is compared."""
@@ -190,26 +190,20 @@ def _in_two_shards(core: Core) -> Iterator[Health]:
     """Keys with fresh rows in two shards that take writes: which row is the newer is not known."""
     if not core.record.primary_key:
         return
-    key = list(core.record.primary_key)
-
-    def fresh_keys(reader: SnapshotReader) -> list[tuple[UUID, pa.Array]]:
-        found = []
-        for cut in (c for c in reader.snapshot.cuts if not c.sealed):  # sealed: older, for good
-            _, rows = merge_scan(reader.levels_of(cut), None, reader.schema, columns=key)
-            parts = [pk_values(batch, key) for batch in rows if batch.num_rows]
-            if parts:
-                found.append((cut.shard, pa.chunked_array(parts).combine_chunks()))
-        return found
-
-    shards = with_snapshot(core, "durable", None, fresh_keys)
-    codes = [np.unique(codes_of_keys(keys)) for _, keys in shards]
-    if len(codes) < 2:
+    codes = with_snapshot(core, "durable", None, _fresh_keys)
+    if codes is None:
+        yield Health(
+            "shards",
+            "note",
+            "the logs and SSTables have too many rows to look for keys in two shards (at most"
+            f" {ROWS_LOOKED_AT:,}); weir compact folds them",
+        )
+    if codes is None or len(codes) < 2:
         return
-    seen, counts = np.unique(np.concatenate(codes), return_counts=True)
+    seen, counts = np.unique(np.concatenate([*codes.values()]), return_counts=True)
     shared = seen[counts > 1]
     if len(shared):
-        found = zip(shards, codes, strict=True)
-        where = [str(shard) for (shard, _), own in found if np.isin(own, shared).any()]
+        where = [str(shard) for shard, own in codes.items() if np.isin(own, shared).any()]
         yield Health(
             "shards",
             "bad",
@@ -218,6 +212,21 @@ def _in_two_shards(core: Core) -> Iterator[Health]:
             f" the routing is folded by weir adopt-shard {core.uri} ID --as newer|older, rows of"
             " other values by weir compact",
         )
+
+
+def _fresh_keys(reader: SnapshotReader) -> dict[UUID, Codes] | None:
+    """A code for each key that has a fresh row, by shard; None when there are too many."""
+    key, codes, left = list(reader.schema.primary_key), {}, ROWS_LOOKED_AT
+    for cut in (c for c in reader.snapshot.cuts if not c.sealed):  # sealed: older, for good
+        levels = reader.levels_of(cut)
+        left -= sum(level.rows for level in levels)
+        if left < 0:
+            return None
+        _, rows = merge_scan(levels, None, reader.schema, columns=key)
+        parts = [codes_of_keys(pk_values(batch, key)) for batch in rows if batch.num_rows]
+        if parts:
+            codes[cut.shard] = np.unique(np.concatenate(parts))
+    return codes
 
 
 def _doubled(core: Core) -> Iterator[Health]:

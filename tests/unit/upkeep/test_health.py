@@ -13,6 +13,7 @@ from weir.format.bucket import bucket
 from weir.format.sharding import FIRST_ROUTING, shard_id
 from weir.routing import opening
 from weir.routing.shards import Shard
+from weir.upkeep import health
 from weir.upkeep.health import look_at
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
@@ -70,6 +71,10 @@ def test_x6_a_rival_is_bad_and_the_way_out_is_named(tmp_path, monkeypatch):
     with Shard(table.core, table.shard(0).id, None, is_routed=False).writer() as writer:
         writer.put([{"id": n, "v": "ours"} for n in (1, 2)])
     assert "1 keys have rows in more than one of the shards" in told(table, "bad")
+    with monkeypatch.context() as few:
+        few.setattr(health, "ROWS_LOOKED_AT", 2)
+        assert "too many rows to look for keys in two shards" in told(table, "note")
+        assert "more than one of the shards" not in told(table, "bad")
     table.adopt_shard(rival, "newer")
     assert told(table, "bad") == ""
 
