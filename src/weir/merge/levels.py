@@ -181,6 +181,11 @@ class MemLevel:
         """The level as it was with so many batches and rows, whatever is appended later."""
         return MemView(self, count, rows)
 
+    def all_keys(self) -> list[Any]:
+        """The keys of all rows, superseded ones included, as the values that compare."""
+        key = self._schema.primary_key
+        return [value for batch in self.batches for value in pk_values(batch, key).to_pylist()]
+
     def holds_any(self, keys: Sequence[Any]) -> bool:
         """False when no row has one of those keys, given as the values that compare."""
         with self._lock:

@@ -23,7 +23,7 @@ from weir.format.schema import TableSchema
 from weir.lake.api import Base, Lake, SsTableReader
 from weir.log.appender import WalAppender
 from weir.log.intake import key_table
-from weir.merge.levels import Level, MemLevel, MemView
+from weir.merge.levels import Level, MemView
 from weir.merge.merge import (
     Belongs,
     merge_lookup,
@@ -40,6 +40,7 @@ from weir.search.words import Words
 from weir.shard.asked import Seen
 from weir.shard.memtable import MemTable, MemTables
 from weir.shard.state import WriterState, fail
+from weir.shard.warm import WarmKeys
 from weir.types import Columns, Filter, Generation, Vector
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class _Fresh:
     """The unflushed MemTables as they are, newest first, with their generations."""
     manifest: ShardManifest
     """The SSTables beside them."""
-    warm: Sequence[MemTable]
+    warm: tuple[MemTable, ...]
     """The MemTables that the latest of those were made of."""
     generation: Generation
     """The active MemTable, and the batches that it has."""
@@ -87,6 +88,9 @@ class OwnReads:
         self._base: Base | None = None
         """The last version that was opened; its rule of expiry holds for reads that open none."""
         self._nothing: tuple[pa.Schema, pa.Table] = (schema.wal, schema.wal.empty_table())
+        self._warm_keys = WarmKeys(appender.site.env)
+        self._listed: tuple[ShardManifest | None, int, Sequence[SsTable]] = (None, 0, ())
+        """Of a manifest the SSTables that such a base has not folded."""
         self._readers: tuple[ShardManifest | None, dict[str, SsTableReader]] = (None, {})
 
     def scan(self, columns: Columns | None, filter: Any) -> pa.RecordBatchReader:
@@ -263,13 +267,17 @@ class OwnReads:
             for _, level in fresh.levels:
                 if level.holds_any(keys):
                     yield level
-            warm: dict[int, MemLevel] = {table.generation: table.level for table in fresh.warm}
-            for sstable in self._unfolded(fresh, base()) if fresh.manifest.sstables else ():
-                known = warm.get(sstable.generation)
-                if known is None:
+            if not fresh.manifest.sstables:
+                return
+            unfolded = self._unfolded(fresh, base())
+            holding = self._warm_keys.holding(fresh.warm, keys)
+            warm = {table.generation: table for table in fresh.warm}
+            for sstable in unfolded:
+                table = warm.get(Generation(sstable.generation))
+                if table is None:
                     yield self._opened(sstable)
-                elif known.holds_any(keys):
-                    yield known
+                elif table.generation in holding:
+                    yield table.level
 
         return levels(), base
 
@@ -288,7 +296,7 @@ class OwnReads:
     def _compacted(self, base: Base) -> int:
         return base.compacted.get(self._appender.site.shard, 0)
 
-    def _unfolded(self, fresh: _Fresh, base: Base) -> list[SsTable]:
+    def _unfolded(self, fresh: _Fresh, base: Base) -> Sequence[SsTable]:
         """The SSTables that the base, opened after the others were looked at, has not folded,
         newest first."""
         compacted = self._compacted(base)
@@ -297,8 +305,12 @@ class OwnReads:
         of = fresh.manifest
         if self._readers[0] is not of:
             self._readers = (of, {})
-        listed = (sstable for sstable in of.sstables if sstable.generation > compacted)
-        return sorted(listed, key=lambda sstable: -sstable.generation)
+        known = self._listed
+        if known[0] is not of or known[1] != compacted:
+            listed = (sstable for sstable in of.sstables if sstable.generation > compacted)
+            newest_first = sorted(listed, key=lambda sstable: -sstable.generation)
+            known = self._listed = (of, compacted, newest_first)
+        return known[2]
 
     def _opened(self, sstable: SsTable) -> SsTableReader:
         """Kept while the manifest is: opening takes longer than asking."""

@@ -1,0 +1,54 @@
+"""Which keys the MemTables have that stay in memory after their flush.
+
+Writes that look first ask for keys that are mostly in none of them; asking each would take longer
+with every flush.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weir.env import Env
+from weir.shard.memtable import MemTable
+from weir.types import Generation
+
+
+class WarmKeys:
+    """One index over those MemTables. Safe to share between threads.
+
+    Made when it is first asked, and brought up to date when the MemTables are others.
+    """
+
+    def __init__(self, env: Env) -> None:
+        self._lock = env.threads.lock()
+        self._tables: tuple[MemTable, ...] = ()
+        self._newest: dict[Any, Generation] = {}
+        """For each key the newest of them that has it."""
+
+    def holding(self, tables: tuple[MemTable, ...], keys: Sequence[Any]) -> set[Generation]:
+        """The generations, of those `tables`, newest first, that may have the newest rows of those
+        keys."""
+        with self._lock:
+            if tables is not self._tables and not self._follow(tables):
+                return {table.generation for table in tables}
+            newest = self._newest
+            if newest.keys().isdisjoint(keys):
+                return set()
+            return {newest[key] for key in keys if key in newest}
+
+    def _follow(self, tables: tuple[MemTable, ...]) -> bool:
+        """The oldest left, and newer ones came. False for an earlier state, which somebody looked
+        at before a flush was through."""
+        if self._tables and (not tables or tables[0].generation < self._tables[0].generation):
+            return False
+        for table in self._tables:
+            if table not in tables:
+                for key in table.level.all_keys():
+                    if self._newest.get(key) == table.generation:
+                        del self._newest[key]
+        for table in reversed(tables):
+            if table not in self._tables:
+                self._newest.update(dict.fromkeys(table.level.all_keys(), table.generation))
+        self._tables = tables
+        return True
