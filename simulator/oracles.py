@@ -293,6 +293,10 @@ class Judge:
         truth.folded.append(held.state)
         self.scheduler.note("judge", f"rolled back at {manifest.replay_after}")
 
+    def forget_claims(self, actor: Actor) -> None:
+        """What it publishes from now on is not for an epoch it claimed: it has another role."""
+        self.claims = {at: epoch for at, epoch in self.claims.items() if at[0] != actor.name}
+
     def _check_move(
         self, actor: Actor, truth: ShardTruth, manifest: ShardManifest, before: ShardManifest
     ) -> None:
