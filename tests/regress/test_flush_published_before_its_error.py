@@ -16,18 +16,12 @@ from weir.testing.fault_store import FaultStore
 def test_f9_a_flush_that_failed_after_its_commit_is_not_published_twice(failures):
     store = MemoryStore()
     faulty = FaultStore(store)
-    writer = open_writer(
-        site_on(
-            HookStore(
-                faulty,
-                "put",
-                "gen_1/data",
-                lambda: faulty.on("list", "*/floor*", skip=1).fail_before(times=failures),
-            )
-        )
-    )
+    hook = HookStore(faulty, "put_if_absent", "/manifest/", lambda: None)
+    writer = open_writer(site_on(hook))
     writer.put([{"k": 1, "v": 1}])
+    hook.arm(lambda: faulty.on("list", "*/floor*").fail_before(times=failures))
     writer.flush()
+    assert writer.stats().memtable.flush_failures
     writer.put([{"k": 2, "v": 2}])
     writer.close()
     assert rows_on_store(site_on(store)) == {1: 1, 2: 2}
