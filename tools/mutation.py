@@ -448,7 +448,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "src/weir/upkeep/compact/run.py",
         "        claim = Claim(token, require_counted(self.core, self.lake.fence_base(token)))\n",
         "        claim = Claim(token, self.lake.open_base().version)\n",
-        soak(6000, "compaction"),
+        tests("tests/rules/test_compaction.py", "-k", "l4"),
         "L-4",
     ),
     Mutant(
