@@ -6,6 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import lance
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -14,6 +16,7 @@ import weir
 import weir.spark
 from tests.support.spark import built_jar
 from weir.errors import InvalidInput
+from weir.lake.base.view import SCAN_BATCH_ROWS
 from weir.spark import jar
 
 pytestmark = pytest.mark.skipif(
@@ -213,6 +216,43 @@ def test_columns_and_filters_reach_lance_and_none_leaks(
         assert found == sorted(tuple(row) for row in plain.collect()), where
     plan = spark.sql(f"SELECT v FROM {name} WHERE id = 1")._jdf.queryExecution().toString()
     assert "n#" not in plan.partition("Physical Plan")[2]
+
+
+def test_rows_by_name_stay_arrow_and_what_a_query_keeps_of_them_is_right(
+    spark: SparkSession, root: Path, name: str
+) -> None:
+    """Python fills the same vectors with one batch after the other, and Spark would close them."""
+    many = 3 * SCAN_BATCH_ROWS // 2
+    text = pa.array([None if n % 7 == 6 else f"{many - n:09}" for n in range(many)])
+    plain = pa.table(
+        {
+            "id": pa.array(range(many), pa.int64()),
+            "v": text,
+            "words": pa.array([[v, None] for v in text.to_pylist()], pa.list_(pa.string())),
+            "pair": pa.array([{"x": v, "n": [1]} for v in text.to_pylist()]),
+            "price": pa.array(range(many), pa.int64()).cast(pa.decimal128(20, 0)),
+            "at": pa.array(range(many), pa.int64()).cast(pa.timestamp("us", "UTC")),
+            "yes": pa.array([n % 2 == 0 if n % 3 else None for n in range(many)]),
+        }
+    )
+    table = weir.create(place(root, name), plain.schema, primary_key="id")
+    lance.write_dataset(plain.cast(lance.dataset(table.uri).schema), table.uri, mode="append")
+    with table.writer() as writer:
+        writer.put([{"id": 1, "v": "fresh"}])
+        writer.delete([2, 3])
+    query = (
+        "SELECT max(v), min(v), max(words[0]), max(pair.x), sum(price), count(*), count(v),"
+        " sum(hash(*)), hash(sort_array(collect_list(v))) FROM {}"
+    )
+    spark.read.format("weir").load(table.uri).createOrReplaceTempView("by_path")
+    found = rows(spark, query.format(name))
+    assert found == rows(spark, query.format("by_path"))
+    assert found[0][:3] == ("fresh", "000000001", f"{many:09}")
+    assert found[0][5] == many - 2
+    plan = spark.table(name)._jdf.queryExecution().executedPlan().toString()
+    assert "ColumnarToRow" in plan
+    assert len(spark.table(name).limit(3).collect()) == 3
+    assert spark.table(name).where("id < 0").count() == 0
 
 
 def test_streams_by_name(spark: SparkSession, root: Path, name: str, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Batch reads: the same rows as weir's own scan, through every door Spark has."""
 
+import gc
 import subprocess
 import sys
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from pyspark.sql import SparkSession
 import weir
 import weir.spark
 from tests.support.spark import in_frame, in_weir, make_table, once, put
+from weir.spark.places import Place
 from weir.spark.source import parts_of
 
 
@@ -185,6 +188,24 @@ def test_the_source_is_light_to_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_workers_do_not_go_through_imports_after_each_task(
+    spark: SparkSession, table: weir.Table
+) -> None:
+    """Spark's workers collect garbage after every task; the driver is the user's and left alone."""
+    uri = table.uri
+
+    def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            Place(uri).open()
+            yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()]})
+
+    found = spark.range(0, 1, 1, 1).mapInArrow(frozen, "frozen long").first()
+    assert found is not None
+    assert found[0] > 10_000
+    Place(uri).open()
+    assert gc.get_freeze_count() == 0
 
 
 def test_an_empty_table_is_an_empty_dataframe(spark: SparkSession, tmp_path: Path) -> None:

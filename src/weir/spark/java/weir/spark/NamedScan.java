@@ -24,6 +24,7 @@ import org.apache.spark.sql.types.StructType;
 final class NamedScan implements Scan {
   private final String name;
   private final Scan inner;
+  private boolean streams;
 
   NamedScan(String name, Scan inner) {
     this.name = name;
@@ -42,11 +43,12 @@ final class NamedScan implements Scan {
 
   @Override
   public Batch toBatch() {
-    return inner.toBatch();
+    return new ArrowBatch(inner.toBatch());
   }
 
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
+    streams = true;
     return new Feed(name, inner.toMicroBatchStream(checkpoint));
   }
 
@@ -60,9 +62,10 @@ final class NamedScan implements Scan {
     return inner.reportDriverMetrics();
   }
 
+  /** Said without asking for partitions, which Python would plan; streams are read as rows. */
   @Override
   public ColumnarSupportMode columnarSupportMode() {
-    return inner.columnarSupportMode();
+    return streams ? ColumnarSupportMode.UNSUPPORTED : ColumnarSupportMode.SUPPORTED;
   }
 
   /** The stream of the bridge, which tells who it is and what waits. */
