@@ -18,7 +18,7 @@ from weir.env import Limits
 from weir.errors import InvalidInput, SchemaMismatch
 from weir.format.exact import cast_exactly, is_castable
 from weir.format.nested import find_null, is_strict
-from weir.format.python_values import from_python
+from weir.format.python_values import from_python, maker
 from weir.format.schema import TOMBSTONE, TableSchema, align_batch
 from weir.format.wal_entry import Fill, require_fit
 from weir.log.inputs import arrow_batches, arrow_column, as_dict, is_row, row_runs
@@ -51,6 +51,9 @@ class Intake:
         self._strict = [(i, f.name) for i, f in enumerate(schema.arrow) if is_strict(f.type)]
         self._plan: tuple[pa.Schema, Columns] | None = None
         self._dict_fields: tuple[frozenset[str], pa.Schema] | None = None
+        self._names = frozenset(schema.arrow.names)
+        self._makers = [(field.name, maker(field.type, field.name)) for field in schema.plain]
+        self._is_plain = schema.plain.types == schema.arrow.types
 
     @property
     def schema(self) -> TableSchema:
@@ -64,6 +67,10 @@ class Intake:
         iterable of such, of dicts, or of objects with named fields. A boolean column `_tombstone`
         marks rows that are deletes. Raises `SchemaMismatch` or `InvalidInput`, nothing written.
         """
+        if type(data) is list and data and self._is_plain:
+            whole = self._from_whole_dicts(data)
+            if whole is not None:
+                return [whole]
         return [self._shape(batch) for batch in self._batches(data) if batch.num_rows]
 
     def tombstones(self, keys: Any) -> list[pa.RecordBatch]:
@@ -116,6 +123,16 @@ class Intake:
     def _from_run(self, part: list[Any]) -> Sequence[pa.RecordBatch]:
         found = arrow_batches(part[0])
         return self._from_dicts([as_dict(row) for row in part]) if found is None else found
+
+    def _from_whole_dicts(self, rows: list[Any]) -> pa.RecordBatch | None:
+        """The rows in one step if they are dicts of all columns, as most are; None: look closer."""
+        names = self._names
+        for row in rows:
+            if type(row) is not dict or row.keys() != names:
+                return None
+        columns = [make([row[name] for row in rows]) for name, make in self._makers]
+        columns.append(_no_tombstones(len(rows)))
+        return self._checked(pa.RecordBatch.from_arrays(columns, schema=self._schema.wal))
 
     def _from_dicts(self, rows: Sequence[Any]) -> Sequence[pa.RecordBatch]:
         if not rows:

@@ -194,13 +194,16 @@ class WriterState:
             with contextlib.suppress(RuntimeError):  # the loop was closed
                 future.get_loop().call_soon_threadsafe(finish_all, [future])
 
-    def accept(self, acks: Sequence[Ack], batches: Sequence[pa.RecordBatch]) -> None:
+    def accept(
+        self, acks: Sequence[Ack], batches: Sequence[pa.RecordBatch], more: Fill | None = None
+    ) -> None:
         """Put the rows of those puts, in `batches`, where reads find them, name their generation,
         and queue them. Of several puts only where the active generation has room for all."""
-        rows, nbytes = sum(ack.rows for ack in acks), sum(ack.nbytes for ack in acks)
-        more = Fill(rows, max(len(batches), len(acks)), nbytes)
+        if more is None:
+            rows, nbytes = sum([ack.rows for ack in acks]), sum([ack.nbytes for ack in acks])
+            more = Fill(rows, max(len(batches), len(acks)), nbytes)
         self.counters.puts += len(acks)
-        self.counters.rows_put += rows
+        self.counters.rows_put += more.rows
         if self.memtables is not None:
             generation = self.memtables.book(batches, more, puts=len(acks))
         else:
@@ -210,8 +213,8 @@ class WriterState:
         for ack in acks:
             ack.generation, ack.enqueued_at = generation, now
         self.queue.extend(acks)
-        self.held_bytes += nbytes
-        self.queued_bytes += nbytes
+        self.held_bytes += more.nbytes
+        self.queued_bytes += more.nbytes
 
     def leave_unshaped(self, ack: Ack) -> None:
         """Take in a put whose rows the next leader shapes; its size is a guess until then."""
@@ -254,9 +257,9 @@ class WriterState:
 
     def _accept_run(self, run: list[Ack]) -> None:
         """Accept puts that were shaped together."""
-        more = Fill(sum(a.rows for a in run), len(run), sum(a.nbytes for a in run))
+        more = Fill(sum([a.rows for a in run]), len(run), sum([a.nbytes for a in run]))
         if self.memtables is not None and self.memtables.holds(more):
-            self.accept(run, rows_of(run))
+            self.accept(run, rows_of(run), more)
         else:
             for ack in run:
                 self.accept([ack], ack.batches)
