@@ -17,8 +17,8 @@ that answers at once the rule then holds over all shards, and whoever leads make
 the entries of the shards that ask for one, one after the other. A leader for each shard would write
 2.2 puts an entry with 16 threads and four shards, and they would fight for the interpreter. On a
 store that takes its time each shard has a leader of its own, so that entries of different shards
-are under way at once. What is known of the store is how long the latest entries took (`Pace`), and
-a tour that somebody has waited for too long is broken up: no shard waits for the store of another.
+are under way at once. Which it is, the latest entries tell (`Pace`), and a tour that somebody has
+waited for too long is broken up: no shard waits for the store of another.
 
 Every call is made with the lock of the crowd held, which is that of its writers.
 """
@@ -32,12 +32,18 @@ from typing import Final, Protocol
 from weir.env import Lock, Threads
 from weir.shard.ack import Ack
 
-QUICK_SECONDS: Final = 0.0005
+QUICK_SECONDS: Final = 0.001
 """A store that may take no longer for an entry answers at once: less than what it costs several
 leaders to take the interpreter from each other."""
+NEARLY_QUICK_SECONDS: Final = 3 * QUICK_SECONDS
+"""So long the quickest entry of such a store may take when they do."""
 PACE_ENTRIES: Final = 32
 """Entries of which the quickest tells; one by itself may have waited for a processor."""
-PATIENCE_SECONDS: Final = 0.05
+SLOW_ENTRIES: Final = 4
+"""As many are enough to know a store that is not even nearly quick."""
+REST_ENTRIES: Final = 1024
+"""After so many it is tried again whether one that is nearly quick is quick on a tour."""
+PATIENCE_SECONDS: Final = 0.25
 """How long a thread waits before it no longer relies on the tour of another."""
 TOUR_SHARDS: Final = 16
 """Entries of one tour: whoever makes it has a put of its own to return from."""
@@ -79,24 +85,30 @@ class Wait:
 
 
 class Pace:
-    """How long the quickest of the latest entries took."""
+    """Whether the store answers at once: by the quickest of the latest entries, which on a tour
+    were not held up by other leaders. Taken for quick until it is known."""
 
     def __init__(self) -> None:
-        self.forget()
+        self._begin(is_quick=True)
+
+    def _begin(self, *, is_quick: bool) -> None:
+        self.is_quick = is_quick
+        self._quickest = float("inf")
+        self._entries = 0
 
     def forget(self) -> None:
-        """Nothing is known of the store."""
-        self.is_quick = False
-        self._quickest = self._before = float("inf")
-        self._entries = 0
+        """It is not, whatever it was."""
+        self._begin(is_quick=False)
 
     def took(self, seconds: float) -> None:
         """An entry was written in that time."""
-        self._quickest = min(self._quickest, seconds)
         self._entries += 1
-        if self._entries == PACE_ENTRIES:
-            self._before, self._quickest, self._entries = self._quickest, float("inf"), 0
-        self.is_quick = min(self._before, self._quickest) <= QUICK_SECONDS
+        self._quickest = quickest = min(self._quickest, seconds)
+        if self._entries == (PACE_ENTRIES if self.is_quick else REST_ENTRIES):
+            bound = QUICK_SECONDS if self.is_quick else NEARLY_QUICK_SECONDS
+            self._begin(is_quick=quickest <= bound)
+        elif self.is_quick and self._entries == SLOW_ENTRIES and quickest > NEARLY_QUICK_SECONDS:
+            self._begin(is_quick=False)
 
 
 class Crowd:
@@ -176,7 +188,7 @@ class Crowd:
 
     def break_up(self) -> None:
         """Somebody waited too long, or the store failed: no shard waits for another's entry any
-        more, until one is quick again."""
+        more, for a while."""
         if self.tours:
             self.pace.forget()
             self._part()

@@ -5,7 +5,15 @@ from simulator.scheduler import Scheduler, Settings
 from tests.support.one_shard import open_writer, site_on
 from weir.env import SYSTEM
 from weir.shard.ack import Ack
-from weir.shard.turns import Crowd, Turns
+from weir.shard.turns import (
+    PACE_ENTRIES,
+    QUICK_SECONDS,
+    REST_ENTRIES,
+    SLOW_ENTRIES,
+    Crowd,
+    Pace,
+    Turns,
+)
 from weir.store.memory import MemoryStore
 
 THREADS, PUTS = 8, 25
@@ -98,3 +106,33 @@ def test_a_waiter_that_gives_up_hands_its_turn_on():
             assert opened(gate)[number]
             assert turns.arrived(acks[number])
         assert turns.is_settled
+
+
+def after(pace, *entries):
+    """What is thought of the store when so many entries took so long, each pair in turn."""
+    for count, seconds in entries:
+        for _ in range(count):
+            pace.took(seconds)
+    return pace.is_quick
+
+
+def test_a_store_that_takes_its_time_is_known_after_a_few_entries():
+    assert after(Pace(), (SLOW_ENTRIES - 1, 0.01))
+    assert not after(Pace(), (SLOW_ENTRIES, 0.01))
+    assert not after(Pace(), (SLOW_ENTRIES, 0.01), (10 * REST_ENTRIES, 0.01))
+
+
+def test_one_quick_entry_of_several_tells_and_others_only_waited_for_a_processor():
+    quick, held_up = QUICK_SECONDS / 2, 5 * QUICK_SECONDS
+    assert after(Pace(), (1, quick), (PACE_ENTRIES - 1, held_up))
+    assert not after(Pace(), (1, quick), (2 * PACE_ENTRIES - 1, held_up))
+
+
+def test_a_store_that_is_nearly_quick_is_tried_again_after_a_rest():
+    nearly = 2 * QUICK_SECONDS
+    pace = Pace()
+    assert not after(pace, (PACE_ENTRIES, nearly))
+    assert not after(pace, (REST_ENTRIES - 1, nearly))
+    assert after(pace, (1, nearly))
+    assert not after(pace, (PACE_ENTRIES, nearly))
+    assert after(pace, (REST_ENTRIES, nearly), (PACE_ENTRIES, QUICK_SECONDS / 2))
