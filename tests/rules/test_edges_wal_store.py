@@ -17,6 +17,7 @@ from weir.log.appender import WalAppender
 from weir.log.fence import claim_shard
 from weir.log.manifests import Manifests
 from weir.log.stamp import read_store_id
+from weir.store.open import open_store
 from weir.types import Epoch, Position
 from weir.upkeep.pinning import close_gap
 
@@ -99,6 +100,21 @@ def test_s7_a_handle_that_looked_before_notices_that_the_disk_is_gone(tmp_path, 
         next(feed)
     (tmp_path / "w").symlink_to(tmp_path / "there")
     assert rows(reader) == expect((A, "a"), (B, "b"))
+
+
+def test_s7_a_handle_that_looked_before_notices_that_the_bucket_was_emptied(tmp_path, s3):
+    """What it knows of the log is in memory: without the id it would take that for all there is."""
+    uri, options = f"s3://weir-test/{tmp_path.name}", s3.storage_options()
+    table = make(tmp_path / "t", 1, wal_uri=uri, storage_options=options)
+    alive = again(table).shards()[0].writer()
+    put(alive, A, "a")
+    reader = again(table)
+    assert rows(reader) == rows(reader) == expect((A, "a"))
+    put(alive, B, "b")
+    store = open_store(uri, options)
+    store.delete([meta.path for meta in store.list("")])
+    with pytest.raises(WalStoreMismatch):
+        rows(reader)
 
 
 def test_s7_nothing_is_acknowledged_into_the_hole_where_a_disk_was(tmp_path):
