@@ -117,6 +117,7 @@ class GroupCommit:
         """False when the deadline passed."""
         state = self._state
         turns, crowd = state.turns, state.turns.crowd
+        patience = crowd.patience
         while True:
             with state.lock:
                 chosen = turns.arrived(ack)
@@ -131,9 +132,10 @@ class GroupCommit:
                 self._lead_on(me)
                 continue
             left = -1 if deadline is None else max(0.0, deadline - self._env.clock.boottime())
-            if crowd.patience is not None and (left < 0 or left > crowd.patience):
-                if not gate.acquire(timeout=crowd.patience):
+            if patience is not None and (left < 0 or left > patience):
+                if not gate.acquire(timeout=patience):
                     self._lose_patience()
+                    patience *= 2  # nobody polls a store that does not answer
                     continue
             elif not gate.acquire(timeout=left):
                 return False
