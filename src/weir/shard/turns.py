@@ -97,8 +97,9 @@ class Pace:
         self._entries = 0
 
     def forget(self) -> None:
-        """It is not, whatever it was."""
+        """It is not, whatever it was; after a short rest that is tried again."""
         self._begin(is_quick=False)
+        self._entries = REST_ENTRIES - PACE_ENTRIES
 
     def took(self, seconds: float) -> None:
         """An entry was written in that time."""

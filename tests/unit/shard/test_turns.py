@@ -136,3 +136,10 @@ def test_a_store_that_is_nearly_quick_is_tried_again_after_a_rest():
     assert after(pace, (1, nearly))
     assert not after(pace, (PACE_ENTRIES, nearly))
     assert after(pace, (REST_ENTRIES, nearly), (PACE_ENTRIES, QUICK_SECONDS / 2))
+
+
+def test_a_store_that_hung_is_tried_again_soon():
+    pace = Pace()
+    pace.forget()
+    assert not after(pace, (PACE_ENTRIES - 1, QUICK_SECONDS))
+    assert after(pace, (1, QUICK_SECONDS))
