@@ -2394,6 +2394,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "O-1",
     ),
     Mutant(
+        "a put whose time is up waits for the tour of another",
+        "src/weir/shard/group.py",
+        "                if self._goes_alone():\n                    continue\n",
+        "",
+        tests("tests/rules/test_split.py", "-k", "waits_for_a_dead", "--timeout", "60"),
+        "F-16",
+    ),
+    Mutant(
         "an interrupt keeps whoever decided from passing that on",
         "src/weir/shard/looking.py",
         "                _, interrupt = for_sure(lambda: self._leave(call))\n"

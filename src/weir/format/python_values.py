@@ -188,7 +188,8 @@ def _vectors(values: Sequence[Any], dtype: pa.DataType) -> pa.Array | None:
     0 or 1, and a whole number that the column cannot hold as one that it rounds. Both are looked
     for.
     """
-    read_as = _numbers_in(values) if pa.types.is_floating(dtype.value_type) else None
+    items_type = dtype.value_type
+    read_as = _numbers_in(values, items_type) if pa.types.is_floating(items_type) else None
     if read_as is None:
         return None
     try:
@@ -221,10 +222,22 @@ class _Numbers:
     is_python: bool
 
 
-def _numbers_in(values: Sequence[Any]) -> _Numbers | None:
+def _are_pythons(values: Sequence[Any]) -> bool:
+    """True when no number of numpy is among them: a single would have to fit exactly (M-9)."""
+    return {type(number) for value in values if value is not None for number in value} <= {
+        bool,
+        int,
+        float,
+        _NONE,
+    }
+
+
+def _numbers_in(values: Sequence[Any], dtype: pa.DataType) -> _Numbers | None:
     """How to read lists, or arrays of numpy, of floating-point numbers; None for anything else."""
     kinds = set(map(type, values))
     if kinds <= {list, tuple, _NONE}:
+        if pa.types.is_float16(dtype) and not _are_pythons(values):
+            return None
         return _Numbers(pa.float64(), is_python=True)
     if not kinds <= {np.ndarray, _NONE}:
         return None

@@ -138,6 +138,8 @@ class GroupCommit:
                     patience *= 2  # nobody polls a store that does not answer
                     continue
             elif not gate.acquire(timeout=left):
+                if self._goes_alone():
+                    continue
                 return False
             gate.release()  # a turnstile: `flush_wal` may wait for the same ack as its putter
 
@@ -162,6 +164,17 @@ class GroupCommit:
     def _lose_patience(self) -> None:
         with self._state.lock:
             self._state.turns.crowd.break_up()
+
+    def _goes_alone(self) -> bool:
+        """True for one whose time is up before the tour of another came here: nobody writes its
+        entry, so it leads, as it would have without a tour."""
+        state = self._state
+        with state.lock:
+            crowd = state.turns.crowd
+            if not crowd.tours or state.leading:
+                return False
+            crowd.break_up()
+            return True
 
     def _leave(self, ack: Ack, me: Wait) -> bool:
         """A waiter gives up; True if its ack is done after all. Once or several times."""
