@@ -26,6 +26,7 @@ from weir.format.exact import (
 )
 
 _NONE: Final = type(None)
+_PYTHON_NUMBERS: Final = frozenset({float, int, _NONE})
 _FLOATS: Final = frozenset({float, np.float16, np.float32, np.float64, _NONE})
 _NUMPY_FLOATS: Final = frozenset(map(np.dtype, ("f2", "f4", "f8")))
 
@@ -184,12 +185,11 @@ def _list(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
 def _vectors(values: Sequence[Any], dtype: pa.DataType) -> pa.Array | None:
     """Lists of floating-point numbers in one conversion; None where a value needs a closer look.
 
-    Arrow reads Python's as doubles, which tells what they were but for two things: a bool reads as
-    0 or 1, and a whole number that the column cannot hold as one that it rounds. Both are looked
-    for.
+    Arrow reads Python's as doubles, which tells what they were but for a whole number that the
+    column cannot hold and rounds: it is looked for. Bools and numbers of numpy among Python's have
+    rules of their own (M-9).
     """
-    items_type = dtype.value_type
-    read_as = _numbers_in(values, items_type) if pa.types.is_floating(items_type) else None
+    read_as = _numbers_in(values) if pa.types.is_floating(dtype.value_type) else None
     if read_as is None:
         return None
     try:
@@ -205,7 +205,7 @@ def _vectors(values: Sequence[Any], dtype: pa.DataType) -> pa.Array | None:
         return None
     if read_as.is_python:
         is_whole = (kept != numbers) & (np.floor(numbers) == numbers)
-        if is_whole.any() or ((numbers == 0) | (numbers == 1)).any():
+        if is_whole.any():
             return None
     missing = wide.is_null() if wide.null_count else None
     if pa.types.is_fixed_size_list(dtype):
@@ -222,23 +222,13 @@ class _Numbers:
     is_python: bool
 
 
-def _are_pythons(values: Sequence[Any]) -> bool:
-    """True when no number of numpy is among them: a single would have to fit exactly (M-9)."""
-    return {type(number) for value in values if value is not None for number in value} <= {
-        bool,
-        int,
-        float,
-        _NONE,
-    }
-
-
-def _numbers_in(values: Sequence[Any], dtype: pa.DataType) -> _Numbers | None:
+def _numbers_in(values: Sequence[Any]) -> _Numbers | None:
     """How to read lists, or arrays of numpy, of floating-point numbers; None for anything else."""
     kinds = set(map(type, values))
     if kinds <= {list, tuple, _NONE}:
-        if pa.types.is_float16(dtype) and not _are_pythons(values):
-            return None
-        return _Numbers(pa.float64(), is_python=True)
+        numbers = chain.from_iterable(value for value in values if value is not None)
+        is_python = _PYTHON_NUMBERS.issuperset(map(type, numbers))
+        return _Numbers(pa.float64(), is_python=True) if is_python else None
     if not kinds <= {np.ndarray, _NONE}:
         return None
     (first, *others) = {(v.dtype, v.ndim) for v in values if v is not None}

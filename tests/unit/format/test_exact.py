@@ -346,6 +346,7 @@ _VECTORS = st.one_of(
 
 @example(values=[[True, 0.5]], kind="fixed", items=pa.float32())
 @example(values=[[2.0, 2.0], [7, np.float32(0.1)]], kind="fixed", items=pa.float16())
+@example(values=[[2.0, 2.0], [7, np.float64(0.1)]], kind="fixed", items=pa.float32())
 @example(values=[[0.5, 2**24 + 1]], kind="list", items=pa.float32())
 @example(values=[[0.5, 1e300]], kind="large", items=pa.float32())
 @settings(max_examples=150, deadline=None)
