@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from weir import aio as aio
     from weir import spark as spark
     from weir.config import IndexConfig, WriterConfig
     from weir.database import Database, connect
@@ -215,6 +216,7 @@ _HOMES = {
     "open": "weir.making",
 }
 """Where each public name is; a test compares it with the imports above."""
+_PACKAGES = ("aio", "spark")
 
 # A library is silent until an application asks for its log.
 logging.getLogger("weir").addHandler(logging.NullHandler())
@@ -224,10 +226,10 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         """A name is loaded when it is asked for: `import weir` alone loads neither Lance nor Arrow.
 
-        The same for `weir.spark`: the core works without Spark.
+        The same for `weir.aio` and `weir.spark`: the core works without Spark.
         """
-        if name == "spark":
-            return importlib.import_module("weir.spark")
+        if name in _PACKAGES:
+            return importlib.import_module(f"weir.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'weir' has no attribute {name!r}")
         found = getattr(importlib.import_module(_HOMES[name]), name)
@@ -237,4 +239,4 @@ if not TYPE_CHECKING:
 
 def __dir__() -> list[str]:
     """The public names only."""
-    return [*__all__, "spark"]
+    return [*__all__, *_PACKAGES]

@@ -26,7 +26,7 @@ def test_every_public_name_is_loaded_from_where_type_checkers_see_it() -> None:
 
 
 def test_dir_shows_the_public_names_only() -> None:
-    assert dir(weir) == sorted([*weir.__all__, "spark"])
+    assert dir(weir) == sorted([*weir.__all__, "aio", "spark"])
 
 
 def test_importing_weir_loads_neither_lance_nor_arrow_nor_pandas() -> None:
