@@ -61,6 +61,8 @@ class Role:
     clock is right."""
     unmounts: list[tuple[int, int, str, str]] = field(default_factory=list)
     """The step, for how many, the URI, and what its machine sees there meanwhile."""
+    blinks: list[tuple[int, int, str, str]] = field(default_factory=list)
+    """The same by its reads there: from which on, and for how many."""
 
 
 @dataclass
@@ -341,6 +343,8 @@ class Run:
                 self.machines.pause(machine, *pause)
             for unmount in role.unmounts:
                 self.machines.unmount(machine, *unmount)
+            for first, many, uri, view in role.blinks:
+                self.world.blinks.setdefault((machine, uri), []).append((first, many, view))
 
         def body() -> None:
             try:

@@ -318,6 +318,8 @@ def _smaller(plan: Plan) -> list[Plan]:
             variant().roles[index].pauses.pop()
         if role.unmounts:
             variant().roles[index].unmounts.pop()
+        if role.blinks:
+            variant().roles[index].blinks.pop()
         if role.sessions > 1:
             variant().roles[index].sessions -= 1
         if role.threads > 1:

@@ -194,12 +194,14 @@ class SimStore:
         for index, path in enumerate(paths):
             if index and index == split:
                 self._s.point()
+                self._look()
             found.append(self.shelf.blobs.get(path))
         return found
 
     def _read(self, op: str, path: str) -> None:
         self._enter(op)
         w = self._w
+        self._look()
         self._struck(op, path, "on reading")
         if w.healthy:
             return
@@ -210,6 +212,10 @@ class SimStore:
             raise StoreError(f"{self.uri}/{path}: the simulated store failed to read")
         if w.faults.slow and w.rng.random() < w.faults.slow / 4:
             self._slow()
+
+    def _look(self) -> None:
+        if self._w.blinks:
+            self._w.look(self.actor, self.uri)
 
     def _write(self, op: str, path: str, apply: Callable[[], T]) -> T:
         self._enter(op, lambda: self._orphan(op, path, apply))

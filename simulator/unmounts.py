@@ -47,12 +47,25 @@ def draw_unmounts(plan: Plan, rng: random.Random) -> None:
     for role in plan.roles:
         if role.kind == "reader":
             role.ops = 20  # who looks again and again remembers what it saw
+            _blink(role, rng)
         for _ in range(0 if role.kind == "stranger" else rng.choice((0, 1, 1, 2))):
             uri = rng.choice((DISK, DISK, SPARE))
             view = rng.choice((HOLE, HOLE, AWAY, SPARE if uri == DISK else DISK))
             role.unmounts.append((rng.randrange(400), rng.choice((40, 150, 600)), uri, view))
     if rng.random() < 0.25:
         _exchange(plan, rng)
+
+
+def _blink(role: Role, rng: random.Random) -> None:
+    """The disk goes, and comes back later, between two requests of one read.
+
+    Not both within one: a hole that is there for one request alone proves itself by nothing.
+    """
+    first = rng.randrange(4)
+    while first < 200:
+        many = rng.randrange(4, 9)
+        role.blinks.append((first, many, DISK, rng.choice((HOLE, HOLE, SPARE))))
+        first += many + rng.randrange(5, 20)
 
 
 def _exchange(plan: Plan, rng: random.Random) -> None:

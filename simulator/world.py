@@ -97,6 +97,10 @@ class World:
     mounts: dict[tuple[str, str], str] = field(default_factory=dict)
     """What a machine sees at a URI instead of the store that is there for the others: AWAY, HOLE,
     or the URI of another one."""
+    blinks: dict[tuple[str, str], list[tuple[int, int, str]]] = field(default_factory=dict)
+    """By machine and URI: from which of its reads there on, for how many, and what it sees."""
+    looks: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Reads so far, by machine and URI."""
     confused: set[str] = field(default_factory=set)
     """Machines that ever saw something else."""
     skew_max: float | None = None
@@ -119,6 +123,19 @@ class World:
         if found == HOLE:
             return self.shelf(f"hole://{machine_of(actor)}-{uri.rpartition('/')[2]}")
         return self.shelf(found)
+
+    def look(self, actor: Actor, uri: str) -> None:
+        """One more read of a store; what is seen there may be another just for this one."""
+        place = machine_of(actor), uri
+        self.looks[place] += 1
+        was = self.looks[place] - 1
+        for first, many, view in self.blinks.get(place, ()):
+            if was == first + many:
+                self.mounts.pop(place, None)
+            elif was == first:
+                self.mounts[place] = view
+                self.fired["blinked"] += 1
+                self.scheduler.note(place[0], f"sees {view} at {uri} for {many} reads")
 
     def deliver(self, *, everything: bool = False) -> None:
         """Apply the late requests that are due."""
