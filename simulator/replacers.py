@@ -35,6 +35,9 @@ LOADS_MAX: Final = 4
 WRITES_MAX: Final = 30
 """About as many as a load makes, a fold of older rows included."""
 DEATHS: Final = 0.6
+LATE_DEATHS: Final = 0.3
+"""Of a load whose files are written: it dies at the plan, the commit, the mark or the end of it."""
+LAST_WRITES: Final = 5
 
 
 def draw_loads(plan: Plan, _rng: random.Random) -> None:
@@ -81,6 +84,9 @@ def _load(run: Run, actor: Actor, rng: random.Random) -> None:
         if names and fragments and not replaces:
             task = {"rows": len(rows), "keys_max": len(rows), "fragments": fragments}
             parts.append(hide_keys(base, task, lambda: [pk_values(table, names)]))
+        if rng.random() < LATE_DEATHS:
+            at = run.world.writes[actor.name] + rng.randint(1, LAST_WRITES)
+            run.world.crash_at[actor.name] = (at, rng.choice(("before", "after")))
         return Written(fold.combine(parts), len(rows))
 
     kind = "replaces everything by" if replaces else "loads"

@@ -312,14 +312,9 @@ def _smaller(plan: Plan) -> list[Plan]:
     if plan.wal_apart:
         variant().wal_apart = False
     for index, role in enumerate(plan.roles):
-        if role.kills:
-            variant().roles[index].kills.pop()
-        if role.pauses:
-            variant().roles[index].pauses.pop()
-        if role.unmounts:
-            variant().roles[index].unmounts.pop()
-        if role.blinks:
-            variant().roles[index].blinks.pop()
+        for mishaps in ("kills", "pauses", "unmounts", "blinks"):
+            if getattr(role, mishaps):
+                getattr(variant().roles[index], mishaps).pop()
         if role.sessions > 1:
             variant().roles[index].sessions -= 1
         if role.threads > 1:
