@@ -44,10 +44,10 @@ def draw_unmounts(plan: Plan, rng: random.Random) -> None:
     plan.wal_uri = DISK
     plan.places = [None, None, None, SPARE]
     _calm(plan, rng)
-    for role in plan.roles:
+    for number, role in enumerate(plan.roles):
         if role.kind == "reader":
             role.ops = 20  # who looks again and again remembers what it saw
-            _blink(role, rng)
+            _blink(role, random.Random(f"blink/{plan.seed}/{number}"))
         for _ in range(0 if role.kind == "stranger" else rng.choice((0, 1, 1, 2))):
             uri = rng.choice((DISK, DISK, SPARE))
             view = rng.choice((HOLE, HOLE, AWAY, SPARE if uri == DISK else DISK))
