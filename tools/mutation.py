@@ -2541,6 +2541,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "L-8",
     ),
     Mutant(
+        "a restore that waits to be run again is told as damage",
+        "src/weir/upkeep/compact/progress.py",
+        "        if after is not None and (after.state == \"restoring\" or after != before):\n",
+        "        if False:\n",
+        tests("tests/rules/test_edges_rolled_back.py", "-k", "late"),
+        "L-8",
+    ),
+    Mutant(
         "an appender opened by itself leaves LanceDB in",
         "src/weir/routing/shards.py",
         "        schema = self._shut_out() or self.table_schema\n",

@@ -16,8 +16,12 @@ import weir
 from tests.rules.test_edges_base import make, put, rows_of
 from tests.rules.test_edges_overwritten import drop_index
 from weir.cli.doctor import _table as findings
-from weir.errors import CorruptEntry
+from weir.errors import CommitConflict, CorruptEntry
+from weir.routing.core import Core
+from weir.upkeep import restore
 from weir.upkeep.compact.jobs import Jobs, Reached
+from weir.upkeep.compact.run import compact
+from weir.upkeep.pinning import versions
 
 LOG_ONLY = weir.WriterConfig(enable_memtable=False)
 
@@ -124,3 +128,34 @@ def test_what_was_reached_is_joined_and_survives_the_record() -> None:
     assert reached == Reached(((3, 4), (8, 10)), 7)
     assert list(reached.above(3)) == [4, 8, 9, 10]
     assert (reached.generation, Reached().generation) == (10, 0)
+
+
+def test_l8_a_base_that_weir_takes_back_late_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restore slept before its rollback, and a compaction went on meanwhile: what waits for that
+    restore to be run again was told as the work of another program. Found by seed 10001865."""
+    table = make(tmp_path, keyed=True)
+    put(table, {1: "kept"})
+    moment = table.checkpoint("durable")
+    put(table, {2: "later"})
+
+    def slept(core: Core) -> object:
+        compact(weir.open(table.uri).core, lease=0)
+        return versions(core)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restore, "versions", slept)
+        with pytest.raises(CommitConflict, match="took over"):
+            weir.open(table.uri).restore(moment)
+    for write in WRITES.values():
+        with pytest.raises(CommitConflict, match=f"restore of checkpoint {moment.id} took the"):
+            write(weir.open(table.uri))
+    told = [found.detail for found in findings(table.uri, {}) if found.state == "bad"]
+    assert told
+    assert all("until it is run again" in detail for detail in told)
+    table.restore(moment)
+    put(table, {3: "after"})
+    table.compact()
+    assert rows_of(weir.open(table.uri)) == Counter({(1, "kept"): 1, (3, "after"): 1})
+    assert {found.state for found in findings(table.uri, {})} == {"ok"}

@@ -122,14 +122,19 @@ def _index(core: Core) -> Iterator[Health]:
 def _progress(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
     """What the base held, and neither this version nor a shard does (L-8)."""
     _, lost = find_lost(core)
-    for one in lost:
-        yield Health(
-            "progress",
-            "bad",
-            f"{one}: somebody restored an older version of the base with Lance, or set its MemWAL"
-            " index anew. Rows compacted since are not shown; put and compact refuse. Restore the"
-            " later version of the base with Lance, or a checkpoint with weir",
+    lineage = read_lineage(core.store) if lost else None
+    why = (
+        "somebody restored an older version of the base with Lance, or set its MemWAL index anew."
+        " Rows compacted since are not shown; put and compact refuse. Restore the later version of"
+        " the base with Lance, or a checkpoint with weir"
+    )
+    if lineage is not None and lineage.state == "restoring":
+        why = (
+            f"a restore of checkpoint {lineage.restored.get('checkpoint')} took the base back, and"
+            " is under way or was interrupted; put and compact refuse until it is run again"
         )
+    for one in lost:
+        yield Health("progress", "bad", f"{one}: {why}")
     if not lost:
         yield from _history(core, manifests)
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from weir.errors import CorruptEntry
+from weir.errors import CommitConflict, CorruptEntry
 from weir.lake.api import Base
 from weir.lake.base.view import LanceBase
+from weir.records.lineage import read_lineage
 from weir.routing.core import CONCURRENCY, Core
 from weir.upkeep.compact.jobs import Jobs, Reached
 
@@ -97,9 +98,22 @@ def find_lost(core: Core) -> tuple[Base, list[Lost]]:
 
 
 def require_progress(core: Core) -> None:
-    """`CorruptEntry` when the base lost what it held, before anything is written (L-8)."""
+    """`CorruptEntry` when the base lost what it held, before anything is written (L-8).
+
+    `CommitConflict` while weir itself restores: a base that went back late, after others had folded
+    into it, waits for its shards until that restore is run again.
+    """
+    before = read_lineage(core.store)
     base, lost = find_lost(core)
     if lost:
+        after = read_lineage(core.store)
+        if after is not None and (after.state == "restoring" or after != before):
+            raise CommitConflict(
+                f"{core.uri} at base version {base.version}: {lost[0]}. A restore of checkpoint"
+                f" {after.restored.get('checkpoint')} took the base back, and is under way or was"
+                " interrupted. Nothing was written. Run that restore again if nobody does, then"
+                " this"
+            )
         raise CorruptEntry(
             f"{core.uri} at base version {base.version}: {lost[0]}. Another program restored an"
             " older version of the base with Lance (LanceDB: checkout and restore), or set its"
