@@ -2543,7 +2543,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a restore that waits to be run again is told as damage",
         "src/weir/upkeep/compact/progress.py",
-        "        if after is not None and (after.state == \"restoring\" or after != before):\n",
+        '        if after is not None and (after.state == "restoring" or after != before):\n',
         "        if False:\n",
         tests("tests/rules/test_edges_rolled_back.py", "-k", "late"),
         "L-8",
