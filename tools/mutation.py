@@ -1896,6 +1896,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "S-7",
     ),
     Mutant(
+        "a log that was given up and found again has not moved",
+        "src/weir/log/wal_store.py",
+        "        if (record.store_id, record.after) != (site.wal_id, site.wal_after):\n",
+        "        if record.store_id != site.wal_id:\n",
+        tests("tests/rules/test_edges_unmounts.py", "-k", "given_up"),
+        "S-3",
+    ),
+    Mutant(
+        "positions that were passed over are looked for where the log was",
+        "src/weir/log/wal_store.py",
+        "            if not record.prepared and (record.store_id, record.after) != (\n"
+        "                last.store_id,\n"
+        "                last.after,\n"
+        "            ):\n",
+        "            if not record.prepared and record.store_id != last.store_id:\n",
+        tests("tests/rules/test_edges_unmounts.py", "-k", "given_up"),
+        "S-2",
+    ),
+    Mutant(
         "a checkpoint whose disk is gone is called collected",
         "src/weir/log/tailer.py",
         "                if pinned:\n",

@@ -1,6 +1,7 @@
 """S-7: disks that go or are exchanged in the middle of a call; found by the simulator."""
 
 import shutil
+import threading
 from dataclasses import replace
 
 import pytest
@@ -129,3 +130,50 @@ def test_s7_a_disk_that_comes_back_while_a_read_looks_hides_nothing(tmp_path, lo
         found = rows(reader)
     assert not there.exists()
     assert found == expect((A, "a"), (B, "b"))
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+def test_s3_a_log_given_up_for_the_disk_that_is_back_is_not_written_where_it_was(tmp_path):
+    """One opener gave its lost disk up, passed over positions, and found the very disk again; the
+    other had claimed meanwhile, saw the same id, and its rows went to the positions that were
+    passed over: acknowledged, and in no read. Found by seed 10223349."""
+    place, there = tmp_path / "w", tmp_path / "there"
+    table = make(tmp_path / "t", 1, wal_uri=str(place))
+    table.shards()[0].writer().close()
+    shutil.move(place, there)
+    claimed, confirmed = threading.Event(), threading.Event()
+    opened = []
+
+    def pause(step):
+        if step == "claim.claimed" and not claimed.is_set():
+            claimed.set()
+            assert confirmed.wait(30)
+
+    def open_other():
+        opened.append(again(table, env=replace(Env(), failpoint=pause)).shards()[0].writer())
+
+    other = threading.Thread(target=open_other)
+
+    def meet(step):
+        if step == "move.claimed":
+            shutil.rmtree(place)
+            shutil.move(there, place)
+        elif step == "move.proved":
+            other.start()
+            assert claimed.wait(30)
+        elif step == "move.confirmed":
+            raise Died
+
+    with pytest.raises(Died):
+        again(table, env=replace(Env(), failpoint=meet)).shards()[0].writer()
+    confirmed.set()
+    other.join()
+    (writer,) = opened
+    put(writer, A, "a")
+    assert rows(again(table)) == expect((A, "a"))
+    with again(table).shards()[0].writer() as following:
+        put(following, B, "b")
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))

@@ -70,7 +70,7 @@ def test_l1_an_entry_behind_the_known_tip_is_seen_by_a_fast_snapshot():
     warm = Warm()
     seen = fast_snapshot(warm.core, list)
     assert seen is not None
-    assert [one.tip for one in seen[1]] == [4]  # the fence of the open, and three puts
+    assert [cut.wal_through for cut in seen[1]] == [4]  # the fence of the open, and three puts
     assert warm.then(lambda: None) == [0, 1, 2]
 
 

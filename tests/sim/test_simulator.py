@@ -75,7 +75,7 @@ KNOWN = {
     "strangers": (2_008_285, 5_000_299, 5_002_089),
     "twins": (1, 2, 4, 6, 104, 4_018_177),
     "writers": (2_005_735,),
-    "unmounts": (31, 60_220, 60_483, 60_508, 2_018_648, 3_000_550, 4_019_869),
+    "unmounts": (31, 60_220, 60_483, 60_508, 2_018_648, 3_000_550, 4_019_869, 10_223_349),
 }
 """Seeds that broke a promise once; most of what they found has a test in tests/regress too."""
 

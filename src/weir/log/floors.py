@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from weir.format import paths
 from weir.format.manifest import ShardManifest, Status
@@ -57,9 +57,12 @@ class FloorValues:
         return ended and manifest.replay_after >= max(manifest.last_seen, self.used)
 
 
+_NONE: Final = FloorValues()
+
+
 def load_all(store: Store, folders: Sequence[str]) -> list[FloorValues]:
     """The floors in those folders, one of each shard: a listing each, in one round."""
-    return [_values(metas) for metas in store.list_many(folders)]
+    return [_values(metas) if metas else _NONE for metas in store.list_many(folders)]
 
 
 def _values(listed: Iterable[Meta]) -> FloorValues:
@@ -82,7 +85,7 @@ class Floors:
 
     def load(self) -> FloorValues:
         """Read all floors with one listing."""
-        return _values(self._site.store.list(paths.floors_dir(self._site.shard)))
+        return load_all(self._site.store, [paths.floors_dir(self._site.shard)])[0]
 
     def raise_to(self, kind: FloorKind, number: int) -> None:
         """Make `number` a lower bound of that floor, durably. Idempotent; never lowers."""

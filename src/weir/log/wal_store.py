@@ -212,7 +212,12 @@ class WalStores:
         for record in all_records(self.store, shard):
             seq = record.seq
             # A prepared move has not happened, and a refused one leaves the log where it was.
-            if not record.prepared and record.store_id != places[-1].store_id:
+            # One that was given up and found again is a place of its own: it holds nothing between.
+            last = places[-1]
+            if not record.prepared and (record.store_id, record.after) != (
+                last.store_id,
+                last.after,
+            ):
                 places.append(record)
         with self._lock:
             self._histories[shard] = (seq, places)
@@ -262,7 +267,9 @@ def settle(site: ShardSite, epoch: Epoch, floors: FloorValues) -> None:
     """
     for _ in range(SETTLE_ATTEMPTS):
         record = latest_record(site.store, site.shard)
-        if record.store_id != site.wal_id:
+        # Of the same store too: one that was given up as lost, and was back before the record that
+        # passes over what might have been in it (S-2).
+        if (record.store_id, record.after) != (site.wal_id, site.wal_after):
             raise WalMoved(f"{site}: its log was moved to {record.uri or 'the table'}; open again")
         if not record.prepared or record.epoch >= epoch:
             if record.seq > floors.store:

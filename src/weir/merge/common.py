@@ -13,7 +13,7 @@ What is kept is bounded; a shard with more than a few rows has levels of its own
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -63,6 +63,8 @@ class _State:
     level: MemLevel
     view: MemView
     """The level as these parts made it."""
+    wanted: Mapping[UUID, Want] = field(default_factory=dict)
+    """What was asked for when it was made: who asks for the same again need not compare."""
 
     @cached_property
     def left_out(self) -> frozenset[UUID]:
@@ -88,7 +90,7 @@ class CommonLevel:
         load: Callable[[Sequence[UUID]], Sequence[Batches | None]],
     ) -> tuple[MemView, frozenset[UUID]]:
         """The rows of those shards, and which are not in it: too large, as `load` said by None.
-        It is asked for what is not held.
+        It is asked for what is not held. `wanted` does not change any more.
 
         Of those and of no other shard: what was held of another may be older than its levels, which
         come after this one (L-2).
@@ -97,9 +99,14 @@ class CommonLevel:
             found = state = self._state
             if state is not None and not is_same_schema(state.schema, schema):
                 state = None
+            if state is not None and state.wanted is wanted:
+                return state.view, state.left_out
             held = {} if state is None else state.parts
             stale = [shard for shard, want in wanted.items() if not _is_held(held, shard, want)]
             if state is not None and not stale and len(held) == len(wanted):
+                with self._lock:
+                    if self._state is state:
+                        self._state = replace(state, wanted=wanted)
                 return state.view, state.left_out
             others = any(shard not in wanted for shard in held)
             parts = {shard: part for shard, part in held.items() if shard in wanted}
@@ -109,7 +116,8 @@ class CommonLevel:
             with self._lock:
                 if self._state is not found:
                     continue  # another read moved it on
-                made = self._state = _next(state, schema, parts, extra, self._env)
+                made = _next(state, schema, parts, extra, self._env)
+                made = self._state = replace(made, wanted=wanted)
                 return made.view, made.left_out
         made = _next(None, schema, parts, None, self._env)
         return made.view, made.left_out

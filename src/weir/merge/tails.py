@@ -48,6 +48,10 @@ class Tails:
         self._entries: ByteCache[WalEntry] = ByteCache(_READS_KEPT * env.limits.read_bytes, env)
         self.looks: dict[UUID, object] = {}
         """What `read.fast_snapshot` asked when it last looked at a shard: it asks it again."""
+        self.look: object = None
+        """What it asked of many together, and found as it was."""
+        self.plan: object = None
+        """How `read.reader` last put the levels of many shards together."""
         self.levels = TailLevels(env)
         self.common = CommonLevel(env)
         self._small: ByteCache[tuple[TableSchema, pa.RecordBatch]] = ByteCache(COMMON_BYTES, env)

@@ -22,7 +22,7 @@ Whatever else is found is no error: None, and the caller looks the careful way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -35,6 +35,7 @@ from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.stamp import check_mounted, stamp_in
 from weir.log.tip import find_tip
+from weir.records.cut import ShardCut
 from weir.routing.core import Core
 from weir.store.api import Store
 from weir.types import Position, Version
@@ -42,17 +43,13 @@ from weir.types import Position, Version
 Choice = Callable[[list[UUID]], list[UUID]]
 """Which of the shards a read is about."""
 
+_MANY: Final = 8
+"""Shards from which on what is asked of all of them is kept."""
+_AS_KNOWN: Final[Sequence[Position]] = ()
+"""No tip has moved."""
 _AHEAD: Final = 2
 """Entries fetched after the known tip. One is what a reader who follows a writer finds; the second
 tells an end from a hole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One shard as it stood while the base did."""
-
-    manifest: ShardManifest
-    tip: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +75,63 @@ class _Known:
         return self.floors is floors and self.tip == tip and self.manifests.known is self.manifest
 
 
-def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[Seen]] | None:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What is asked of the chosen shards together; asked again as it is while it is found so.
+
+    It need not be the newest that the handle knows: whatever it remembers is asked for anew.
+    """
+
+    ids: list[UUID]
+    shards: Sequence[_Known]
+    apart: Sequence[_Known]
+    """Those whose log is on a store of its own."""
+    asked: Mapping[Store, list[str]]
+    """Round 1."""
+    marks: list[str]
+    """The folders of the floors, of round 2."""
+    floors: list[FloorValues]
+    cuts: list[ShardCut]
+    """The shards as they are if nothing has moved."""
+
+
+def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[ShardCut]] | None:
     """The version of the base and the chosen shards as they are now; None: look carefully."""
     ids, version = core.tails.shards, core.tails.base_version
     if ids is None or version is None:
         return None
-    known = [_remembered(core, shard) for shard in choose(ids)]
-    shards = [one for one in known if one is not None]
-    if len(shards) < len(known):
+    chosen = choose(ids)
+    known = core.tails.look
+    is_known = isinstance(known, _Look) and known.ids == chosen
+    look = known if isinstance(known, _Look) and is_known else _look_at(core, chosen)
+    if look is None:
         return None
     # In one round the id may be read of a disk that is back, and the entries in the hole before.
-    tips = _tips(core, shards) if _are_mounted(shards) else None
-    if tips is None or not _are_mounted(shards):
+    tips = _tips(core, look) if _are_mounted(look.apart) else None
+    if tips is None or not _are_mounted(look.apart):
+        core.tails.look = None
         return None
     asked: list[Callable[[], Any]] = [
         core.shard_ids,
         lambda: core.lake.open_base().version,
-        lambda: load_all(core.store, [one.marks for one in shards]),
+        lambda: load_all(core.store, look.marks),
     ]
     answers = core.env.threads.map(lambda ask: ask(), asked, workers=core.workers)
     if answers[0] != ids or answers[1] != version:
         return None
     floors: list[FloorValues] = answers[2]
-    for one, tip, found in zip(shards, tips, floors, strict=True):
+    if is_known and tips is _AS_KNOWN and floors == look.floors:
+        return version, look.cuts
+    core.tails.look = None
+    return _learned(core, look, tips, floors, version)
+
+
+def _learned(
+    core: Core, look: _Look, tips: Sequence[Position], floors: list[FloorValues], version: int
+) -> tuple[int, list[ShardCut]] | None:
+    """What a look found, remembered; None when it cannot be relied on."""
+    tips = [one.tip for one in look.shards] if tips is _AS_KNOWN else tips
+    for one, tip, found in zip(look.shards, tips, floors, strict=True):
         if (
             found.manifest >= one.manifest.version
             or found.wal > one.manifest.replay_after
@@ -108,10 +139,39 @@ def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[Seen]] | None:
             or found.store != one.floors.store
         ):
             return None
-    for one, tip, found in zip(shards, tips, floors, strict=True):
+    is_as_known = True
+    for one, tip, found in zip(look.shards, tips, floors, strict=True):
         if tip != one.tip or found != one.floors:
             core.tails.saw(one.site.shard, found, tip)
-    return version, [Seen(one.manifest, tip) for one, tip in zip(shards, tips, strict=True)]
+            is_as_known = False
+    if is_as_known:
+        if len(look.shards) >= _MANY:
+            core.tails.look = look
+        return version, look.cuts
+    shards = zip(look.shards, tips, strict=True)
+    return version, [ShardCut.of(one.manifest, tip) for one, tip in shards]
+
+
+def _look_at(core: Core, chosen: list[UUID]) -> _Look | None:
+    """What to ask of those shards; None when the handle does not know one of them."""
+    shards: list[_Known] = []
+    asked: dict[Store, list[str]] = {}
+    for shard in chosen:
+        one = _remembered(core, shard)
+        if one is None:
+            return None
+        shards.append(one)
+        asked.setdefault(one.site.store, []).append(one.newer)
+        asked.setdefault(one.site.wal, []).extend([*one.entries, *one.identity])
+    return _Look(
+        chosen,
+        shards,
+        [one for one in shards if one.identity],
+        asked,
+        [one.marks for one in shards],
+        [one.floors for one in shards],
+        [ShardCut.of(one.manifest, one.tip) for one in shards],
+    )
 
 
 def _remembered(core: Core, shard: UUID) -> _Known | None:
@@ -143,25 +203,23 @@ def _remembered(core: Core, shard: UUID) -> _Known | None:
     return known
 
 
-def _tips(core: Core, shards: Sequence[_Known]) -> list[Position] | None:
+def _tips(core: Core, look: _Look) -> Sequence[Position] | None:
     """Round 1; None when a manifest moved or the log looks odd."""
-    asked: dict[Store, list[str]] = {}
-    for one in shards:
-        asked.setdefault(one.site.store, []).append(one.newer)
-        asked.setdefault(one.site.wal, []).extend([*one.entries, *one.identity])
-    stores = list(asked)
+    asked, stores = look.asked, list(look.asked)
     # Each has its share of what a read may hold; a larger one is read with care (L-10).
     share = max(1, core.env.limits.read_bytes // max(1, sum(map(len, asked.values()))))
     answers = core.env.threads.map(
         lambda store: store.get_many(asked[store], first=share), stores, workers=core.workers
     )
+    if not look.apart and all(answer.count(None) == len(answer) for answer in answers):
+        return _AS_KNOWN
     found: dict[str, bytes | None] = {}
     for store, answer in zip(stores, answers, strict=True):
         found.update(zip(asked[store], answer, strict=True))
     if any(body is not None and len(body) >= share for body in found.values()):
         return None
     tips = []
-    for one in shards:
+    for one in look.shards:
         if found[one.newer] is not None:
             return None
         stamps = [(found[path], path) for path in one.identity]

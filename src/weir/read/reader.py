@@ -17,6 +17,7 @@ import pyarrow as pa
 from weir.format.expiry import Alive, alive_at
 from weir.format.schema import TableSchema, align_batch
 from weir.format.wal_entry import WalEntry
+from weir.lake.api import Base
 from weir.log.shard_log import ShardLog
 from weir.merge.common import (
     COMMON_BYTES,
@@ -31,6 +32,7 @@ from weir.merge.tail_levels import HELD_ENTRIES
 from weir.merge.tails import Tails, live_entries
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
+from weir.records.table import TableRecord
 from weir.routing.core import Core
 
 UNIT_ENTRIES: Final = 512
@@ -101,6 +103,44 @@ def _newest_small(cut: ShardCut, folded: Mapping[UUID, int]) -> tuple[Want | Non
     return want, nbytes + entries * _ENTRY_BYTES, is_all
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the levels of many shards are put together. Never changed: reads share it."""
+
+    cuts: tuple[ShardCut, ...]
+    record: TableRecord
+    base: Base
+    living: list[ShardCut]
+    """First in every snapshot: what is sealed, or outside the routing, is older or apart."""
+    apart: list[ShardCut]
+    wanted: Mapping[UUID, Want]
+    """What goes into the common level."""
+    whole: frozenset[UUID]
+    """Living shards that have nothing besides."""
+
+
+def _plan(cuts: tuple[ShardCut, ...], record: TableRecord, base: Base) -> _Plan:
+    routed = {route.shard for route in record.routing}
+    living: list[ShardCut] = []
+    apart: list[ShardCut] = []
+    for cut in cuts:
+        (living if cut.shard in routed and not cut.sealed else apart).append(cut)
+    folded = base.compacted
+    room = COMMON_BYTES
+    wanted: dict[UUID, Want] = {}
+    whole: set[UUID] = set()
+    for cut in living:
+        want, nbytes, is_all = _newest_small(cut, folded)
+        if nbytes > room:
+            continue
+        if want is not None:
+            wanted[cut.shard] = want
+            room -= nbytes
+        if is_all:
+            whole.add(cut.shard)
+    return _Plan(cuts, record, base, living, apart, wanted, frozenset(whole))
+
+
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
@@ -139,37 +179,40 @@ class SnapshotReader:
 
     def merged_levels(self, shards: Sequence[UUID] | None = None) -> list[Level]:
         """Like `levels`, for who merges all of them: what many shards hold is one level (L-2)."""
-        cuts = [c for c in self.snapshot.cuts if shards is None or c.shard in shards]
-        routed = {route.shard for route in self.core.record.routing}
-        # First in every snapshot: what is sealed, or outside the routing, is older or apart.
-        living: list[ShardCut] = []
-        apart: list[ShardCut] = []
-        for cut in cuts:
-            (living if cut.shard in routed and not cut.sealed else apart).append(cut)
-        some = shards is not None and len(living) < len(routed)  # a lookup: others would be let go
-        if self._passing or some or len(living) < _SHARDS_TOGETHER:
+        routed = len(self.core.record.routing)
+        if self._passing or routed < _SHARDS_TOGETHER:
             return self.levels(shards)
-        joined, rest = self._together(living)
-        opened = self.core.env.threads.map(self.levels_of, apart, workers=16)
+        cuts = self.snapshot.cuts
+        if shards is not None:
+            cuts = tuple(cut for cut in cuts if cut.shard in shards)
+            if len(cuts) < routed:  # a lookup: what is held of the others would be let go
+                return self.levels(shards)
+        plan = self._planned(cuts)
+        if len(plan.living) < (_SHARDS_TOGETHER if shards is None else routed):
+            return self.levels(shards)
+        joined, rest = self._together(plan)
+        opened = self.core.env.threads.map(self.levels_of, plan.apart, workers=16)
         levels: list[Level] = [joined] if joined.rows else []
         return [*levels, *rest, *(level for levels in opened for level in levels)]
 
-    def _together(self, cuts: Sequence[ShardCut]) -> tuple[Level, list[Level]]:
-        """The newest levels of those shards as one, as far as they are small, and the others."""
-        folded = self.base.compacted
-        room = COMMON_BYTES
-        wanted: dict[UUID, Want] = {}
-        whole: set[UUID] = set()
-        """Shards that have nothing besides."""
-        for cut in cuts:
-            want, nbytes, is_all = _newest_small(cut, folded)
-            if nbytes > room:
-                continue
-            if want is not None:
-                wanted[cut.shard] = want
-                room -= nbytes
-            if is_all:
-                whole.add(cut.shard)
+    def _planned(self, cuts: tuple[ShardCut, ...]) -> _Plan:
+        """The plan of those cuts; that of the last read where nothing changed since."""
+        held = self.core.tails.plan
+        record, base = self.core.record, self.base
+        if (
+            isinstance(held, _Plan)
+            and held.record is record
+            and held.base is base
+            and held.cuts == cuts
+        ):
+            return held
+        plan = _plan(cuts, record, base)
+        self.core.tails.plan = plan
+        return plan
+
+    def _together(self, plan: _Plan) -> tuple[Level, list[Level]]:
+        """The newest levels of its living shards as one, as far as they are small, and others."""
+        cuts, wanted = plan.living, plan.wanted
 
         def load(ids: Sequence[UUID]) -> list[Batches | None]:
             by_id = {cut.shard: cut for cut in cuts}
@@ -178,7 +221,7 @@ class SnapshotReader:
             )
 
         level, large = self.core.tails.common.view(self.schema, wanted, load)
-        whole -= large
+        whole = plan.whole - large
         rest = [] if len(whole) == len(cuts) else [cut for cut in cuts if cut.shard not in whole]
         return level, [
             level

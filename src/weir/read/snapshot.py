@@ -141,8 +141,7 @@ def take_snapshot(
         return _flushed(core, choose, at)
     seen = fast_snapshot(core, choose)
     if seen is not None:
-        cuts = [ShardCut.of(one.manifest, one.tip) for one in seen[1]]
-        return Snapshot(seen[0], freshness, _ordered(core, cuts), at)
+        return Snapshot(seen[0], freshness, _ordered(core, seen[1]), at)
     before = core.tails.base_version or core.lake.open_base().version
     records, number = TableRecords(core.store), core.tails.record_number
     for _ in range(STILL_ATTEMPTS):
@@ -220,6 +219,8 @@ def _ordered(core: Core, cuts: list[ShardCut]) -> tuple[ShardCut, ...]:
 
     A rival's rows come after those of the routing (X-3).
     """
+    if not core.rivals and not any(cut.sealed for cut in cuts):
+        return tuple(cuts)
     return tuple(sorted(cuts, key=lambda cut: (cut.sealed, cut.shard in core.rivals)))
 
 

@@ -37,7 +37,7 @@ from weir.store.api import (
     Parts,
 )
 from weir.store.folders import Folders, meta_of
-from weir.store.paths import check, check_folder
+from weir.store.paths import check, check_all, check_folder
 
 Names = list[str]
 
@@ -47,6 +47,8 @@ _READ = os.O_RDONLY | os.O_CLOEXEC
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _NOT_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS, errno.EXDEV)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MANY = 64
+"""Folders from which on the one above them is listed first."""
 _FOLDER_RACES = 8
 """Times a put makes its folder again after a concurrent delete has removed it as empty."""
 
@@ -189,11 +191,23 @@ class LocalStore:
 
     def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
         """One after the other: a read is faster than a hand-over to another thread."""
-        return [self._read_some(path, first) for path in paths]
+        check_all(paths)
+        found: list[bytes | None] = []
+        for path in paths:
+            if found and found[-1] is None:
+                # Who looks for what comes next finds nothing again and again: a look is cheaper.
+                try:
+                    os.stat(self._base + path)
+                except OSError as error:
+                    if error.errno == errno.ENOENT:
+                        found.append(None)
+                        continue
+            found.append(self._read_some(path, first))
+        return found
 
     def _read_some(self, path: str, first: int | None) -> bytes | None:
         try:
-            file = os.open(self._base + check(path), _READ)
+            file = os.open(self._base + path, _READ)
             try:
                 return _read_at(file, 0, os.fstat(file).st_size if first is None else first)
             finally:
@@ -227,8 +241,21 @@ class LocalStore:
             pending.extend(folders)
 
     def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """One after the other."""
-        return [[*self.list(prefix)] for prefix in prefixes]
+        """One after the other; of many, those that are not there are found by one listing."""
+        there = None if len(prefixes) < _MANY else self._there(prefixes)
+        return [
+            [*self.list(prefix)] if there is None or prefix in there else [] for prefix in prefixes
+        ]
+
+    def _there(self, prefixes: Sequence[str]) -> set[str] | None:
+        """Those that may be there, by what is in the folder that all are in; None: all may be."""
+        check_all([prefix.rstrip("/") for prefix in prefixes if prefix])
+        above = os.path.commonpath((min(prefixes), max(prefixes)))
+        if not above or above in prefixes:
+            return None
+        begins = len(above) + 1
+        folders = {folder[begins:] for folder in self._scan(above)[0]}
+        return {prefix for prefix in prefixes if prefix[begins:].partition("/")[0] in folders}
 
     def list_folder(self, prefix: str) -> Folder:
         """One folder."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from weir.errors import InvalidInput
 
@@ -20,6 +21,14 @@ def check(path: str) -> str:
             "characters or backslashes, or end in '#' and digits"
         )
     return path
+
+
+def check_all(paths: Sequence[str]) -> None:
+    """`check` of each, for the price of one where nothing looks odd."""
+    # Joined, an empty path or a slash at an end makes two slashes, a dot at a start "/.".
+    if paths and _looks_odd("/".join(paths)):
+        for path in paths:
+            check(path)
 
 
 def _looks_odd(path: str) -> bool:
