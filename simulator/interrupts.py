@@ -93,6 +93,15 @@ class InterruptedSession(Session):
                 return
         raise Violation("P", "close was interrupted more often than it was called")
 
+    def _settle(self, *, closed: bool) -> None:
+        """As the note of an interrupted put says: it may have waited while others closed."""
+        if closed and self.writer is not None:
+            try:
+                self.writer.close()
+            except WeirError as error:
+                self._hear(error, None)
+        super()._settle(closed=closed)
+
     def _failed(self, error: WeirError, put: Put | None) -> None:
         super()._failed(error, put)
         blameless = isinstance(error, FencedError | Backpressure | SnapshotExpired)

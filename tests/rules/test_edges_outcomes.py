@@ -556,3 +556,53 @@ def test_every_error_pickles_and_copies_with_all_it_says(kind, travel) -> None:
         assert (other.epoch, other.fenced_by) == (1, 2)
     if isinstance(error, errors.PartialWrite):
         assert [str(e) for e in other.failures.values()] == ["told"]
+
+
+# -- interrupted while others close ----------------------------------------------------------------
+
+
+def _interrupted_while_others_close(writer, ack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its caller waits, somebody else closes the fenced writer, and the wait is interrupted."""
+
+    def wait(_ack, _timeout=None) -> None:
+        monkeypatch.undo()
+        with pytest.raises(FencedError) as told:
+            writer.close()
+        assert not told.value.not_written, "its caller waits for them"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ack._group, "wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        ack.wait()
+
+
+def _left_by(writer) -> list[int]:
+    with pytest.raises(FencedError) as left:
+        writer.close()
+    writer.close()
+    return keys([*left.value.not_written, *left.value.perhaps_written])
+
+
+@MODES
+def test_f16_a_put_interrupted_while_others_close_is_told_of_by_the_next_close(
+    memtable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The close had left its rows to whoever waited, and nobody named them any more. Found by seed
+    10319057."""
+    store = MemoryStore()
+    writer = open_writer(site_on(store), WriterConfig(**_buffered(memtable)))
+    open_writer(site_on(store)).close()
+    ack = writer.put(row(1))
+    _interrupted_while_others_close(writer, ack, monkeypatch)
+    assert _left_by(writer) == [1]
+
+
+def test_f16_of_a_table_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = weir.create(str(tmp_path / "t"), KEYLESS.plain, sharding=weir.Bucket("k", 2))
+    writer = table.writer(BUFFERED)
+    receipt = writer.put(row(1), wait=False)
+    with again(table).writer() as other:
+        other.put([*row(1), *row(2), *row(3), *row(4)])
+    ((_, ack),) = receipt._acks
+    _interrupted_while_others_close(writer, ack, monkeypatch)
+    assert _left_by(writer) == [1]

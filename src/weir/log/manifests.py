@@ -235,12 +235,17 @@ class Manifests:
     def published(self, table: SsTable, current: ShardManifest, tried: Sequence[Version]) -> bool:
         """Whether a version names that SSTable: the latest, or one of `tried` compacted since.
 
-        Asked by whoever got no answer to a commit that may have been applied.
+        Asked by whoever owns the epoch of `current` and got no answer to a commit that may have
+        been applied.
         """
         if any(known.path == table.path for known in current.sstables):
             return True
         if not tried:
             return False
+        if current.current_generation > table.generation:
+            # Only the owner ends a generation. Its version was collected before it could see that
+            # it counts; a fold that ends one has taken every entry of those before it (L-6).
+            return True
         found = [self.load(version) for version in tried]
         # After the reads: a version of ours in a collected place names what it likes (G-6).
         floor = self.floors.load().manifest

@@ -65,6 +65,8 @@ class TableWriter(LookingTableVerbs):
         self._ways = Ways(core, self._schema.plain, self._writers)
         self._opening: dict[UUID, Any] = {}
         self._closed = False
+        self._failed: dict[UUID, ShardWriter] = {}
+        """Closed, with rows left."""
         self._home = Home(core.env)
         self._following = Following(core, self._abandon)
 
@@ -169,10 +171,11 @@ class TableWriter(LookingTableVerbs):
             return  # the rows are the parent's, and so are the locks
         with self._lock:
             self._closed = True
-            writers = dict(self._writers)
+            writers = self._failed | self._writers
         try:
             self._each(writers, lambda writer: writer.close())
         except Exception:
+            self._failed = writers  # the next close tells of a put that is interrupted meanwhile
             self._writers.clear()
             raise
         self._writers.clear()  # not when interrupted: the next close goes on with them (F-16)

@@ -63,6 +63,14 @@ class Ending:
             return WriterClosed(text, not_written=batches)
         return self._told(self.failure, not_written=batches)
 
+    def require_heard(self) -> None:
+        """Raise `error` when rows are left that nobody waits for, or was told of: of a put that was
+        interrupted after others had closed the writer."""
+        with self._lock:
+            is_heard = all(ack.claimed for ack, _ in self._left)
+        if not is_heard:
+            raise self.error()
+
     def error(self) -> WeirError:
         """What a flush or close is told: all rows left that nobody waits for, or was told of."""
         unsent: list[pa.RecordBatch] = []
@@ -74,7 +82,7 @@ class Ending:
                     unsent += error.not_written
                     sent += error.perhaps_written
         if self.failure is None:
-            return self.refused()
+            return self.refused(unsent)
         return self._told(self.failure, not_written=unsent, perhaps_written=sent)
 
     def _told(

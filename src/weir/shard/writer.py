@@ -236,7 +236,10 @@ class ShardWriter(LookingVerbs):
         interrupt close again: rows are on their way, and that makes sure, or says what is left.
         """
         state = self._state
-        if self._closed or state.ending.home.is_left:
+        if state.ending.home.is_left:
+            return
+        if self._closed:
+            state.ending.require_heard()
             return
         self._closing = True
         try:

@@ -26,11 +26,14 @@ def test_w5_an_sstable_compacted_away_since_was_published_by_a_version_that_was_
     current = manifests.commit(later, published, Evidence())
     assert manifests.published(table, published, [])
     assert not manifests.published(table, current, [])
-    assert not manifests.published(table, current, [current.version])
-    assert manifests.published(table, current, [published.version, current.version])
+    going = replace(current, current_generation=table.generation)
+    assert not manifests.published(table, going, [current.version])
+    assert manifests.published(table, going, [published.version, current.version])
     # What stands in a collected place names what it likes: nobody ever read it (G-6).
     manifests.floors.raise_to("manifest", published.version)
-    assert not manifests.published(table, current, [published.version])
+    assert not manifests.published(table, going, [published.version])
+    # But its generation is over, and only its owner ends one.
+    assert manifests.published(table, current, [published.version])
 
 
 def test_f11_an_entry_in_our_place_that_cannot_be_read_leaves_the_outcome_unknown(shard):
