@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -54,15 +54,14 @@ _COMBINED_ROWS = 65536
 _U64_MAX = 2**64 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
+class Fill(NamedTuple):
     """What a generation holds: rows, record batches, and bytes in memory."""
 
     rows: int = 0
     batches: int = 0
     nbytes: int = 0
 
-    def __add__(self, more: Fill) -> Fill:
+    def __add__(self, more: Fill) -> Fill:  # type: ignore[override]
         return Fill(self.rows + more.rows, self.batches + more.batches, self.nbytes + more.nbytes)
 
 

@@ -31,7 +31,10 @@ class Puts:
 
     def put(self, data: Rows, *, wait: bool, timeout: float | None) -> Ack:
         """Rows in any form."""
-        ack = self._left_unshaped(data) if wait else None
+        state = self._state
+        # To have rows shaped with others' pays from two on.
+        is_lone = state.is_lone and not (state.leading or state.queue or state.unshaped)
+        ack = self._left_unshaped(data) if wait and not is_lone else None
         if ack is None:
             return self.put_shaped(self._intake.rows(data), wait=wait, timeout=timeout)
         try:

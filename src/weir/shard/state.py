@@ -86,6 +86,7 @@ class WriterState:
         """Whose rows are in the entry under way, or in one whose writing was interrupted."""
         self.entry: Entry | None = None
         """That entry, once it is encoded."""
+        self.is_lone = False  # the last entry was of one put: the next is likely alone as well
         self.pump_wake = env.threads.condition(self.lock)
         self.is_pump_called = False
         """The pump was woken, and will look at the queue before it waits again."""
@@ -310,7 +311,7 @@ class WriterState:
             while queue and queue[0].done:
                 self.queued_bytes -= queue.popleft().nbytes
             self._book_durable(group, position)
-        self.flying, self.entry = [], None
+        self.flying, self.entry, self.is_lone = [], None, len(group) == 1
         return [ack for ack in group if ack.callbacks or ack.future is not None]
 
     def _book_durable(self, group: list[Ack], position: Position) -> None:

@@ -145,6 +145,11 @@ class Crowd:
 
     def ask(self, turns: Turns) -> None:
         """Have that shard led, once everybody who was woken has run."""
+        if not turns.led.waiting and not self.tours:
+            self._asking.pop(turns, None)  # nothing to write: whoever puts next leads
+            if turns.is_settled:
+                self.calm_wake.notify_all()
+            return
         self._asking[turns] = None
         self.promote(turns)
 
