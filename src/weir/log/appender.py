@@ -37,6 +37,7 @@ from weir.errors import (
 )
 from weir.format import paths
 from weir.format.schema import TableSchema
+from weir.format.wal_entry import Fill
 from weir.log.entry import Entry, EntryMaker, Token
 from weir.log.fence import Claim, claim_shard
 from weir.log.intake import Intake
@@ -60,8 +61,7 @@ class OpenShard(HasSite, Protocol):
 
 
 class WalAppender:
-    """The low-level writer of one shard's log. Safe to share between threads; entries go one at a
-    time."""
+    """The low-level writer of one shard's log. Safe between threads; entries go one at a time."""
 
     def __init__(
         self,
@@ -99,11 +99,9 @@ class WalAppender:
 
     @classmethod
     def open(cls, shard: OpenShard, *, fence_ttl: Duration | None = None) -> WalAppender:
-        """Claim the shard and fence every older writer; a write. See `claim_shard` for what it
-        raises.
+        """Claim the shard and fence every older writer; a write. Raises what `claim_shard` does.
 
-        Rows that older writers left in the log stay there; this appender does not read them.
-        `fence_ttl` may be less than the table's own, never more.
+        Rows that older writers left stay in the log, unread. `fence_ttl`: at most the table's own.
         """
         schema, manifests = shard.schema_for_writing(), Manifests(shard.site)
         claim = claim_shard(shard.site, manifests, fence_ttl=fence_ttl, announces=True)
@@ -148,9 +146,9 @@ class WalAppender:
         The batches have the table's columns; a boolean `_tombstone` marks deletes. `generation` is
         the one of the entry before or the next (F-14); None: as full MemTables would. On return the
         rows survive the loss of this process. Raises `FencedError` when a newer writer owns the
-        shard (keep `.unacknowledged`), `StoreError` when the entry was certainly not written
-        (append again is safe), `UnknownOutcome` when nobody can tell (this appender is then
-        finished). One put, plus two reads once per `fence_ttl`.
+        shard (keep `.unacknowledged`), `StoreError` when it was certainly not written (append again
+        is safe), `UnknownOutcome` when nobody can tell (this appender is then finished). One put,
+        plus two reads once per `fence_ttl`.
         """
         shaped = [rows for batch in batches for rows in self._intake.rows(batch)]
         return self.append_shaped(shaped, generation=generation, tokens=tokens)
@@ -182,12 +180,17 @@ class WalAppender:
             return self._write(entry)
 
     def prepare(
-        self, batches: Sequence[pa.RecordBatch], *, generation: Generation, tokens: Sequence[Token]
+        self,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        generation: Generation,
+        tokens: Sequence[Token],
+        more: Fill | None = None,
     ) -> Entry:
-        """An entry for `write`, which alone touches the store."""
+        """An entry for `write`, which alone touches the store; `more`: `fill_of` the batches."""
         with self._lock:
             self._check(batches)
-            return self._entries.make(batches, generation, tokens, after=self._unsettled)
+            return self._entries.make(batches, generation, tokens, after=self._unsettled, more=more)
 
     def write(self, entry: Entry) -> Position:
         """Make the entry durable and return its position; raises as `append` does.

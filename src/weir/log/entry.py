@@ -49,11 +49,13 @@ class EntryMaker:
         tokens: Sequence[Token],
         *,
         after: Entry | None,
+        more: Fill | None = None,
         is_staged: bool = False,
     ) -> Entry:
-        """The entry; `after`: one that is to be written before it."""
+        """The entry; `after`: one that is to be written before it, `more`: what the batches add to
+        a generation, if that is known."""
         before = None if after is None else (after.generation, after.filled)
-        filled = self._tagging.filled(generation, fill_of(batches), before)
+        filled = self._tagging.filled(generation, more or fill_of(batches), before)
         data = self._encoder.encode(
             batches,
             epoch=self._tagging.claim.epoch,

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 from weir.env import Thread
 from weir.errors import StoreError, WeirError
+from weir.format.wal_entry import Fill
 from weir.log.appender import WalAppender
 from weir.shard.accept import Acceptor
 from weir.shard.ack import Ack, DoneCallback, rows_of, run_callbacks
@@ -260,9 +261,15 @@ class GroupCommit:
         if state.entry is None:
             batches = rows_of(group)
             tokens = [token for ack in group for token in ack.tokens]
-            generation = group[0].generation
+            first = group[0]
+            generation = first.generation
             assert generation is not None, "M-4: queued rows without a generation"
-            state.entry = self._appender.prepare(batches, generation=generation, tokens=tokens)
+            more = None
+            if len(group) == 1 and first.shaped is None:
+                more = Fill(first.rows, len(batches), first.nbytes)  # counted when it was accepted
+            state.entry = self._appender.prepare(
+                batches, generation=generation, tokens=tokens, more=more
+            )
         entry = state.entry
         began = self._env.clock.boottime()
 
