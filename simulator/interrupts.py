@@ -37,11 +37,15 @@ class InterruptedSession(Session):
     """A writer whose callers are interrupted now and then."""
 
     closing = False
+    is_spared = False
+    """Interrupted often enough: the last close is not."""
 
     def call(self, act: Callable[[], T]) -> T:
         """One call, interrupted at most once."""
         strikes = self.run.world.strikes
         assert strikes is not None, "drawn with the plan"
+        if self.is_spared:
+            return act()
         with strikes.aimed():
             return act()
 
@@ -91,7 +95,8 @@ class InterruptedSession(Session):
                     self._hear(error.__context__, None)
             else:
                 return
-        raise Violation("P", "close was interrupted more often than it was called")
+        self.is_spared = True
+        super()._close()
 
     def _settle(self, *, closed: bool) -> None:
         """As the note of an interrupted put says: it may have waited while others closed."""
