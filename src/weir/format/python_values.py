@@ -257,16 +257,21 @@ def _as_list(value: Any, dtype: pa.DataType, name: str) -> Sequence[Any] | None:
 
 
 def _items(values: list[Any], field: pa.Field, name: str) -> pa.Array:
-    dtype = field.type
-    if pa.types.is_floating(dtype) and set(map(type, values)) <= _FLOATS:
+    dtype, path = field.type, f"{name}.{field.name}"
+    kinds = set(map(type, values)) if pa.types.is_floating(dtype) else {object}
+    if float in kinds and int in kinds and kinds <= _PYTHON_NUMBERS:
+        # The whole numbers among those of a vector are held exactly, and change nothing for others.
+        from_python([value for value in values if type(value) is int], dtype, path)
+        return _items([float(v) if type(v) is int else v for v in values], field, name)
+    if kinds <= _FLOATS:
         # Vectors: rounded to the precision of the column, never to infinity.
         wide = pa.array(values, pa.float64())
         result = wide.cast(dtype)
-        lost = find_loss(wide, result, f"{name}.{field.name}", in_list=True)
+        lost = find_loss(wide, result, path, in_list=True)
         if lost is not None:
             raise SchemaMismatch(lost)
         return result
-    return from_python(values, dtype, f"{name}.{field.name}")
+    return from_python(values, dtype, path)
 
 
 def _struct(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:

@@ -85,7 +85,8 @@ class Floors:
 
     def load(self) -> FloorValues:
         """Read all floors with one listing."""
-        return load_all(self._site.store, [paths.floors_dir(self._site.shard)])[0]
+        metas = [*self._site.store.list(paths.floors_dir(self._site.shard))]
+        return _values(metas) if metas else _NONE
 
     def raise_to(self, kind: FloorKind, number: int) -> None:
         """Make `number` a lower bound of that floor, durably. Idempotent; never lowers."""

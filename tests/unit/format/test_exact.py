@@ -345,6 +345,8 @@ _VECTORS = st.one_of(
 
 
 @example(values=[[True, 0.5]], kind="fixed", items=pa.float32())
+@example(values=[[0.1, 0]], kind="fixed", items=pa.float32())
+@example(values=[[1.1754943508222875e-38, 0]], kind="fixed", items=pa.float16())
 @example(values=[[2.0, 2.0], [7, np.float32(0.1)]], kind="fixed", items=pa.float16())
 @example(values=[[2.0, 2.0], [7, np.float64(0.1)]], kind="fixed", items=pa.float32())
 @example(values=[[0.5, 2**24 + 1]], kind="list", items=pa.float32())
