@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from weir.errors import WeirError
+from weir.errors import CommitConflict, WeirError
 from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.lake.base.view import LanceBase
 from weir.log.site import ShardSite
 from weir.log.tags import is_live
-from weir.read.snapshot import Snapshot
+from weir.read.snapshot import STILL_ATTEMPTS, Snapshot
 from weir.records.cut import ShardCut
+from weir.records.table import TableRecords
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.guard import find_rivals
 from weir.types import Position
@@ -69,14 +70,24 @@ def folds_log(core: Core, manifest: ShardManifest, *, fold_wal: bool | None) -> 
 def find_waiting(core: Core, *, fold_wal: bool | None) -> tuple[LanceBase, list[Waiting]]:
     """Everything not yet in the base, shard by shard, and the base it is not in.
 
-    Two requests a shard when nothing changed, up to six more where the log is folded; one listing.
+    Two requests a shard when nothing changed, up to six more where the log is folded; two listings,
+    and a head.
     """
 
     def look(shard: UUID) -> ShardManifest | None:
         # S-5: the log is looked at only where it is folded.
         return core.log(shard).latest()
 
-    manifests = core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY)
+    # C-11: rows of an heir are folded with, or after, all of the shard that it inherits from. While
+    # the record stands still, no heir is written that a look at its predecessor came before.
+    records, number = TableRecords(core.store), None
+    for _ in range(STILL_ATTEMPTS):
+        number = records.last_number(number)
+        manifests = core.env.threads.map(look, core.shard_ids(), workers=CONCURRENCY)
+        if records.last_number(number) == number:
+            break
+    else:
+        raise CommitConflict(f"{core.uri} is resharded again and again; compact it later")
     keyed = bool(core.record.primary_key)
 
     def tail(manifest: ShardManifest) -> Tail | None:
