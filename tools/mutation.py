@@ -2608,6 +2608,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "L-8",
     ),
     Mutant(
+        "a compaction looks at shards of before and after a reshard",
+        "src/weir/upkeep/compact/plan.py",
+        "        if records.last_number(number) == number:\n",
+        "        if records.last_number(number) >= 0:\n",
+        tests("tests/regress/test_compaction_beside_reshard.py"),
+        "C-11",
+    ),
+    Mutant(
         "a flush that was collected is taken for a fold of the log",
         "src/weir/log/manifests.py",
         "        if current.current_generation > table.generation:\n",

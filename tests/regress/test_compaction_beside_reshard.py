@@ -1,0 +1,79 @@
+"""C-11: a compaction whose looks at the shards are of before and after a reshard.
+
+It saw the old shard before that was closed, and the heir after it was written: the heir's rows were
+folded first, and those of the old shard over them with the next compaction. Found by seed 10624160.
+"""
+
+import threading
+from dataclasses import replace
+from uuid import UUID
+
+import pyarrow as pa
+
+import weir
+from simulator.steps import watched
+from weir.env import Env
+from weir.upkeep import reshard as resharding
+from weir.upkeep.compact.jobs import Jobs
+from weir.upkeep.compact.run import compact
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+class Paced:
+    """Threads whose first look under a claim stands still after the two old shards."""
+
+    def __init__(self, store):
+        self._inner = Env().threads
+        self._jobs = Jobs(store)
+        self.looked, self.go_on = threading.Event(), threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def map(self, act, items, *, workers):
+        found = []
+        for index, item in enumerate(items):
+            is_look = index == 2 and isinstance(item, UUID)
+            if is_look and not self.looked.is_set() and self._jobs.latest() is not None:
+                self.looked.set()
+                assert self.go_on.wait(20)
+            found.append(act(item))
+        return found
+
+
+def rows(value):
+    return [{"id": n, "v": value} for n in range(8)]
+
+
+def test_c11_a_compaction_beside_a_reshard_folds_no_heir_before_its_predecessor(tmp_path):
+    table = weir.create(
+        str(tmp_path / "t"), SCHEMA, primary_key="id", sharding=weir.Bucket("id", 2)
+    )
+    before = table.writer()
+    before.put(rows("older"))
+    before.flush()
+    before.put(rows("old"))
+    beside = weir.open(table.uri).core
+    paced = Paced(beside.store)
+    core = replace(beside, env=replace(beside.env, threads=paced))
+    compaction = threading.Thread(target=lambda: compact(core))
+
+    def meanwhile(step):
+        if step == "made":
+            compaction.start()
+            assert paced.looked.wait(20)
+        elif step == "routed":
+            with weir.open(table.uri).writer() as writer:
+                writer.put(rows("new"))
+            paced.go_on.set()
+            compaction.join(20)
+
+    sharding = weir.Bucket("id", 3)
+    resharding.reshard(
+        watched(weir.open(table.uri).core, "reshard", meanwhile), sharding, compact=False
+    )
+    fresh = weir.open(table.uri)
+    fresh.compact()
+    for freshness in ("durable", "base"):
+        assert set(fresh.scan(freshness=freshness).to_table()["v"].to_pylist()) == {"new"}
