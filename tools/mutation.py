@@ -942,6 +942,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "S-3",
     ),
     Mutant(
+        "an id that was read is written to the disk that is there now",
+        "src/weir/shard/handover.py",
+        "        if is_new:\n            stamp",
+        "        if True:\n            stamp",
+        tests("tests/regress/test_move_onto_an_exchanged_disk.py"),
+        "S-1",
+    ),
+    Mutant(
         "an opener does not ask where the log is",
         "src/weir/log/fence.py",
         "    settle(site, epoch, floors)\n",

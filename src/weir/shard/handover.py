@@ -38,6 +38,7 @@ from weir.log.stamp import (
     read_store_id,
     require_named,
     require_new,
+    require_store_id,
     stamp_store_id,
 )
 from weir.log.wal_store import WalMoved, WalStores
@@ -227,14 +228,14 @@ def _switch(
     """
     store, shard = stores.store, manifests.site.shard
     record = latest_record(store, shard)
-    store_id = _id_for(stores, shard, target)
+    store_id, is_new = _id_for(stores, shard, target)
     new_id = manifests.site.env.new_id
     try:
         moving = record.moving(epoch, target, store_id)
         moving = append_record(store, shard, moving, new_id())
         stores.env.failpoint("move.prepared")
         if store_id is not None:
-            _stamp(stores, manifests.site, target, store_id)
+            _stamp(stores, manifests.site, target, store_id, is_new=is_new)
             stores.env.failpoint("move.stamped")
         manifests.require_owner(manifests.require(), epoch)
         stores.env.failpoint("move.proved")
@@ -258,21 +259,29 @@ def _switch(
     return stores.resolve(shard, moved)
 
 
-def _stamp(stores: WalStores, site: ShardSite, target: str | None, store_id: str) -> None:
+def _stamp(
+    stores: WalStores, site: ShardSite, target: str | None, store_id: str, *, is_new: bool
+) -> None:
+    """The store bears the id, by our hand if it is new. One that a store had when it was asked is
+    never written: another disk may be in its place since, and two would bear one id (S-1)."""
+    wal = stores.at(target)
     try:
-        stamp_store_id(stores.at(target), site.shard, store_id, stores.store.uri)
+        if is_new:
+            stamp_store_id(wal, site.shard, store_id, stores.store.uri)
+        else:
+            require_store_id(wal, site.shard, store_id)
     except WalStoreMismatch:
         _id_for(stores, site.shard, target)  # raises when it is another table's
         raise WalMoved(f"{site}: somebody else moves its log to {target} just now") from None
 
 
-def _id_for(stores: WalStores, shard: UUID, target: str | None) -> str | None:
+def _id_for(stores: WalStores, shard: UUID, target: str | None) -> tuple[str | None, bool]:
     """The id the store has if it was ours before, else a new one; another's is refused (S-8).
 
-    None: beside the data.
+    None: beside the data. And whether it is new.
     """
     if target is None:
-        return None
+        return None, False
     wal, consent = stores.at(target), stores.consent
     named = target == stores.alias or consent.covers(wal.uri)
     if not named and not consent.may_ask(wal.uri):
@@ -284,8 +293,8 @@ def _id_for(stores: WalStores, shard: UUID, target: str | None) -> str | None:
             name_table(wal, consent.root)
         else:
             require_named(wal, consent)
-        return stores.table_site(shard).env.new_id().hex
+        return stores.table_site(shard).env.new_id().hex, True
     if found.store_id not in known_ids(stores.store, shard):
         raise foreign_store(wal, shard, found.store_id)
     stores.require_own(wal, shard, found)
-    return found.store_id
+    return found.store_id, False
