@@ -748,8 +748,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "restored machines know the claim of the other for their own",
         "src/weir/env.py",
-        "getrandbits(128) ^ now, version=4)\n",
-        "getrandbits(128), version=4)\n",
+        "getrandbits(128) ^ (int(self.clock.wall() * 1e9) & _LOW_BITS)\n",
+        "getrandbits(128)\n",
         tests("tests/rules/test_edges_process.py", "-k", "restored"),
         "F-17",
     ),

@@ -295,8 +295,14 @@ class Env:
         Two machines restored from one snapshot may draw the same number, not at the same time; then
         neither takes what the other wrote for its own (F-17).
         """
-        now = int(self.clock.wall() * 1e9) & _LOW_BITS
-        return uuid.UUID(int=self.random.getrandbits(128) ^ now, version=4)
+        return uuid.UUID(int=self._new_number(), version=4)
+
+    def new_hex(self) -> str:
+        """The same as 32 digits, for what is made with every put."""
+        return f"{self._new_number():032x}"
+
+    def _new_number(self) -> int:
+        return self.random.getrandbits(128) ^ (int(self.clock.wall() * 1e9) & _LOW_BITS)
 
 
 def seeded(*seed: int) -> Shuffler:

@@ -121,7 +121,12 @@ def wal_dir(shard: UUID) -> str:
 
 def wal_path(shard: UUID, position: Position) -> str:
     """Where the WAL entry of one position lives."""
-    return f"{SHARDS}/{shard}/wal/{bit_reversed(position)}{_WAL_SUFFIX}"
+    return f"{SHARDS}/{shard}/wal/{wal_name(position)}"
+
+
+def wal_name(position: Position) -> str:
+    """The file of one position within its `wal_dir`."""
+    return bit_reversed(position) + _WAL_SUFFIX
 
 
 def parse_wal_name(file_name: str) -> Position | None:

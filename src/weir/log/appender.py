@@ -86,6 +86,7 @@ class WalAppender:
         """What a later call is told, of rows that were never sent."""
         self._unsettled: Entry | None = None
         """An entry whose writing was interrupted: whether it is at `_next` is not known."""
+        self._folder = paths.wal_dir(site.shard)
         self._is_apart = site.wal is not site.store
         is_mounted = self._is_apart and site.wal_id is not None and is_local(site.wal)
         self._presence = Presence(site) if is_mounted else None
@@ -217,8 +218,9 @@ class WalAppender:
 
     def _write(self, entry: Entry) -> Position:
         position = self._next
-        with self._marks:
-            self._in_flight = True
+        if self._is_apart:
+            with self._marks:
+                self._in_flight = True
         try:
             if not entry.is_staged:
                 self._require_tag(entry)
@@ -258,7 +260,7 @@ class WalAppender:
         """Return when the entry is at its position and counts."""
         sent_before, entry.sent, self._unsettled = entry.sent, True, entry
         try:
-            path = paths.wal_path(self.site.shard, position)
+            path = f"{self._folder}/{paths.wal_name(position)}"
             stored = self.site.wal.put_if_absent(path, entry.data)
         except ObjectExists:
             ours = self._find_ours(position, entry)
@@ -358,9 +360,8 @@ class WalAppender:
         except FencedError as fenced:
             return self._finish_fenced(fenced, entry)
         text = (
-            f"{self.site}: position {position} was taken although epoch {self.epoch} is still "
-            "current; "
-            "something writes to this log without claiming it. Open the shard again."
+            f"{self.site}: position {position} was taken although epoch {self.epoch} is still"
+            " current; something writes to this log without claiming it. Open the shard again."
         )
         self._end = lambda rows: WriterClosed(text, not_written=rows)
         return CommitConflict(text, not_written=entry.batches)
@@ -381,9 +382,8 @@ class WalAppender:
 
     def _finish_unknown(self, position: Position, entry: Entry, cause: Exception) -> UnknownOutcome:
         text = (
-            f"{self.site}: it is not known whether the entry at position {position} is durable "
-            f"({cause}); "
-            "nothing was deleted. Open the shard again: its replay decides."
+            f"{self.site}: it is not known whether the entry at position {position} is durable"
+            f" ({cause}); nothing was deleted. Open the shard again: its replay decides."
         )
         unknown = UnknownOutcome(text, perhaps_written=entry.batches)
 

@@ -60,7 +60,7 @@ class EntryMaker:
             batches,
             epoch=self._tagging.claim.epoch,
             generation=generation,
-            entry_id=self._env.new_id().hex,
+            entry_id=self._env.new_hex(),
             tokens=tokens,
             filled=None if is_staged else filled,
             is_staged=is_staged,

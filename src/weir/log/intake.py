@@ -67,6 +67,8 @@ class Intake:
         iterable of such, of dicts, or of objects with named fields. A boolean column `_tombstone`
         marks rows that are deletes. Raises `SchemaMismatch` or `InvalidInput`, nothing written.
         """
+        if type(data) is pa.RecordBatch:
+            return [self._shape(data)] if data.num_rows else []
         if type(data) is list and data and self._is_plain:
             whole = self._from_whole_dicts(data)
             if whole is not None:

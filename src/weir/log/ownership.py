@@ -20,8 +20,7 @@ has passed, and any that does not, or that runs backwards, costs a new proof and
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from weir.durations import Duration, seconds
 from weir.env import Clock
@@ -50,8 +49,7 @@ def proof_lifetime(site: ShardSite, wanted: Duration | None = None) -> float:
     return chosen
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """When a proof began, by every clock there is; later is not known of it."""
 
     boot: float

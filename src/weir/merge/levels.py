@@ -106,10 +106,11 @@ class MemLevel:
 
     def append(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Take in rows of WAL shape; empty batches are left out."""
-        filled = [batch for batch in batches if batch.num_rows]
         with self._lock:
-            self._batches.extend(filled)
-            self._rows += sum(batch.num_rows for batch in filled)
+            for batch in batches:
+                if batch.num_rows:
+                    self._batches.append(batch)
+                    self._rows += batch.num_rows
 
     @property
     def rows(self) -> int:

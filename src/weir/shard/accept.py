@@ -84,7 +84,7 @@ class Acceptor:
             if ack.unshaped is not None:
                 self._state.leave_unshaped(ack)
             else:
-                self._state.accept([ack], ack.batches)
+                self._state.accept([ack], ack.batches, ack.fill)
                 self._wake_flusher()
             return [], None
         except BaseException as error:  # noqa: BLE001  raised by `_finish`

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from weir.format.wal_entry import Fill
 from weir.types import Position
 
 if TYPE_CHECKING:
@@ -95,6 +96,16 @@ class Ack:
     def batches(self) -> Sequence[pa.RecordBatch]:
         """The rows in WAL shape; none before they are shaped."""
         return self._batches if self.shaped is None else (self.shaped.alone(),)
+
+    @property
+    def is_settled(self) -> bool:
+        """True once it is done and no thread was woken for it that has yet to run."""
+        return self.done and not self.woken
+
+    @property
+    def fill(self) -> Fill:
+        """What the rows add to a generation, as batches of their own."""
+        return Fill(self.rows, len(self._batches) if self.shaped is None else 1, self.nbytes)
 
     def wait(self, timeout: float | None = None) -> Position | None:
         """Return the position when the rows are durable.

@@ -19,7 +19,6 @@ from typing import Final, TypeVar
 
 from weir.env import Thread
 from weir.errors import StoreError, WeirError
-from weir.format.wal_entry import Fill
 from weir.log.appender import WalAppender
 from weir.shard.accept import Acceptor
 from weir.shard.ack import Ack, DoneCallback, rows_of, run_callbacks
@@ -59,6 +58,7 @@ class GroupCommit:
         self._env = state.env
         self._pump: Thread | None = None
         self._logged_at = self._env.clock.boottime()
+        self._log_interval = state.config.stats_log_interval_s
         state.turns.write_next = self._lead
 
     @property
@@ -131,6 +131,8 @@ class GroupCommit:
                     return True
             if lead:
                 self._lead_on(me)
+                if ack.is_settled:
+                    return True
                 continue
             left = -1 if deadline is None else max(0.0, deadline - self._env.clock.boottime())
             if patience is not None and (left < 0 or left > patience):
@@ -253,7 +255,8 @@ class GroupCommit:
         finally:
             with state.lock:
                 state.give_up_lead()
-            run_callbacks(finished)
+            if finished:
+                run_callbacks(finished)
 
     def _write(self, group: list[Ack]) -> tuple[Position, float]:
         """Where the entry is, and how long it took."""
@@ -264,32 +267,32 @@ class GroupCommit:
             first = group[0]
             generation = first.generation
             assert generation is not None, "M-4: queued rows without a generation"
-            more = None
-            if len(group) == 1 and first.shaped is None:
-                more = Fill(first.rows, len(batches), first.nbytes)  # counted when it was accepted
+            # Of one put they were counted when it was accepted.
+            more = first.fill if len(group) == 1 and first.shaped is None else None
             state.entry = self._appender.prepare(
                 batches, generation=generation, tokens=tokens, more=more
             )
-        entry = state.entry
         began = self._env.clock.boottime()
-
-        def failed(attempt: int, error: StoreError) -> None:
-            state.counters.append_failures += 1
-            facts = (state.name, attempt, sum(ack.rows for ack in group), error)
-            log.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *facts)
-            self._lose_patience()  # no other shard waits until the store is well again
-
-        position = persist(
-            self._env, lambda: self._appender.write(entry), delay=0.05, failed=failed
-        )
+        position = persist(self._env, self._append, delay=0.05, failed=self._append_failed)
         now = self._env.clock.boottime()
         state.counters.appended(group, now - began)
-        interval = state.config.stats_log_interval_s
-        if interval and now - self._logged_at >= interval:
+        if self._log_interval and now - self._logged_at >= self._log_interval:
             self._logged_at = now
             shard = self._appender.site.shard
             log.info("writer.stats shard=%s %s", shard, writer_stats(state, self._appender))
         return position, now - began
+
+    def _append(self) -> Position:
+        entry = self._state.entry
+        assert entry is not None, "F-16: the entry under way is kept until it landed"
+        return self._appender.write(entry)
+
+    def _append_failed(self, attempt: int, error: StoreError) -> None:
+        state = self._state
+        state.counters.append_failures += 1
+        facts = (state.name, attempt, sum(ack.rows for ack in state.flying), error)
+        log.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *facts)
+        self._lose_patience()  # no other shard waits until the store is well again
 
     # -- pump ------------------------------------------------------------------------------------
 

@@ -185,7 +185,7 @@ class Looking:
         state = self._state
         with state.lock:
             while not state.turns.is_settled and state.failure is None:
-                state.calm_wake.wait()
+                state.turns.crowd.wait_for_calm()
 
     def _await(self, call: Call, timeout: float | None) -> bool:
         """Wait until it was decided (and is durable, or to lead), or is to decide itself: True."""

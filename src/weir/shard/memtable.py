@@ -25,6 +25,8 @@ from weir.types import Generation, Position
 
 WARM_BYTES: Final = 16 << 20
 """Rows of the latest SSTables that stay in memory, for lookups."""
+_LEAST: Final = Fill(1, 1, 1)
+"""What a put adds at least."""
 CUTS_KEPT: Final = 64
 """Generations that may be published while one flush waits to be told its own cut."""
 
@@ -120,7 +122,7 @@ class MemTables:
         table = self.active
         table.append(batches, more, puts)
         table.waiting += puts
-        if not self._bounds.has_room(table.filled, Fill(1, 1, 1)):
+        if not self._bounds.has_room(table.filled, _LEAST):
             self.freeze()  # nothing is gained by waiting for the next put
         return table.generation
 
@@ -134,7 +136,9 @@ class MemTables:
         self, generation: Generation, position: Position, puts: int, tokens: Sequence[Token]
     ) -> None:
         """That many puts of the generation became durable at `position`."""
-        table = next(table for table in self if table.generation == generation)
+        table = self.active
+        if table.generation != generation:
+            table = next(table for table in self.frozen if table.generation == generation)
         table.landed(position, tokens)
         table.waiting -= puts
         self.durable = position

@@ -124,7 +124,7 @@ class Puts:
         state = self._state
         if state.closing or state.ending.is_over:
             raise state.ending.refused(batches)
-        rows = sum(batch.num_rows for batch in batches)
+        rows = sum([batch.num_rows for batch in batches])
         if not rows:
             return Ack(None, (), rows=0, nbytes=0)
         nbytes = self._intake.fit(batches, state.env.limits)

@@ -195,14 +195,9 @@ class WriterState:
             with contextlib.suppress(RuntimeError):  # the loop was closed
                 future.get_loop().call_soon_threadsafe(finish_all, [future])
 
-    def accept(
-        self, acks: Sequence[Ack], batches: Sequence[pa.RecordBatch], more: Fill | None = None
-    ) -> None:
+    def accept(self, acks: Sequence[Ack], batches: Sequence[pa.RecordBatch], more: Fill) -> None:
         """Put the rows of those puts, in `batches`, where reads find them, name their generation,
         and queue them. Of several puts only where the active generation has room for all."""
-        if more is None:
-            rows, nbytes = sum([ack.rows for ack in acks]), sum([ack.nbytes for ack in acks])
-            more = Fill(rows, max(len(batches), len(acks)), nbytes)
         self.counters.puts += len(acks)
         self.counters.rows_put += more.rows
         if self.memtables is not None:
@@ -252,7 +247,7 @@ class WriterState:
         for key, run in itertools.groupby(acks, key=_batch_of):
             if key is None:
                 for ack in run:
-                    self.accept([ack], ack.batches)
+                    self.accept([ack], ack.batches, ack.fill)
             else:
                 self._accept_run(list(run))
 
@@ -263,7 +258,7 @@ class WriterState:
             self.accept(run, rows_of(run), more)
         else:
             for ack in run:
-                self.accept([ack], ack.batches)
+                self.accept([ack], ack.batches, ack.fill)
 
     def refuse(self, ack: Ack, error: Exception) -> None:
         """Its rows were not written, for that reason."""

@@ -104,7 +104,7 @@ class Counters:
         """Count an entry that landed."""
         self.entries += 1
         self.entry_puts += len(group)
-        self.entry_rows += sum(ack.rows for ack in group)
+        self.entry_rows += sum([ack.rows for ack in group])
         self.latencies.append(seconds)
 
     def latency(self, quantile: float) -> float:

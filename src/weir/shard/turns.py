@@ -120,6 +120,7 @@ class Crowd:
         """Guards what its writers hold (`WriterState`)."""
         self.calm_wake = threads.condition(self.lock)
         """For those who wait until everybody who was woken has run."""
+        self._awaiting_calm = 0
         self.threads = threads
         self.shards = 0
         self.pace = Pace()
@@ -148,7 +149,7 @@ class Crowd:
         if not turns.led.waiting and not self.tours:
             self._asking.pop(turns, None)  # nothing to write: whoever puts next leads
             if turns.is_settled:
-                self.calm_wake.notify_all()
+                self._tell_calm()
             return
         self._asking[turns] = None
         self.promote(turns)
@@ -165,13 +166,25 @@ class Crowd:
         """
         if not turns.is_settled:
             return
-        self.calm_wake.notify_all()
+        self._tell_calm()
         if not self.tours:
             self._have_led(turns)
         elif self.tour is None:
             for asking in list(self._asking):
                 if self._have_led(asking):
                     break  # to make a tour, of which the others are part
+
+    def wait_for_calm(self) -> None:
+        """Return when somebody has run, or a writer has ended."""
+        self._awaiting_calm += 1
+        try:
+            self.calm_wake.wait()
+        finally:
+            self._awaiting_calm -= 1
+
+    def _tell_calm(self) -> None:
+        if self._awaiting_calm:
+            self.calm_wake.notify_all()
 
     def _have_led(self, turns: Turns) -> bool:
         """Have the first who waits lead that shard, or the pump; True when somebody was woken."""

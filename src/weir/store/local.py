@@ -380,8 +380,9 @@ class LocalStore:
 
 def _write(file: int, data: Bytes) -> None:
     rest = memoryview(data)
-    while rest:  # signals and full disks: short writes are rare, but allowed
-        rest = rest[os.write(file, rest) :]
+    # Signals and full disks: short writes are rare, but allowed.
+    while (written := os.write(file, rest)) < len(rest):
+        rest = rest[written:]
 
 
 def _read(file: int, size: int) -> bytes:
