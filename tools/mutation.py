@@ -1705,7 +1705,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what was handed back is written by the next who leads",
         "src/weir/shard/state.py",
-        "        if self.failure is not None:\n            return []  # F-13",
+        "        if self.ending.failure is not None:\n            return []  # F-13",
         "        if False:\n            return []  # F-13",
         tests("tests/rules/test_edges_outcomes.py", "-k", "handed_back"),
         "F-13",

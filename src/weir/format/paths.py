@@ -65,8 +65,9 @@ def _check_u64(n: int, what: str) -> None:
 
 def bit_reversed(n: int) -> str:
     """The 64 binary digits of `n`, least significant first: neighbours land far apart."""
-    _check_u64(n, "number")
-    return format(n, "064b")[::-1]
+    if not 0 <= n <= U64_MAX:
+        _check_u64(n, "number")
+    return f"{n:064b}"[::-1]
 
 
 def parse_bit_reversed(name: str) -> int | None:

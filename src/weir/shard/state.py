@@ -169,7 +169,7 @@ class WriterState:
 
     def require_open(self, ack: Ack) -> None:
         """Raise, with the rows of `ack`, when no more are accepted."""
-        if self.closing or self.failure is not None:
+        if self.closing or self.ending.failure is not None:
             raise self.ending.refused(ack.batches)
 
     def _count_backpressure(self) -> float:
@@ -271,7 +271,7 @@ class WriterState:
     def take(self) -> list[Ack]:
         """Give the lead away with the longest prefix of the queue that fits one entry."""
         self.leading = True
-        if self.failure is not None:
+        if self.ending.failure is not None:
             return []  # F-13: their callers have them back, and may have put them elsewhere
         if self.flying:
             return self.flying  # F-16: interrupted, so the same rows in the same entry once more
@@ -296,7 +296,7 @@ class WriterState:
         """The group is durable, after that time: take it off the queue and let its waiters go; who
         wants a call."""
         self.turns.crowd.took(seconds)
-        if self.failure is None:  # else the writer ended meanwhile, and they were told
+        if self.ending.failure is None:  # else the writer ended meanwhile, and they were told
             for ack in group:
                 ack.position = position
                 ack.done = True

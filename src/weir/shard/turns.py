@@ -137,7 +137,7 @@ class Crowd:
     @property
     def tours(self) -> bool:
         """True while one thread writes for all shards."""
-        return self.pace.is_quick and self.shards > 1
+        return self.shards > 1 and self.pace.is_quick
 
     @property
     def patience(self) -> float | None:
@@ -200,9 +200,9 @@ class Crowd:
 
     def took(self, seconds: float) -> None:
         """An entry was written in that time."""
-        toured = self.tours
+        was_quick = self.pace.is_quick
         self.pace.took(seconds)
-        if toured and not self.tours:
+        if was_quick and not self.pace.is_quick and self.shards > 1:
             self._part()
 
     def break_up(self) -> None:
@@ -296,7 +296,9 @@ class Turns:
     @property
     def is_settled(self) -> bool:
         """True when no thread that was, or is about to be, woken has yet to run."""
-        return (self.crowd.waking if self.crowd.tours else self._waking) == 0
+        crowd = self.crowd
+        # Of all shards none: then of this one none either, whichever counts.
+        return crowd.waking == 0 or (self._waking == 0 and not crowd.tours)
 
     def lead(self, wait: Wait, *, chosen: bool) -> bool:
         """True when that thread is to lead now: this shard, or a tour."""
