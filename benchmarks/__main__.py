@@ -29,6 +29,11 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         action=argparse.BooleanOptionalAction,
         help="write docs/benchmarks.{json,md} and plots; default: when everything was run",
     )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="write what was run in the place of its results there, and keep the others",
+    )
     return parser.parse_args(argv)
 
 
@@ -51,14 +56,16 @@ def main(argv: list[str] | None = None) -> int:
                 if where in workload.where:
                     number = min(rounds, workload.rounds_max)
                     figures = run_one(workload, where, size, number, ground)
-                    result = report.as_result(workload, where, figures)
+                    result = report.as_result(workload, where, figures, machine["date"])
                     results.append(result)
                     print(report.line(result), flush=True)
     print(report.summary(results, time.monotonic() - began))
     complete = not asked.only and not asked.where
-    if asked.save or (asked.save is None and complete):
+    if asked.save or asked.again or (asked.save is None and complete):
         command = "make bench" if size == "full" else "python -m benchmarks --quick"
-        report.save(results, machine, command, DOCS)
+        report.save(
+            report.saved_with(results, DOCS) if asked.again else results, machine, command, DOCS
+        )
         print(f"written: {DOCS.name}/benchmarks.json, benchmarks.md and img/bench-*.svg")
     return 1 if any("weir" in result["errors"] for result in results) else 0
 

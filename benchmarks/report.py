@@ -28,7 +28,7 @@ HEADER = (
 Result = dict[str, Any]
 
 
-def as_result(workload: Workload, where: Where, figures: Figures) -> Result:
+def as_result(workload: Workload, where: Where, figures: Figures, date: str) -> Result:
     """One object of docs/benchmarks.json."""
     medians = figures.medians()
     weir = medians.get("weir")
@@ -51,6 +51,7 @@ def as_result(workload: Workload, where: Where, figures: Figures) -> Result:
         "errors": figures.errors,
         "note": workload.note,
         "seconds": round(figures.seconds, 1),
+        "date": date,
     }
 
 
@@ -150,6 +151,13 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+def saved_with(results: list[Result], docs: Path) -> list[Result]:
+    """The results of docs/benchmarks.json, with these in the place of the same workloads'."""
+    newer = {(r["workload"], r["where"]): r for r in results}
+    saved: list[Result] = json.loads((docs / "benchmarks.json").read_text())
+    return [newer.get((r["workload"], r["where"]), r) for r in saved]
+
+
 def save(results: list[Result], machine: dict[str, Any], command: str, docs: Path) -> None:
     """Write docs/benchmarks.json, docs/benchmarks.md and docs/img/bench-*.svg."""
     from benchmarks.plots import draw
@@ -178,7 +186,7 @@ def page(results: list[Result], machine: dict[str, Any], command: str, pictures:
         "",
         f"- Machine: {machine['cpu']}, {machine['memory_gib']} GiB, {machine['system']}",
         f"- Versions: {versions}",
-        f"- Date: {machine['date']}; command: `{command}`",
+        f"- Date: {_dates(results)}; command: `{command}`",
         f"- Load average: {machine['load_at_start']} before, {machine['load_at_end']} after",
         _STORES,
         "",
@@ -215,6 +223,17 @@ def page(results: list[Result], machine: dict[str, Any], command: str, pictures:
             for side, error in r["errors"].items()
         ]
     return "\n".join(lines) + "\n"
+
+
+def _dates(results: list[Result]) -> str:
+    """When most were run, and which were run again later."""
+    dates = sorted({r["date"] for r in results})
+    again = [
+        f"at {date} again: "
+        + ", ".join(sorted({r["workload"] for r in results if r["date"] == date}))
+        for date in dates[1:]
+    ]
+    return "; ".join([dates[0], *again])
 
 
 def _row(result: Result) -> str:

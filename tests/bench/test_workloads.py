@@ -26,7 +26,7 @@ def run_here(workload: Workload, where: str, root: str, options: dict[str, str])
 def test_a_workload_runs(name, tmp_path):
     workload = WORKLOADS[name]
     figures = run_here(workload, "local", str(tmp_path), {})
-    result = report.as_result(workload, "local", figures)
+    result = report.as_result(workload, "local", figures, "a day")
     assert result.keys() >= FIELDS
     assert result["weir"] > 0
     assert set(figures.rounds) == set(workload.sides)
@@ -54,7 +54,7 @@ def test_goals_speak_of_cost_and_speed():
 def test_a_failed_side_is_told_and_the_goal_is_not_met():
     workload = WORKLOADS["durable put, 1 row, 1 thread"]
     figures = Figures(rounds={"weir": [1.0]}, errors={"floor": "TypeError: no"})
-    result = report.as_result(workload, "local", figures)
+    result = report.as_result(workload, "local", figures, "a day")
     assert result["goal_met"] is False
     assert "floor: TypeError: no" in report.line(result)
     assert "TypeError: no" in report.page(
@@ -66,12 +66,21 @@ def test_pictures_and_page_are_written(tmp_path):
     workload = WORKLOADS["durable put, 1 row, 1 thread"]
     rounds = {side: [2.0, 1.0] for side in workload.sides}
     results = [
-        report.as_result(workload, where, Figures(rounds=rounds, peak_mib={"weir": 100.0}))
+        report.as_result(
+            workload, where, Figures(rounds=rounds, peak_mib={"weir": 100.0}), "one day"
+        )
         for where in ("local", "s3")
     ]
     report.save(results, report.describe_machine(), "make bench", tmp_path)
     for name in ("benchmarks.json", "benchmarks.md", "img/bench-local.svg", "img/bench-s3.svg"):
         assert (tmp_path / name).stat().st_size > 500, name
+
+    again = report.as_result(workload, "s3", Figures(rounds={"weir": [7.0]}), "two days later")
+    together = report.saved_with([again], tmp_path)
+    assert [(r["where"], r["weir"]) for r in together] == [("local", 1.5), ("s3", 7.0)]
+    report.save(together, report.describe_machine(), "make bench", tmp_path)
+    told = f"- Date: one day; at two days later again: {workload.name}; command"
+    assert told in (tmp_path / "benchmarks.md").read_text()
 
 
 @pytest.mark.slow
