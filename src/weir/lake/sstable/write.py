@@ -77,7 +77,13 @@ class SsTableWriter:
         rows = _table(batches, schema)
         key_columns = [rows.column(name) for name in schema.primary_key]
         values = pk_values(rows, schema.primary_key) if key_columns else None
+        index: tuple[pa.Table, pa.Table] | None = None
         superseded = np.zeros(0, np.uint64)
+        bloom = BloomFilter()
+
+        def sort_keys() -> None:
+            nonlocal index
+            index = pk_index_tables(values)
 
         def write_data() -> None:
             with lance_errors(f"writing SSTable {self._uri}/{path}"):
@@ -92,12 +98,14 @@ class SsTableWriter:
 
         def write_key_index() -> None:
             nonlocal superseded
-            if values is not None:
-                superseded = self._write_key_index(path, values)
+            if index is not None:
+                superseded = self._write_key_index(path, *index)
 
-        self._claim(path, key_columns)
-        jobs = [write_data, write_key_index]
-        self._env.threads.map(lambda job: job(), jobs, workers=len(jobs))
+        if values is not None:
+            # Hashed and sorted at the same time: nothing is written before the claim.
+            self._both(lambda: bloom.insert(key_columns), sort_keys)
+        self._claim(path, bloom)
+        self._both(write_data, write_key_index)
         self._finish_manifest(path, schema, superseded)
         if after_write is not None:
             with lance_errors(f"indexing SSTable {self._uri}/{path}"):
@@ -110,11 +118,11 @@ class SsTableWriter:
             primary_key_bytes=sum(c.nbytes for c in key_columns) if key_columns else None,
         )
 
-    def _claim(self, path: str, key_columns: list[pa.ChunkedArray]) -> None:
+    def _both(self, *jobs: Callable[[], None]) -> None:
+        self._env.threads.map(lambda job: job(), list(jobs), workers=len(jobs))
+
+    def _claim(self, path: str, bloom: BloomFilter) -> None:
         """Create the bloom filter: from here on nobody else writes below `path` (F-17)."""
-        bloom = BloomFilter()
-        if key_columns:
-            bloom.insert(key_columns)
         try:
             self._store.put_if_absent(f"{path}/{paths.BLOOM_FILTER}", bloom.to_bytes())
         except ObjectExists:
@@ -123,9 +131,10 @@ class SsTableWriter:
                 " was written; try again, under another name"
             ) from None
 
-    def _write_key_index(self, path: str, values: pa.Array) -> npt.NDArray[np.uint64]:
+    def _write_key_index(
+        self, path: str, page_data: pa.Table, page_lookup: pa.Table
+    ) -> npt.NDArray[np.uint64]:
         """Write `_pk_index/` and return the rows that a later row of the same key replaces."""
-        page_data, page_lookup = pk_index_tables(values)
         for name, table in ((paths.PK_PAGE_DATA, page_data), (paths.PK_PAGE_LOOKUP, page_lookup)):
             with (
                 lance_errors(f"writing {self._uri}/{path}/{name}"),
