@@ -186,9 +186,9 @@ class WalAppender:
         *,
         generation: Generation,
         tokens: Sequence[Token],
-        more: Fill | None = None,
+        more: Fill,
     ) -> Entry:
-        """An entry for `write`, which alone touches the store; `more`: `fill_of` the batches."""
+        """An entry for `write`, which alone touches the store; `more`: what the batches hold."""
         with self._lock:
             self._check(batches)
             return self._entries.make(batches, generation, tokens, after=self._unsettled, more=more)
