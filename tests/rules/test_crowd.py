@@ -95,7 +95,7 @@ class Story:
             for shard in SHARDS
         ]
         for writer in self.writers:
-            self._strike_leaders(writer._state.turns)
+            self._strike_leaders(writer._group)
         self.began = self.scheduler.now
         threads = [self.start(lambda n=n: self.put_some(n)) for n in range(THREADS)]
         threads += self.others()
@@ -103,7 +103,7 @@ class Story:
             thread.join()
         self.took = self.scheduler.now - self.began
         assert self.crowd.waking == 0
-        assert self.crowd.tour is None
+        assert self.crowd.leader is None
         self.strikes = 0.0
         for writer in self.writers:
             if not writer.fenced:
@@ -111,14 +111,14 @@ class Story:
         for key, ack in self.unwaited:
             (self.refused if ack.error else self.acknowledged).append(key)
 
-    def _strike_leaders(self, turns: Any) -> None:
-        real = turns.write_next
+    def _strike_leaders(self, group: Any) -> None:
+        real = group._lead
 
-        def write_next() -> None:
+        def lead() -> None:
             self.strike_me()
             real()
 
-        turns.write_next = write_next
+        group._lead = lead
 
     def start(self, run: Any, name: str = "putter") -> Any:
         return self.actor.env.threads.start(run, name=name)
@@ -183,10 +183,10 @@ class Waited(Story):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_threads_of_all_shards_are_gathered_on_a_store_that_answers_at_once(seed: int) -> None:
-    """2.0 to 2.3 puts an entry of eight threads; 1.6 to 1.9 if each shard gathers by itself."""
+    """2.6 to 3.1 puts an entry of eight threads; 1.5 to 1.9 if each shard gathers by itself."""
     story = Waited(seed).run()
     story.check_outcomes()
-    assert len(story.acknowledged) / len(story.entries) > 1.95
+    assert len(story.acknowledged) / len(story.entries) > 2.4
     assert story.took < PATIENCE_SECONDS
 
 
@@ -203,7 +203,7 @@ def test_entries_of_different_shards_are_under_way_at_once_on_a_slow_store() -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_f10_a_tour_passes_over_the_shard_that_another_leads(seed: int) -> None:
+def test_f10_one_thread_at_a_time_leads_a_shard(seed: int) -> None:
     story = Story(seed).run()
     story.check_outcomes()
     assert len(story.acknowledged) == THREADS * PUTS
@@ -211,7 +211,7 @@ def test_f10_a_tour_passes_over_the_shard_that_another_leads(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_f16_an_interrupt_of_whoever_makes_a_tour_hangs_nobody(seed: int) -> None:
+def test_f16_an_interrupt_of_whoever_has_its_turn_hangs_nobody(seed: int) -> None:
     story = Story(seed)
     story.strikes = 0.05
     story.run()
@@ -241,9 +241,11 @@ def test_f13_a_shard_that_is_taken_over_ends_alone(seed: int) -> None:
 
 
 class Hanging(Story):
-    """The store hangs with the entries of the first shard; one thread puts there."""
+    """The store hangs with the entries of the first shard. One thread puts there, and another to
+    the second shard; it has no patience in some stories."""
 
     ended = 0
+    timeout: float | None = None
 
     def at_store(self, shard: str) -> None:
         super().at_store(shard)
@@ -253,7 +255,9 @@ class Hanging(Story):
     def put_some(self, thread: int) -> None:
         for number in range(PUTS * 2):
             key = 1000 * thread + number
-            self.writers[0 if thread == 0 else 1 + key % 3].put([{"k": key, "v": key}])
+            timeout = self.timeout if thread == 1 else None
+            writer = self.writers[thread if thread < 2 else 2 + key % 2]
+            writer.put([{"k": key, "v": key}], timeout=timeout)
             self.acknowledged.append(key)
         if self.scheduler.now - self.began < 3 * PATIENCE_SECONDS:
             self.ended += 1
@@ -261,8 +265,17 @@ class Hanging(Story):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_shard_waits_for_the_store_of_another(seed: int) -> None:
-    """But whoever was on a tour there."""
     story = Hanging(seed).run()
     story.check_outcomes()
     assert story.took >= 1000
-    assert story.ended >= THREADS - 2
+    assert story.ended == THREADS - 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_f16_a_put_whose_time_is_up_goes_before_the_turn_of_another(seed: int) -> None:
+    """Nobody writes its entry: to tell it of a timeout would blame its own shard's store."""
+    story = Hanging(seed)
+    story.timeout = PATIENCE_SECONDS / 2
+    story.run()
+    story.check_outcomes()
+    assert story.ended == THREADS - 1

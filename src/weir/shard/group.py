@@ -60,7 +60,6 @@ class GroupCommit:
         self._pump: Thread | None = None
         self._logged_at = self._env.clock.boottime()
         self._log_interval = state.config.stats_log_interval_s
-        state.turns.write_next = self._lead
 
     @property
     def is_attended(self) -> bool:
@@ -131,7 +130,7 @@ class GroupCommit:
                 if ack.done:
                     return True
             if lead:
-                self._lead_on(me)
+                self._lead()
                 if ack.is_settled:
                     return True
                 continue
@@ -147,35 +146,17 @@ class GroupCommit:
                 return False
             gate.release()  # a turnstile: `flush_wal` may wait for the same ack as its putter
 
-    def _lead_on(self, me: Wait) -> None:
-        """Write an entry of this shard, or of all that ask for one."""
-        state, crowd = self._state, self._state.turns.crowd
-        if state.leader is me:
-            self._lead()
-            return
-        with state.lock:
-            stops = crowd.stops(state.turns)
-        for stop in stops:
-            with state.lock:
-                if crowd.tour is not me:
-                    break  # the store is slower than it was, and others have gone on (F-10)
-                begun = crowd.begin_stop(me, stop)
-            if begun:
-                stop.write_next()
-        with state.lock:
-            crowd.end_tour(me, state.turns)
-
     def _lose_patience(self) -> None:
         with self._state.lock:
             self._state.turns.crowd.break_up()
 
     def _goes_alone(self) -> bool:
-        """True for one whose time is up before the tour of another came here: nobody writes its
-        entry, so it leads, as it would have without a tour."""
+        """True for one whose time is up while another shard has its turn: nobody writes its entry,
+        so it leads, as it would have without turns."""
         state = self._state
         with state.lock:
             crowd = state.turns.crowd
-            if not crowd.tours or state.leading:
+            if not crowd.takes_turns or state.leading:
                 return False
             crowd.break_up()
             return True
@@ -189,7 +170,6 @@ class GroupCommit:
             state.turns.leave(ack)
             if me.leads is not None and me.leads.leader is me:
                 me.leads.give_up_lead()  # interrupted before it began, or after it was through
-            state.turns.crowd.end_tour(me, state.turns)
             state.turns.ask()
             if ack.done:
                 return True

@@ -322,6 +322,8 @@ class WriterState:
 
     def give_up_lead(self) -> None:
         """Nobody leads now; somebody else may."""
+        if self.leader is not None:
+            self.turns.crowd.end_turn(self.leader)
         self.leading, self.leader = False, None
         self.turns.ask()
 

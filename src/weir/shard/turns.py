@@ -13,12 +13,13 @@ putter lets go of it for a moment: 3.6 switches a put and 13,800 puts/s with 16 
 never held up.
 
 The writers of one table share a `Crowd`, because the same threads put to all of them. On a store
-that answers at once the rule then holds over all shards, and whoever leads makes a tour: it writes
-the entries of the shards that ask for one, one after the other. A leader for each shard would write
-2.2 puts an entry with 16 threads and four shards, and they would fight for the interpreter. On a
-store that takes its time each shard has a leader of its own, so that entries of different shards
-are under way at once. Which it is, the latest entries tell (`Pace`), and a tour that somebody has
-waited for too long is broken up: no shard waits for the store of another.
+that answers at once the rule then holds over all shards, and they take turns: one entry at a time,
+each of the shard that has waited longest, led by a thread that waits for it. With 16 threads and
+four shards that is 6.8 puts an entry; a leader for each shard would write 2.2, and they would fight
+for the interpreter. On a store that takes its time each shard has a leader of its own, so that
+entries of different shards are under way at once. Which it is, the latest entries tell (`Pace`),
+and turns that somebody has waited for too long are given up: no shard waits for the store of
+another.
 
 Every call is made with the lock of the crowd held, which is that of its writers.
 """
@@ -26,7 +27,6 @@ Every call is made with the lock of the crowd held, which is that of its writers
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from weir.env import Lock, Threads
@@ -42,13 +42,11 @@ PACE_ENTRIES: Final = 32
 SLOW_ENTRIES: Final = 4
 """As many are enough to know a store that is not even nearly quick."""
 REST_ENTRIES: Final = 1024
-"""After so many it is tried again whether one that is nearly quick is quick on a tour."""
+"""After so many it is tried again whether one that is nearly quick is quick in turns."""
 PATIENCE_SECONDS: Final = 0.25
-"""How long a thread waits before it no longer relies on the tour of another."""
-TOUR_SHARDS: Final = 16
-"""Entries of one tour: whoever makes it has a put of its own to return from."""
-TOUR_BYTES: Final = 1 << 18
-"""Rows of which an entry is written on a tour: a large one would hold up the others."""
+"""How long a thread waits before it no longer relies on the turns of others."""
+LIGHT_BYTES: Final = 1 << 18
+"""Rows of which an entry takes a turn: a larger one would hold up the other shards."""
 
 
 class Led(Protocol):
@@ -85,7 +83,7 @@ class Wait:
 
 
 class Pace:
-    """Whether the store answers at once: by the quickest of the latest entries, which on a tour
+    """Whether the store answers at once: by the quickest of the latest entries, which in turns
     were not held up by other leaders. Taken for quick until it is known."""
 
     def __init__(self) -> None:
@@ -124,19 +122,17 @@ class Crowd:
         self.threads = threads
         self.shards = 0
         self.pace = Pace()
-        self.tour: Wait | None = None
-        """Who writes the entries of all shards that ask."""
+        self.leader: Wait | None = None
+        """Whose turn it is to write an entry, while the shards take turns."""
         self.waking = 0
         self._due: deque[Ack] = deque()
         """Whose waiters are to be woken, after the one that is waking."""
-        self._is_held = False
-        """The next of them is woken when the tour is over."""
         self._asking: dict[Turns, None] = {}
-        """Shards that have puts waiting, perhaps, and nobody who leads."""
+        """Shards that have puts waiting, perhaps, and nobody who leads; the next one first."""
 
     @property
-    def tours(self) -> bool:
-        """True while one thread writes for all shards."""
+    def takes_turns(self) -> bool:
+        """True while the entries of all shards are written one after the other."""
         return self.shards > 1 and self.pace.is_quick
 
     @property
@@ -146,7 +142,7 @@ class Crowd:
 
     def ask(self, turns: Turns) -> None:
         """Have that shard led, once everybody who was woken has run."""
-        if not turns.led.waiting and not self.tours:
+        if not turns.led.waiting and not self.takes_turns:
             self._asking.pop(turns, None)  # nothing to write: whoever puts next leads
             if turns.is_settled:
                 self._tell_calm()
@@ -161,18 +157,17 @@ class Crowd:
     def promote(self, turns: Turns) -> None:
         """A thread of that shard has run, or it asks: somebody who waits leads, if it is time.
 
-        Until then it goes on asking: the last of those who were woken promotes, or whoever makes
-        the tour.
+        Until then it goes on asking: the last of those who were woken promotes, or whoever leads.
         """
         if not turns.is_settled:
             return
         self._tell_calm()
-        if not self.tours:
+        if not self.takes_turns:
             self._have_led(turns)
-        elif self.tour is None:
+        elif self.leader is None:
             for asking in list(self._asking):
                 if self._have_led(asking):
-                    break  # to make a tour, of which the others are part
+                    break  # the others in their turn
 
     def wait_for_calm(self) -> None:
         """Return when somebody has run, or a writer has ended."""
@@ -191,9 +186,10 @@ class Crowd:
         led = turns.led
         if turns not in self._asking or not turns.is_settled:
             return False
-        if not led.leading and led.waiting and turns.wake_next():
-            return True
         del self._asking[turns]  # whoever leads asks again
+        if not led.leading and led.waiting and turns.wake_next():
+            self._asking[turns] = None  # behind the others, if it is not led after all
+            return True
         if not led.leading and led.waiting:
             led.call_pump()
         return False
@@ -208,39 +204,20 @@ class Crowd:
     def break_up(self) -> None:
         """Somebody waited too long, or the store failed: no shard waits for another's entry any
         more, for a while."""
-        if self.tours:
+        if self.takes_turns:
             self.pace.forget()
             self._part()
 
     def _part(self) -> None:
         """From here on each shard has a leader of its own."""
-        self._forget_tour()
+        self.leader = None
         for asking in list(self._asking):
             self._have_led(asking)
 
-    def stops(self, own: Turns) -> list[Turns]:
-        """The shards of a tour, the one of whoever makes it last."""
-        asking = [turns for turns in self._asking if turns is not own and turns.is_light]
-        return [*asking[: TOUR_SHARDS - 1], own]
-
-    def begin_stop(self, wait: Wait, turns: Turns) -> bool:
-        """True when `wait`, on its tour, leads that shard now."""
-        if turns.led.leading or not turns.led.waiting:
-            return False
-        wait.take_lead(turns.led)
-        return True
-
-    def end_tour(self, wait: Wait, own: Turns) -> None:
-        """It is through, if it was not broken up before."""
-        if self.tour is wait:
-            self._forget_tour()
-        self.promote(own)
-
-    def _forget_tour(self) -> None:
-        self.tour = None
-        if self._is_held:
-            self._is_held = False
-            self._open_next()
+    def end_turn(self, wait: Wait) -> None:
+        """It is through with its entry, or gives up; it may not have been its turn."""
+        if self.leader is wait:
+            self.leader = None
 
     def wake(self, ack: Ack) -> None:
         """Open its gate, in its turn."""
@@ -257,8 +234,7 @@ class Crowd:
     def _open_next(self) -> None:
         """Open the gate of the next whose turn it is, and of those before it whom nobody waits for:
         somebody else came for the same put, and took their turn."""
-        self._is_held = self.tour is not None
-        while self._due and not self._is_held:
+        while self._due:
             ack = self._due.popleft()
             gate, ack.gate = ack.gate, None
             if gate is None:
@@ -268,18 +244,12 @@ class Crowd:
                 return
 
 
-def _nobody_leads() -> None:
-    """Before there is a group commit."""
-
-
 class Turns:
     """The waiting threads of one group commit."""
 
     def __init__(self, crowd: Crowd, led: Led) -> None:
         self.crowd = crowd
         self.led = led
-        self.write_next: Callable[[], None] = _nobody_leads
-        """Writes an entry for all who wait, and gives up the lead (`GroupCommit`)."""
         self._gated: dict[Ack, None] = {}
         self._waking = 0
         crowd.shards += 1
@@ -291,26 +261,26 @@ class Turns:
     @property
     def is_light(self) -> bool:
         """True when its next entry is small."""
-        return self.led.queued_bytes <= TOUR_BYTES
+        return self.led.queued_bytes <= LIGHT_BYTES
 
     @property
     def is_settled(self) -> bool:
         """True when no thread that was, or is about to be, woken has yet to run."""
         crowd = self.crowd
         # Of all shards none: then of this one none either, whichever counts.
-        return crowd.waking == 0 or (self._waking == 0 and not crowd.tours)
+        return crowd.waking == 0 or (self._waking == 0 and not crowd.takes_turns)
 
     def lead(self, wait: Wait, *, chosen: bool) -> bool:
-        """True when that thread is to lead now: this shard, or a tour."""
+        """True when that thread is to lead now."""
         crowd, led = self.crowd, self.led
         if led.leading or not (chosen or self.is_settled):
             return False
-        if not crowd.tours or not self.is_light:
-            wait.take_lead(led)
-            return True
-        if crowd.tour is not None:
+        in_turn = crowd.takes_turns and self.is_light
+        if in_turn and crowd.leader is not None:
             return False
-        crowd.tour = wait
+        wait.take_lead(led)
+        if in_turn:
+            crowd.leader = wait  # last: whoever gives up the lead of its shard ends its turn (F-16)
         return True
 
     def gate_for(self, ack: Ack) -> Lock:
