@@ -152,10 +152,12 @@ def describe_machine() -> dict[str, Any]:
 
 
 def saved_with(results: list[Result], docs: Path) -> list[Result]:
-    """The results of docs/benchmarks.json, with these in the place of the same workloads'."""
-    newer = {(r["workload"], r["where"]): r for r in results}
+    """The results of docs/benchmarks.json, with these in the place of the same workloads', and
+    those of new workloads behind them."""
     saved: list[Result] = json.loads((docs / "benchmarks.json").read_text())
-    return [newer.get((r["workload"], r["where"]), r) for r in saved]
+    merged = {(r["workload"], r["where"]): r for r in saved}
+    merged |= {(r["workload"], r["where"]): r for r in results}
+    return list(merged.values())
 
 
 def save(results: list[Result], machine: dict[str, Any], command: str, docs: Path) -> None:

@@ -78,6 +78,8 @@ def test_pictures_and_page_are_written(tmp_path):
     again = report.as_result(workload, "s3", Figures(rounds={"weir": [7.0]}), "two days later")
     together = report.saved_with([again], tmp_path)
     assert [(r["where"], r["weir"]) for r in together] == [("local", 1.5), ("s3", 7.0)]
+    new = report.as_result(workload, "far", Figures(rounds={"weir": [9.0]}), "two days later")
+    assert [r["where"] for r in report.saved_with([new], tmp_path)] == ["local", "s3", "far"]
     report.save(together, report.describe_machine(), "make bench", tmp_path)
     told = f"- Date: one day; at two days later again: {workload.name}; command"
     assert told in (tmp_path / "benchmarks.md").read_text()
