@@ -42,6 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("spark") or item.get_closest_marker("cluster"):
             # One JVM at a time: two of them do not fit a small machine.
             item.add_marker(pytest.mark.xdist_group("spark"))
+            # A call into the JVM that is cut short spoils the session of all tests after it.
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")
