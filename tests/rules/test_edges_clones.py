@@ -9,7 +9,9 @@ import weir
 from simulator.steps import watched
 from tests.support.moments import again, at_time, expect, make, put, rows
 from weir.errors import InvalidInput
+from weir.format import paths
 from weir.upkeep import clone as clones
+from weir.upkeep import parents
 from weir.upkeep.gc.collect import collect, target_of
 
 A = range(10)
@@ -111,6 +113,56 @@ def test_c15_a_clone_that_let_go_itself_is_believed(parent, tmp_path):
     assert clones.reclaimable_pins(parent.core) == [pin.id]
     collect_later(parent)
     assert held(parent) == []
+
+
+@pytest.mark.parametrize("there", ["nothing", "a table", "a clone", "a clone begun"])
+def test_c15_a_clone_is_given_up_where_it_is_and_nowhere_else(parent, tmp_path, monkeypatch, there):
+    """Its disk was exchanged after collection had read its records: the clone was told nothing, so
+    that its pin stays, and what is in its place is as it was."""
+    place, away = tmp_path / "mnt" / "copy", tmp_path / "away"
+    other = make(tmp_path / "other", 1)
+
+    class Stop(Exception):
+        pass
+
+    def stop(step):
+        if step == "kept":
+            raise Stop
+
+    def record(number):
+        return place / paths.chain_path(paths.clone_chain(), number)
+
+    def begin(table, to):
+        with pytest.raises(Stop):
+            clones.clone(watched(table.core, ("clone", "checkpoint"), stop), str(to))
+
+    begin(parent, place)
+    (pin,) = held(parent)
+    real = parents.append_lineage
+
+    def exchange(*args):
+        shutil.move(place, away)
+        if there == "a table":
+            make(place, 1)
+        elif there == "a clone":
+            other.clone(str(place))
+            record(2).rename(record(1))  # as if it were as long as the one that is given up
+        elif there == "a clone begun":
+            begin(other, place)
+        return real(*args)
+
+    monkeypatch.setattr(parents, "append_lineage", exchange)
+    later = at_time(again(parent), [parent.core.store.now() + LATER])
+    assert not clones.give_up(later.core, pin.id)
+    assert record(2).exists(), "it was written, to the other disk"
+    monkeypatch.undo()
+    if there in ("nothing", "a clone begun"):
+        other.clone(str(place))
+    assert rows(weir.open(str(place))) == {}
+    shutil.move(place, tmp_path / "elsewhere")
+    shutil.move(away, place)
+    assert rows(parent.clone(str(place))) == expect((A, "a"))
+    assert [c.id for c in held(parent)] == [pin.id]
 
 
 def test_c3_a_clone_that_never_became_ready_is_let_go_by_its_lifetime(parent, tmp_path):

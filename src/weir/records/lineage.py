@@ -6,6 +6,8 @@ Keeps
   C-1  the pins in the parents are named here before anything else is written
   C-2  a clone that is not finished cannot be opened by anyone
   C-4  a retry finds what was begun and must mean the same
+  C-15 a record that collection wrote while another disk was in the clone's place counts nowhere: it
+       does not continue what is there
 """
 
 from __future__ import annotations
@@ -56,16 +58,39 @@ class Lineage:
     """What a restore rolled back, latest last."""
     seq: int = 0
 
+    @property
+    def gives_up(self) -> bool:
+        """True of what collection writes after the records of a clone that was not finished."""
+        return self.state == "copying" and not self.pins
+
+    def continues(self, before: Lineage) -> bool:
+        """True when it gives up the clone that `before` says is being made."""
+        return before.state == "copying" and (self.parent, self.checkpoint, self.deep) == (
+            before.parent,
+            before.checkpoint,
+            before.deep,
+        )
+
 
 def read_lineage(store: Store) -> Lineage | None:
-    """The latest record, or None. One list, one get when there is one."""
+    """The latest record that counts, or None. One list, one get when there is one."""
     found = _chain(store).latest()
-    return None if found is None else replace(found.value, seq=found.seq)
+    if found is None or not found.value.gives_up:
+        return None if found is None else replace(found.value, seq=found.seq)
+    said = lineage_history(store)
+    return said[-1] if said else None
 
 
 def lineage_history(store: Store) -> list[Lineage]:
-    """Every record, oldest first: none is ever collected. One list, one get each."""
-    return [replace(found.value, seq=found.seq) for found in _chain(store).all()]
+    """Every record that counts, oldest first: none is ever collected. One list, one get each."""
+    records = [replace(found.value, seq=found.seq) for found in _chain(store).all()]
+    said: list[Lineage] = []
+    for record in records:
+        if not record.gives_up or (said and record.continues(said[-1])):
+            said.append(record)
+    if said:
+        said[-1] = replace(said[-1], seq=records[-1].seq)  # what comes next follows all of them
+    return said
 
 
 def _decode(raw: Mapping[str, Any], path: str) -> Lineage:
@@ -111,13 +136,22 @@ def _chain(store: Store) -> RecordChain[Lineage]:
 
 
 def append_lineage(store: Store, following: Lineage, nonce: UUID) -> Lineage:
-    """Write the record after `following.seq`; `CommitConflict` when somebody else did."""
+    """Write the record after `following.seq`, 0: the first one that counts; `CommitConflict` when
+    somebody else did."""
     try:
-        return replace(following, seq=_chain(store).append(following, following.seq, nonce=nonce))
+        after = following.seq or _before_the_first(store)
+        return replace(following, seq=_chain(store).append(following, after, nonce=nonce))
     except ObjectExists:
         raise CommitConflict(
             f"{store.uri}: somebody else is making or restoring this table; try again"
         ) from None
+
+
+def _before_the_first(store: Store) -> int:
+    last = _chain(store).last_number()
+    if last and read_lineage(store) is not None:
+        raise ObjectExists(paths.clone_chain())
+    return last
 
 
 def require_ready(store: Store) -> None:

@@ -165,7 +165,8 @@ def _end(core: Core, pin: Checkpoint) -> bool:
         append_lineage(store, replace(lineage, pins=()), core.env.new_id())
     except (StoreError, CommitConflict):
         return False
-    return True
+    # Another disk may have been in its place when we wrote: then the clone was told nothing (C-15).
+    return _word(core, pin)[0] == "let go"
 
 
 def detach(core: Core) -> list[str]:
