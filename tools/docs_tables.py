@@ -256,6 +256,7 @@ CROWDS = {
 }
 PLACES = {"local": "local disk", "s3": "SeaweedFS", "far": "S3, 10 ms"}
 HEAD = 2
+THOUSAND = 1000
 NOTHING = "Not among the figures of the last `make bench`.\n"
 """What is written where nothing was measured."""
 
@@ -334,11 +335,15 @@ def figures() -> str:
         if not measured:
             continue
         one = measured[0]
-        peers = ", ".join(f"{name} {value:,.4g}" for name, value in one["peers"].items())
+        peers = ", ".join(f"{name} {_shown(value)}" for name, value in one["peers"].items())
         lines.append(
-            f"- {workload}, {places[where]}: **{one['weir']:,.4g} {one['unit']}** ({peers})"
+            f"- {workload}, {places[where]}: **{_shown(one['weir'])} {one['unit']}** ({peers})"
         )
     return "\n".join(lines) + "\n"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= THOUSAND else f"{value:.4g}"
 
 
 MEASURED: dict[str, Callable[[], str]] = {
