@@ -229,7 +229,7 @@ def put_if_absent() -> str:
                 peers.get("obstore, if absent"),
                 one["floor"],
             )
-            cells = ("-" if value is None else f"{value:,.4g} {one['unit']}" for value in found)
+            cells = ("-" if value is None else f"{_shown(value)} {one['unit']}" for value in found)
             place = {"local": "local disk", "s3": "SeaweedFS", "far": "S3, 10 ms"}[one["where"]]
             lines.append(f"| {name} | {place} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
