@@ -8,7 +8,7 @@ Keeps
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -205,6 +205,8 @@ class SnapshotReader:
             and held.base is base
             and held.cuts == cuts
         ):
+            # With these very cuts: the next read has the same objects, which is quicker to see.
+            self.core.tails.plan = replace(held, cuts=cuts)
             return held
         plan = _plan(cuts, record, base)
         self.core.tails.plan = plan

@@ -24,6 +24,8 @@ from weir.store.api import Folder, Meta
 from weir.store.paths import TEMPORARY
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+MANY = 64
+"""From so many paths on it pays to look at the folder they have in common first."""
 _DELETED = " (deleted)"
 """What Linux adds to the name of a file, or folder, that has none any more."""
 
@@ -60,6 +62,22 @@ class Folders:
                     if error.errno != errno.ELOOP:  # a link that leads nowhere is no object
                         raise
         return folders, objects
+
+    @contextlib.contextmanager
+    def for_looks(self, paths: int) -> Iterator[tuple[str, int | None]]:
+        """What to put before each of so many paths, and the `dir_fd` to look for them from.
+
+        Of many, the root is opened once: walking down to it is a fifth of a look.
+        """
+        root: int | None = None
+        if paths >= MANY:
+            with contextlib.suppress(OSError):
+                root = os.open(self._root, _OPEN)
+        try:
+            yield (self._base, None) if root is None else ("", root)
+        finally:
+            if root is not None:
+                os.close(root)
 
     def unlink(self, folder: str, names: Sequence[str]) -> None:
         """Delete from one folder, never while somebody scans it.

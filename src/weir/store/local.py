@@ -36,7 +36,7 @@ from weir.store.api import (
     ObjectMissing,
     Parts,
 )
-from weir.store.folders import Folders, meta_of
+from weir.store.folders import MANY, Folders, meta_of
 from weir.store.paths import check, check_all, check_folder
 
 Names = list[str]
@@ -47,8 +47,6 @@ _READ = os.O_RDONLY | os.O_CLOEXEC
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _NOT_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS, errno.EXDEV)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_MANY = 64
-"""Folders from which on the one above them is listed first."""
 _FOLDER_RACES = 8
 """Times a put makes its folder again after a concurrent delete has removed it as empty."""
 
@@ -192,18 +190,20 @@ class LocalStore:
     def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
         """One after the other: a read is faster than a hand-over to another thread."""
         check_all(paths)
-        found: list[bytes | None] = []
-        for path in paths:
-            if found and found[-1] is None:
-                # Who looks for what comes next finds nothing again and again: a look is cheaper.
-                try:
-                    os.stat(self._base + path)
-                except OSError as error:
-                    if error.errno == errno.ENOENT:
+        with self._folders.for_looks(len(paths)) as (base, root):
+            found: list[bytes | None] = []
+            for path in paths:
+                if found and found[-1] is None:
+                    # After a missing object the next is mostly missing too: a stat is cheaper.
+                    try:
+                        os.stat(base + path, dir_fd=root)
+                    except FileNotFoundError:
                         found.append(None)
                         continue
-            found.append(self._read_some(path, first))
-        return found
+                    except OSError:
+                        pass  # reading it reports what is wrong
+                found.append(self._read_some(path, first))
+            return found
 
     def _read_some(self, path: str, first: int | None) -> bytes | None:
         try:
@@ -242,7 +242,7 @@ class LocalStore:
 
     def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
         """One after the other; of many, those that are not there are found by one listing."""
-        there = None if len(prefixes) < _MANY else self._there(prefixes)
+        there = None if len(prefixes) < MANY else self._there(prefixes)
         return [
             [*self.list(prefix)] if there is None or prefix in there else [] for prefix in prefixes
         ]

@@ -11,6 +11,8 @@ TEMPORARY = re.compile(r"#\d+$")
 """Names of files being written. obstore and pylance leave the same ones out of listings."""
 
 _BAD = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\\]|#\d+(/|$)")
+_ODD = dict.fromkeys([*range(32), *map(ord, "#\\")])
+"""Characters that make a path worth a closer look."""
 
 
 def check(path: str) -> str:
@@ -34,11 +36,10 @@ def check_all(paths: Sequence[str]) -> None:
 def _looks_odd(path: str) -> bool:
     """False for a path that is fine at a glance: a tenth of the time of the whole pattern."""
     return (
-        not path.isprintable()
+        not path.isascii()
+        or len(path.translate(_ODD)) < len(path)
         or "//" in path
         or "/." in path
-        or "#" in path
-        or "\\" in path
         or path[:1] in ("", ".", "/")
         or path[-1] == "/"
     )
