@@ -669,7 +669,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        except Exception:\n            self._stop()\n            raise\n"
         "        self._stop()\n",
         "        finally:\n            self._stop()\n",
-        soak(1500, "interrupts"),
+        tests("tests/rules/test_edges_outcomes.py", "-k", "interrupted_close"),
         "F-16",
     ),
     Mutant(

@@ -25,6 +25,7 @@ from tests.support.threads import Caller, InterruptedLock
 from weir import errors
 from weir.config import WriterConfig
 from weir.errors import FencedError, StoreError, UnknownOutcome, WeirError, WriterClosed
+from weir.log.manifests import Manifests
 from weir.shard.state import fail
 from weir.store.memory import MemoryStore
 from weir.testing.fault_store import FaultStore
@@ -260,6 +261,27 @@ def test_f16_a_leader_interrupted_anywhere_hands_its_lead_on(call: str) -> None:
     assert rows_on_store(site_on(store)) == {1: 1, 2: 2}
 
 
+def test_f16_an_interrupted_close_leaves_the_rest_to_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    writer = open_writer(site_on(store))
+    writer.put(row(1))
+
+    def interrupted() -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer._group, "drain", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.close()
+    assert not Manifests(site_on(store)).require().sstables
+    writer.close()
+    manifest = Manifests(site_on(store)).require()
+    assert len(manifest.sstables) == 1
+    assert manifest.replay_after == 2, "every entry is in the SSTable (M-8)"
+
+
 @pytest.mark.parametrize("again", [0, 1, 3])
 def test_f16_a_wait_interrupted_while_it_gives_up_hangs_nobody(again: int) -> None:
     """Its time is over, and it is interrupted when it takes the lock to say so, and again when it
@@ -286,7 +308,6 @@ def test_f16_a_wait_interrupted_while_it_gives_up_hangs_nobody(again: int) -> No
 def test_f16_an_interrupted_append_is_settled_by_the_next(when: str) -> None:
     from weir.log.appender import WalAppender
     from weir.log.fence import claim_shard
-    from weir.log.manifests import Manifests
 
     class Interrupting(MemoryStore):
         armed = False
