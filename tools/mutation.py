@@ -1739,7 +1739,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "src/weir/shard/flush.py",
         "        return self._state.is_alone and self._thread is None\n",
         "        return self._thread is None\n",
-        tests("tests/sim/test_simulator.py", "-k", "test_seeds_that_failed_once and writers"),
+        tests("tests/rules/test_edges_process.py", "-k", "nobody_flushes_beside"),
         "F-16",
     ),
     Mutant(

@@ -371,6 +371,44 @@ def test_f16_an_interrupted_flush_is_gone_on_with(tmp_path: Path, end: End) -> N
     reader.close()
 
 
+def test_f16_nobody_flushes_beside_the_thread_that_a_put_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush finds nothing to do and no thread; a put that comes then fills the MemTable, and
+    starts the thread. Both would flush it."""
+    shard = LocalShard(tmp_path / "t")
+    writer = shard.writer(max_memtable_rows=2)
+    flusher, me = writer._flusher, threading.current_thread()
+    write, flushed = flusher._write, threading.Event()
+    writers = []
+
+    class BeforeAPut:
+        """The lock of whoever flushes in the place of the thread."""
+
+        def __enter__(self) -> None:
+            writer.put([row(1), row(2)])
+            writer.put([row(3)])
+
+        def __exit__(self, *_: object) -> None:
+            flushed.set()
+
+    def write_one(table):
+        writers.append(threading.current_thread())
+        if writers[-1] is not me:
+            flushed.wait(30)  # the other has it to itself, if there is one
+        return write(table)
+
+    flusher._helping = BeforeAPut()
+    monkeypatch.setattr(flusher, "_write", write_one)
+    writer.flush()
+    assert me not in writers
+    flushed.set()
+    writer.put([row(4)])
+    writer.close()
+    assert me not in writers
+    assert len(shard.manifest().sstables) == len(writers) == 1
+
+
 def rows_of(writer: weir.ShardWriter) -> dict[int, str]:
     return {row["id"]: row["v"] for row in writer.scan().read_all().to_pylist()}
 

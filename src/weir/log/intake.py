@@ -69,6 +69,8 @@ class Intake:
         """
         if type(data) is pa.RecordBatch:
             return [self._shape(data)] if data.num_rows else []
+        if type(data) is dict:
+            data = [data]
         if type(data) is list and data and self._is_plain:
             whole = self._from_whole_dicts(data)
             if whole is not None:
