@@ -215,18 +215,18 @@ _HOMES = {
     "exists": "weir.making",
     "open": "weir.making",
 }
-"""Where each public name is; a test compares it with the imports above."""
+"""The module of each public name; a test compares it with the imports above."""
 _PACKAGES = ("aio", "spark")
 
-# A library is silent until an application asks for its log.
+# A library is silent until an application configures logging.
 logging.getLogger("weir").addHandler(logging.NullHandler())
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """A name is loaded when it is asked for: `import weir` alone loads neither Lance nor Arrow.
+        """Load a name on first use: `import weir` alone loads neither Lance nor Arrow.
 
-        The same for `weir.aio` and `weir.spark`: the core works without Spark.
+        The same holds for `weir.aio` and `weir.spark`: the core works without Spark.
         """
         if name in _PACKAGES:
             return importlib.import_module(f"weir.{name}")

@@ -6,11 +6,11 @@
     async for batch in table.scan(filter="x > 0.5"):
         ...
 
-Puts of any number of tasks share log entries, and no task takes a thread: it waits in its loop for
-the entry that holds its rows, and for room when memory is full. Everything else runs in the loop's
-own pool of threads, which is bounded. A task that is cancelled leaves the table and the writer
-sound: a put that was accepted goes on, and `flush_wal` or `close` makes sure of it, or says what is
-left.
+Puts of any number of tasks share log entries, and a put occupies no thread: the task waits in its
+loop for the entry that holds its rows, and for room when memory is full. Everything else runs in
+the loop's own thread pool, which is bounded. Cancelling a task leaves the table and the writer
+intact: a put that was accepted goes on, and `flush_wal` or `close` makes it durable, or says what
+is left.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _opened(make: Callable[P, SyncTable]) -> Callable[P, Awaitable[Table]]:
 
 
 class Scan:
-    """A read that was asked for: iterate over its batches, or await all of it."""
+    """A read of the table: iterate over its batches, or await all of its rows."""
 
     def __init__(self, sync: SyncScan) -> None:
         """Use `Table.scan`."""
@@ -90,7 +90,7 @@ class Scan:
 
 
 class Changes:
-    """The change feed: an asynchronous iterator of `Change`; `bookmark` says where to go on."""
+    """The change feed: an asynchronous iterator of `Change`; `bookmark` says where to resume."""
 
     def __init__(self, sync: SyncChanges, *, follow: bool, poll: float) -> None:
         """Use `Table.changes`."""
@@ -109,12 +109,12 @@ class Changes:
                 yield change
             if not self._follow:
                 return
-            # A follower that waits takes no thread.
+            # A waiting follower occupies no thread.
             await asyncio.sleep(self._poll)  # noqa: TID251  the loop's own time
 
 
 class TableWriter:
-    """Writes to all shards of a table; to be used with `async with`. Safe between tasks."""
+    """Writes to all shards of a table, in an `async with` block. Safe to share between tasks."""
 
     def __init__(self, make: Callable[[], SyncWriter]) -> None:
         """Use `Table.writer`."""
@@ -123,7 +123,7 @@ class TableWriter:
 
     @property
     def sync(self) -> SyncWriter:
-        """The writer itself, which threads may share."""
+        """The blocking writer, which threads may share."""
         if self._sync is None:
             raise InvalidInput(
                 "the writer was not entered: write `async with table.writer() as writer`"
@@ -141,9 +141,9 @@ class TableWriter:
     ) -> Receipt | WriteCounts:
         """Upsert the rows (append, without a key); returns when durable on every shard.
 
-        With `wait=False` it returns when they are accepted, and `settled` tells when they are
-        durable. Raises as `weir.TableWriter.put` does; waits for room as long as it takes. Share of
-        one put-request for each shard concerned. `when`: see `weir.ShardWriter.put`.
+        With `wait=False` it returns when they are accepted, and `settled` waits until they are
+        durable. Raises as `weir.TableWriter.put` does; waits for room without a timeout. Costs a
+        share of one put request for each shard concerned. `when`: see `weir.ShardWriter.put`.
         """
         if when is not None:
             return await asyncio.to_thread(self.sync.put, data, when=when)
@@ -158,7 +158,7 @@ class TableWriter:
         return receipt
 
     async def delete(self, keys: Keys) -> Receipt:
-        """Delete the rows with those keys; like a put otherwise."""
+        """Delete the rows with those keys; otherwise like `put`."""
         return await self.sync.adelete(keys)
 
     async def put_once(self, data: Rows, *, app: str, version: int) -> bool:
@@ -189,7 +189,7 @@ class TableWriter:
         return self.sync.stats()
 
     async def close(self) -> None:
-        """Make every accepted row durable and give all shards back (M-8). Twice is harmless."""
+        """Make every accepted row durable and release all shards (M-8); harmless to repeat."""
         if self._sync is not None:
             await asyncio.to_thread(self._sync.close)
 
@@ -212,7 +212,7 @@ class Table:
     def __init__(self, sync: SyncTable) -> None:
         """Use `aio.open`."""
         self.sync = sync
-        """The same table for threads."""
+        """The same table with blocking calls."""
 
     def __repr__(self) -> str:
         return f"aio.{self.sync!r}"
@@ -237,7 +237,7 @@ class Table:
         return await asyncio.to_thread(lambda: self.sync.schema)
 
     def writer(self, config: WriterConfig | None = None) -> TableWriter:
-        """A writer, to be used with `async with`; it claims a shard at its first row."""
+        """A writer, for use with `async with`; it claims a shard at its first row."""
         return TableWriter(functools.partial(self.sync.writer, config))
 
     def scan(
@@ -327,9 +327,9 @@ class Table:
 
 
 async def _each(blocking: Iterator[T]) -> AsyncIterator[T]:
-    """What the iterator gives, each taken by a thread of the pool."""
+    """The items of a blocking iterator, each fetched by a thread of the pool."""
     while True:
-        # StopIteration cannot leave a thread as an error: a list of none says it.
+        # StopIteration cannot be raised out of a thread; an empty list stands for it.
         found = await asyncio.to_thread(lambda: list(islice(blocking, 1)))
         if not found:
             return

@@ -6,9 +6,9 @@ from typing import Final
 
 from rich.theme import Theme
 
-# Fixed colours of the 256 and not the terminal's own sixteen: those are made for one background,
-# and its owner's yellow on white cannot be read. Each of these has a contrast of 4 to black and
-# to white.
+# Fixed colours of the 256, not the terminal's own sixteen: those are chosen for one background,
+# and yellow on white cannot be read. Each of these has a contrast of 4 against both black and
+# white.
 GOOD: Final = "color(28)"
 WARN: Final = "color(130)"
 BAD: Final = "color(161)"

@@ -1,6 +1,6 @@
-"""`WriterConfig`: what a shard writer may be told. Behaviour first, speed second, logging last.
+"""`WriterConfig`: the settings of a shard writer. Behaviour first, speed second, logging last.
 
-The names are those of the MemWAL world, so that a table's stored defaults serve native writers too.
+The names are those of Lance's MemWAL: a table's stored defaults serve native writers too.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ FENCE_TTL: Final = 60.0
 
 @dataclass(frozen=True)
 class IndexConfig:
-    """An index a MemTable writer keeps: the table's index `name` on `column`, of one of Lance's
-    kinds."""
+    """An index a MemTable writer maintains: the table's index `name` on `column`, of a Lance
+    kind."""
 
     name: str
     """The index's name in the table."""
@@ -34,8 +34,7 @@ class IndexConfig:
 
 @dataclass(frozen=True)
 class WriterConfig:
-    """Settings of a `ShardWriter`; checked at construction, the same object may serve many
-    writers."""
+    """Settings of a `ShardWriter`, checked at construction. One object may serve many writers."""
 
     enable_memtable: bool = True
     """True: rows also go to a MemTable (reads, flush to SSTables). False: WAL-only, the log is all
@@ -48,29 +47,29 @@ class WriterConfig:
     both modes."""
 
     max_wal_buffer_size: int = 10 * MiB
-    """Bytes of rows gathered into one WAL entry at most. With `durable_write=False` also the
-    buffered amount that starts a write. Larger: fewer requests, more to lose. Same in both
-    modes."""
+    """Maximum bytes of rows gathered into one WAL entry. With `durable_write=False` it is also the
+    buffered amount that starts a write. A larger value means fewer requests and more to lose. Same
+    in both modes."""
 
     max_wal_flush_interval: Duration = 0.1
     """Longest time a buffered row waits before its entry is written when `durable_write=False`;
     ignored otherwise (durable puts never wait for a timer). Same in both modes."""
 
     max_memtable_size: int = 256 * MiB
-    """Bytes of one generation: a put that would go beyond begins the next. The MemTable is frozen
-    then and flushed to an SSTable. WAL-only: entries are tagged with the next generation, which
-    bounds the memory of a later replay. Not above the table's own `writer_defaults` (F-15), as the
-    next two: whoever opens the shard with those must be able to replay it."""
+    """Bytes of one generation: a put that would exceed it begins the next. The MemTable is then
+    frozen and flushed to an SSTable. WAL-only: entries are tagged with the next generation, which
+    bounds the memory of a later replay. Capped, like the next two, by the table's own
+    `writer_defaults` (F-15): any writer with those must be able to replay the shard."""
 
     max_memtable_rows: int = 100_000
-    """Rows of one generation, in both modes. A single put of more has one to itself."""
+    """Rows of one generation, in both modes. A larger single put gets a generation to itself."""
 
     max_memtable_batches: int = 8_000
     """Record batches of one generation, in both modes; a put has one or more."""
 
     max_unflushed_memtable_bytes: int = 1024 * MiB
     """Bytes of rows held in memory (waiting for the log, in MemTables, being flushed) at which puts
-    wait (M-6). WAL-only: the bound of the queue of rows not yet durable."""
+    wait (M-6). WAL-only: the bound on the queue of rows not yet durable."""
 
     index_configs: tuple[IndexConfig, ...] = ()
     """Indexes kept on fresh rows. Empty: those the table maintains. WAL-only: must be empty."""
@@ -86,16 +85,16 @@ class WriterConfig:
     """Longest time a row waits to be indexed when `sync_indexed_write=False`. WAL-only: ignored."""
 
     fence_ttl: Duration | None = None
-    """How old the proof of ownership may be when a put is acknowledged (G-7b). 0 proves it after
-    every put, at two small reads each. None: as old as the table's own setting allows, which is 60
-    s unless it was made with another; a larger value is refused. Same in both modes."""
+    """Maximum age of the proof of ownership when a put is acknowledged (G-7b). 0 proves it after
+    every put, at two small reads each. None: the table's own setting, which is 60 s unless it was
+    created with another; a larger value is refused. Same in both modes."""
 
     backpressure_log_interval: Duration = 30.0
-    """At most one log line about waiting puts in this time. Same in both modes."""
+    """Minimum time between log lines about waiting puts. Same in both modes."""
 
     stats_log_interval: Duration = 60.0
-    """A line of statistics in the log every so often while rows arrive; 0 switches it off. Same in
-    both modes."""
+    """Time between log lines with statistics while rows arrive; 0 turns them off. Same in both
+    modes."""
 
     def __post_init__(self) -> None:
         if self.fence_ttl is not None:
@@ -125,7 +124,7 @@ class WriterConfig:
             )
 
     def within(self, stored: WriterConfig) -> WriterConfig:
-        """These settings, but no larger generations than the table's `stored` ones allow (F-15)."""
+        """These settings, with generations no larger than the table's `stored` ones (F-15)."""
         least = {n: min(getattr(self, n), getattr(stored, n)) for n in _GENERATION_BOUNDS}
         return replace(self, **least)
 
@@ -141,7 +140,7 @@ class WriterConfig:
 
     @property
     def fence_ttl_s(self) -> float:
-        """`fence_ttl` in seconds, of a table whose settings these are."""
+        """`fence_ttl` in seconds, where these are the settings of a table."""
         return FENCE_TTL if self.fence_ttl is None else seconds(self.fence_ttl)
 
     def to_lance(self) -> dict[str, object]:
@@ -160,7 +159,7 @@ class WriterConfig:
 
     @staticmethod
     def from_lance(stored: Mapping[str, str]) -> WriterConfig:
-        """The bounds of a generation that Lance's MemWAL index has stored; all else as default."""
+        """The generation bounds stored in Lance's MemWAL index; the defaults for all else."""
         known: dict[str, Any] = {
             n: int(stored[n]) for n in _GENERATION_BOUNDS if stored.get(n, "").isdigit()
         }
@@ -177,7 +176,7 @@ class WriterConfig:
 
     @staticmethod
     def from_record(record: Mapping[str, object]) -> WriterConfig:
-        """Back from a record; names this release does not know are left out."""
+        """Read back from a record; names unknown to this release are ignored."""
         known = {f.name for f in fields(WriterConfig)}
         values: dict[str, Any] = {k: v for k, v in record.items() if k in known}
         values["index_configs"] = tuple(IndexConfig(**c) for c in values.get("index_configs", ()))

@@ -1,4 +1,4 @@
-"""`connect`: the tables below one prefix, by name, as users of LanceDB know it."""
+"""`connect`: the tables below one prefix, by name, as in LanceDB."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_\-][A-Za-z0-9_\-.]*")
 _WORKERS: Final = 16
 
 Name: TypeAlias = str | Sequence[str]
-"""Of a table or a namespace: one name, or a list of namespaces and a name."""
+"""The name of a table or namespace; a list puts the enclosing namespaces before it."""
 
 
 class Database:
     """The tables below one prefix; made by `weir.connect`. Holds no connection and no cache.
 
-    A table is the folder `{uri}/{name}.lance`, which LanceDB, too, finds by its name. In a
-    namespace it is `{uri}/{namespace}/{name}.lance`, named by a list:
-    `["shop", "orders"]` is what the SQL of Spark calls `lake.shop.orders`. A namespace is a folder:
-    it is there while a table is in it.
+    A table is the folder `{uri}/{name}.lance`, where LanceDB finds it too. In a namespace it is
+    `{uri}/{namespace}/{name}.lance`, named by a list: `["shop", "orders"]` is `lake.shop.orders` in
+    Spark SQL. A namespace is a folder and exists while there is a table in it.
     """
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None, env: Env) -> None:
@@ -47,7 +46,7 @@ class Database:
     def table_uri(self, name: Name) -> str:
         """Where the table of that name is, or would be. Contacts nothing.
 
-        Raises `InvalidInput` for a name of anything but letters, digits, `_`, `-` and `.`.
+        Raises `InvalidInput` for a name with anything but letters, digits, `_`, `-` and `.`.
         """
         *namespace, last = [name] if isinstance(name, str) else name or [""]
         if not _NAME.fullmatch(str(last)):
@@ -91,7 +90,7 @@ class Database:
     ) -> Table:
         """Make an empty table of that name and open it; see `weir.create`.
 
-        `InvalidInput` when there is one already, unless `exist_ok`: then that one is opened,
+        `InvalidInput` when the table exists, unless `exist_ok`: then the existing table is opened,
         whatever its schema.
         """
         uri = self.table_uri(name)
@@ -110,7 +109,7 @@ class Database:
         )
 
     def open_table(self, name: Name) -> Table:
-        """Open the table of that name; `NotAWeirTable` names those there are. Five requests."""
+        """Open the table of that name; `NotAWeirTable` lists the existing ones. Five requests."""
         try:
             return making.open(self.table_uri(name), storage_options=self._options, env=self._env)
         except NotAWeirTable as error:
@@ -125,14 +124,14 @@ class Database:
             raise NotAWeirTable(message) from error
 
     def exists(self, name: Name) -> bool:
-        """Whether there is a table of that name. One listing, one read."""
+        """True when there is a table of that name. One listing, one read."""
         return making.exists(self.table_uri(name), storage_options=self._options, env=self._env)
 
     def tables(self, namespace: Name = ()) -> list[str]:
         """The names of all tables, or of those in a namespace, sorted. One listing, and two
         requests for each name in it.
 
-        Datasets of Lance that are no weir tables are left out; `weir.enable` makes them some.
+        Lance datasets that are not weir tables are left out; `weir.enable` adopts them.
         """
         within = [namespace] if isinstance(namespace, str) else list(namespace)
         folders = self._folders(within)
@@ -150,7 +149,7 @@ class Database:
         """
         if missing_ok and not self.exists(name):
             return
-        self.open_table(name)  # says which there are, when it is not there
+        self.open_table(name)  # its error lists the existing tables
         making.drop(self.table_uri(name), storage_options=self._options, env=self._env)
 
 
@@ -166,6 +165,6 @@ def connect(
 ) -> Database:
     """The tables below `uri`, by name. Contacts nothing: a wrong bucket shows at the first call.
 
-    `storage_options` are those of `weir.open`, for all of them.
+    `storage_options` apply to every table, as in `weir.open`.
     """
     return Database(os.fspath(uri), storage_options, env)

@@ -1,5 +1,4 @@
-"""Clock, randomness, identifiers and threads: the only source of each, passed in, never reached
-for.
+"""Clock, randomness, identifiers and threads: the only source of each, always passed in.
 
 A simulator owns all of them by passing its own `Env`; nothing else in the product may call `time`,
 `random`, `uuid` or start a thread (the linter bans it).
@@ -31,7 +30,7 @@ class Lock(AbstractContextManager[Any], Protocol):
     """A mutual-exclusion lock, used in a `with` block."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
-        """Take the lock; False when it could not be had in time."""
+        """Take the lock; False when it was not free in time."""
 
     def release(self) -> None:
         """Give the lock back."""
@@ -68,7 +67,7 @@ class Clock(Protocol):
 
     def wall(self) -> float:
         """Seconds since 1970 by this machine; for people and logs, never compared with another
-        clock (G-3). That it jumped is a reason to doubt a proof, never one to trust it (F-18)."""
+        clock (G-3). A jump of it can cast doubt on a proof, but never support one (F-18)."""
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
@@ -86,8 +85,8 @@ class Threads(Protocol):
     def start(self, run: Callable[[], None], *, name: str) -> Thread | None:
         """Run `run` in a daemon thread of that name; None where no thread can be started.
 
-        The process is at its end, or at a limit of the system: then whoever comes by does the work
-        (F-16).
+        That is so when the interpreter exits, or at a limit of the system. The calls that need the
+        thread then do its work themselves (F-16).
         """
 
     def map(self, run: Callable[[Any], T], items: list[Any], *, workers: int) -> list[T]:
@@ -95,8 +94,7 @@ class Threads(Protocol):
 
 
 class Places(Protocol):
-    """Where stores and tables are, when a URI alone does not say: a simulated world, or a faulty
-    one."""
+    """Finds stores and tables where a URI alone does not: in a simulated or faulty world."""
 
     def store(self, uri: str) -> Any:
         """The `weir.store.api.Store` at that URI."""
@@ -139,19 +137,19 @@ class SystemThreads:
         return threading.Condition(cast("threading.Lock", lock) if lock else threading.Lock())
 
     def start(self, run: Callable[[], None], *, name: str) -> Thread | None:
-        """A started daemon thread, if there can be one."""
+        """A started daemon thread, or None."""
         thread = threading.Thread(target=run, name=name, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system has no more, or the interpreter is at its end
+        except RuntimeError:  # the system has no more, or the interpreter is exiting
             return None
         return thread
 
     def map(self, run: Callable[[Any], T], items: list[Any], *, workers: int) -> list[T]:
-        """Threads kept between calls, and this one; in this thread when one worker is enough.
+        """Run on pooled threads and on the caller's; on the caller's alone if one is enough.
 
-        Starting 16 threads costs a millisecond, as much as the request each of them makes. This
-        thread works too, so that a map within a map ends although all kept threads are busy.
+        Starting 16 threads costs a millisecond, as much as the request each of them makes. The
+        caller's thread works too, so a nested map finishes even if all pooled threads are busy.
         """
         if workers <= 1 or len(items) <= 1:
             return [run(item) for item in items]
@@ -160,7 +158,7 @@ class SystemThreads:
         errors: dict[int, BaseException] = {}
 
         def work() -> None:
-            # Taking the next of an enumeration is one step of the interpreter: no item goes twice.
+            # next() on an enumeration is one step of the interpreter, so no item is taken twice.
             for index, item in todo:
                 try:
                     results[index] = run(item)
@@ -182,9 +180,9 @@ _CREW_THREADS = 64
 
 
 class _Crew:
-    """Threads that help with maps and are kept between them.
+    """A pool of threads that help with maps.
 
-    `ThreadPoolExecutor` does as much, but takes no work once the main thread has returned, when
+    `ThreadPoolExecutor` would do, but it refuses work once the main thread has returned, while
     other threads still put and `atexit` still closes writers (F-16).
     """
 
@@ -197,7 +195,7 @@ class _Crew:
         self._started = 0
 
     def offer(self, run: Callable[[], None]) -> Future[None]:
-        """Have `run` run by a thread, if one comes before the offer is cancelled."""
+        """Let a thread of the pool run `run`, unless the offer is cancelled first."""
         offer: Future[None] = Future()
         if self._has_thread():
             self._offers.put((offer, run))
@@ -206,7 +204,7 @@ class _Crew:
         return offer
 
     def _has_thread(self) -> bool:
-        """True when one waits, was started for this, or will be through with other work."""
+        """True when a thread is idle, was started for this, or will finish its other work."""
         if self._idle.acquire(blocking=False):
             return True
         with self._lock:
@@ -226,7 +224,7 @@ class _Crew:
             if offer.set_running_or_notify_cancel():
                 run()
                 offer.set_result(None)
-            del offer, run  # what a map worked on is not kept until the next
+            del offer, run  # do not keep a map's items alive until the next one
 
 
 _CREW: list[_Crew] = []
@@ -254,51 +252,51 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that no data may exceed; the same on both sides of the log. Tests scale them down."""
+    """Bounds on data, the same for writers and readers of the log. Tests scale them down."""
 
     entry_bytes: int = 1 << 30
-    """Most bytes of one WAL entry: more is not written, and not read (F-15)."""
+    """Maximum bytes of one WAL entry; a larger one is neither written nor read (F-15)."""
     read_bytes: int = 64 << 20
-    """Bytes of log entries that one read or fold holds at a time; a larger entry is held alone
+    """Bytes of log entries that one read or fold holds at once; a larger entry is held alone
     (L-10)."""
 
 
 def _go_on(_step: str) -> None:
-    """What a failpoint does outside of tests."""
+    """The failpoint outside of tests, which does nothing."""
 
 
 _LOW_BITS: Final = (1 << 62) - 1
-"""Those of a UUID that say neither its version nor its variant."""
+"""The low bits of a UUID, which hold neither its version nor its variant."""
 
 
 @dataclass(frozen=True)
 class Env:
-    """What a process brings along: its clock, its randomness, its threads, its world."""
+    """The environment of a process: its clock, randomness, threads and stores."""
 
     clock: Clock = field(default_factory=SystemClock)
     threads: Threads = field(default_factory=SystemThreads)
     random: random.Random = field(default_factory=random.SystemRandom)
-    """The system's, which has no state that a fork or a restored machine would repeat (F-17)."""
+    """The system's: it has no state that a fork or a restored machine would repeat (F-17)."""
     places: Places | None = None
     """None: a URI says where its store is."""
     failpoint: Callable[[str], None] = _go_on
-    """Called at every step that a crash may come between, with its name ("compact.committed"):
-    where tests stop, kill or overtake an operation."""
+    """Called with a name ("compact.committed") at every point where a crash may fall between two
+    steps; tests stop, kill or overtake an operation there."""
     limits: Limits = field(default_factory=Limits)
     forks: Callable[[], int] = _forks
-    """How many forks lie between this process and the one that began: another in each child."""
+    """Number of forks between the original process and this one; one more in every child."""
 
     def new_id(self) -> uuid.UUID:
-        """A random UUID out of this environment's randomness, and the time.
+        """A random UUID from this environment's randomness and the time.
 
-        By such an id an author knows its own claim, entry or record again when an answer was lost.
-        Two machines restored from one snapshot may draw the same number, not at the same time; then
-        neither takes what the other wrote for its own (F-17).
+        When an answer of the store was lost, a process identifies its own claim, entry or record by
+        this id. Two machines restored from one snapshot may draw the same number, but not at the
+        same time, so neither mistakes the other's object for its own (F-17).
         """
         return uuid.UUID(int=self._new_number(), version=4)
 
     def new_hex(self) -> str:
-        """The same as 32 digits, for what is made with every put."""
+        """The same as 32 hex digits, for ids that every put needs."""
         return f"{self._new_number():032x}"
 
     def _new_number(self) -> int:
@@ -306,7 +304,7 @@ class Env:
 
 
 def seeded(*seed: int) -> Shuffler:
-    """Chance that a caller chose: the same numbers, the same order, in every process."""
+    """A seeded generator: the same numbers in the same order in every process."""
     import numpy as np
 
     return np.random.default_rng(seed)
@@ -315,8 +313,8 @@ def seeded(*seed: int) -> Shuffler:
 class Home:
     """The process that a handle was opened in.
 
-    A forked child has a copy of the handle, of locks that nobody will release and of threads that
-    do not run: it must not use it (F-16).
+    A forked child must not use its copy of the handle: nobody will release the copied locks, and
+    the handle's threads do not run there (F-16).
     """
 
     def __init__(self, env: Env) -> None:
@@ -325,7 +323,7 @@ class Home:
 
     @property
     def is_left(self) -> bool:
-        """True in a child that was forked since."""
+        """True in a child process that was forked since then."""
         return self._forks() != self._at
 
 

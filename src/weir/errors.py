@@ -10,21 +10,22 @@
     |   `-- StoreUnsuitable  invalid      the store does not keep put-if-absent
     |-- Backpressure         unavailable  the memory bound was reached and the timeout passed
     |-- CommitConflict       conflict     somebody else committed first: read again, then retry
-    |-- SnapshotExpired      conflict     what was planned on has been collected: read again
-    |-- KeyConflict          conflict     keys exist that must not, or do not: look, then retry
+    |-- SnapshotExpired      conflict     files the read planned on were collected: read again
+    |-- KeyConflict          conflict     keys exist that must not, or are missing: read, then retry
     |-- SealedShard          invalid      the shard takes no more writes
     |-- InvalidInput         invalid      correct the call
     |   `-- SchemaMismatch   invalid      the data does not fit the table's schema
     |-- WalOnlyMode          invalid      a MemTable call on a WAL-only writer
     |-- WalStoreMismatch     invalid      the WAL store is not the one recorded for the shard
-    |-- NotAWeirTable        invalid      nothing there that weir made or adopted
-    |-- CheckpointNotFound   invalid      the checkpoint is gone or never was: list those there are
+    |-- NotAWeirTable        invalid      no table there that weir made or adopted
+    |-- CheckpointNotFound   invalid      the checkpoint is gone or never was: list what exists
     |-- CorruptEntry         data         an object holds other bytes than it should
     `-- MissingEntry         data         an object that must exist does not
 
 The kind (second column, `error.kind`) alone says what to do: reopen (fenced, closed), retry the
-same call (unavailable), read again and retry (conflict), correct the call (invalid), stop and look
-(data). A missing object is `data`, never `unavailable`: a retry loop must not spin on a 404.
+same call (unavailable), read again and retry (conflict), correct the call (invalid), stop and
+investigate (data). A missing object is `data`, never `unavailable`: a retry loop must not spin on a
+404.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ Kind = Literal["fenced", "closed", "conflict", "unavailable", "invalid", "data",
 class WeirError(Exception):
     """Base of all errors of weir; `kind` says what a caller can do about it.
 
-    What an error hands back are rows of the call that raised it, each batch in its true state
-    (F-16): `not_written` are certainly in no log and may be put again; `perhaps_written` were on
-    their way, so look, or let a key or `put_once` decide, before they are put again. What is in
-    neither is written. `unacknowledged` has both, in the order they were accepted.
+    An error hands back rows of the call that raised it, each batch with its true state (F-16).
+    Those in `not_written` are certainly in no log and may be put again. Those in `perhaps_written`
+    were in flight: before putting them again look for them, or rely on a key or `put_once`. Rows in
+    neither are written. `unacknowledged` has both, in the order they were accepted.
     """
 
     kind: ClassVar[Kind] = "internal"
@@ -63,17 +64,17 @@ class WeirError(Exception):
 
     @property
     def unacknowledged(self) -> list[pa.RecordBatch]:
-        """All rows handed back; an entry on its way is older than what waits behind it."""
+        """All rows handed back: the entry in flight is older than the rows queued behind it."""
         return [*self.perhaps_written, *self.not_written]
 
     @property
     def maybe_written(self) -> bool:
-        """True when some of them may be in the log: putting those again may double them."""
+        """True when some rows may be in the log: putting them again may duplicate them."""
         return bool(self.perhaps_written)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickled and copied with all it says, whatever its constructor asks for."""
-        # A cause of another library may not travel; one of weir's tells what ended a writer.
+        """Pickle and copy all attributes, whatever arguments the constructor takes."""
+        # A cause from another library may not pickle; one of weir's says what ended a writer.
         cause = self.__cause__ if isinstance(self.__cause__, WeirError) else None
         return _made_again, (type(self), self.args, cause), self.__dict__
 
@@ -89,10 +90,10 @@ def _made_again(
 class FencedError(WeirError):
     """A newer writer owns the shard; this handle has written its last row.
 
-    Put what is `not_written` through a new writer if this application should take the shard back.
-    Never reopen in a bare loop: two writers that do so fence each other for ever. What is
-    `perhaps_written` was on its way: the new owner may have it. `position` is where in the log this
-    handle was stopped: the first place that is not its own, as far as it knows.
+    Put the rows in `not_written` through a new writer if this application should take the shard
+    back. Never reopen in a bare loop: two writers that do so fence each other for ever. Rows in
+    `perhaps_written` were in flight, and the new owner may have them. `position` is where in the
+    log this handle was stopped: the first position that is not its own, as far as it knows.
     """
 
     kind: ClassVar[Kind] = "fenced"
@@ -113,7 +114,7 @@ class FencedError(WeirError):
         self.position = position
 
     def at(self, position: int) -> FencedError:
-        """The same, and it says at which position of the log it was met."""
+        """The same error, which also says at which log position the writer was stopped."""
         return FencedError(
             f"{self} Its next entry was to be at position {position} of the log.",
             epoch=self.epoch,
@@ -127,14 +128,14 @@ class FencedError(WeirError):
 class WriterClosed(WeirError):
     """The handle was closed or stopped by an earlier error (its cause); open a new writer.
 
-    Nothing of what it hands back was written.
+    None of the rows it hands back were written.
     """
 
     kind: ClassVar[Kind] = "closed"
 
 
 class UnknownOutcome(WeirError):
-    """The store gave no answer often enough: the rows may or may not be durable (F-11).
+    """The store did not answer, after retries: the rows may or may not be durable (F-11).
 
     Reopening the shard decides: replay shows the rows if they landed. Nothing was deleted.
     """
@@ -143,10 +144,10 @@ class UnknownOutcome(WeirError):
 
 
 class PartialWrite(WeirError):
-    """A put or flush over several shards failed in some of them, or in all; the others are done.
+    """A put or flush over several shards failed in some or all of them; the others are done.
 
     `failures` holds the error of each shard that failed, with the state of its rows, and
-    `unacknowledged` the rows of each: what to do about them, each error's own kind says.
+    `unacknowledged` the rows of each. The kind of each error says what to do about its rows.
     """
 
     kind: ClassVar[Kind] = "unavailable"
@@ -203,15 +204,15 @@ class CommitConflict(WeirError):
 
 
 class SnapshotExpired(CommitConflict):
-    """Files this read had planned on were collected meanwhile; plan again, or read at a checkpoint
+    """Files this read had planned on were collected since; plan again, or read at a checkpoint
     (G-12)."""
 
 
 class KeyConflict(WeirError):
     """An insert met keys that exist, or an update keys that do not; nothing of it was written.
 
-    `keys` are those, as values, or as tuples where a key has several columns. Of a write to several
-    shards each that met none has its part.
+    `keys` lists them, as values, or as tuples where a key has several columns. In a write to
+    several shards, each shard that met no such key has its part written.
     """
 
     kind: ClassVar[Kind] = "conflict"
@@ -266,19 +267,20 @@ class NotAWeirTable(WeirError):
 
 
 class CheckpointNotFound(WeirError):
-    """The checkpoint does not exist (any more); `table.checkpoints()` lists those there are."""
+    """The checkpoint is gone or never existed; `table.checkpoints()` lists the existing ones."""
 
     kind: ClassVar[Kind] = "invalid"
 
 
 class CorruptEntry(WeirError):
     """An object's bytes are torn, foreign or too large; the message names the object. Stop and
-    look."""
+    investigate."""
 
     kind: ClassVar[Kind] = "data"
 
 
 class MissingEntry(WeirError):
-    """An object that must exist is not there (a hole); the message names it. Stop and look."""
+    """An object that must exist is missing (a hole); the message names it. Stop and
+    investigate."""
 
     kind: ClassVar[Kind] = "data"

@@ -1,4 +1,4 @@
-"""`create`, `open`, `enable`, `exists`, `drop`: where tables come from, and go."""
+"""`create`, `open`, `enable`, `exists` and `drop`: functions that make, find and delete tables."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def create(
 ) -> Table:
     """Make an empty table at `uri` and open it.
 
-    Raises `InvalidInput` for what cannot be (nothing is written), also when something is there
-    already; `StoreUnsuitable` when the store does not keep put-if-absent, which is tried. `expire`
-    says after what time rows are gone (`Table.set_expire` changes it). About 60 requests for that
-    proof, one for each shard, and a handful more.
+    Raises `InvalidInput` for arguments that do not fit, or when something is there already (nothing
+    is written); `StoreUnsuitable` when the store fails a probe of put-if-absent. `expire` says when
+    rows expire (`Table.set_expire` changes it). About 60 requests for the probe, one for each
+    shard, and a handful more.
     """
     return Table(
         opening.create(
@@ -64,8 +64,8 @@ def open(
 
     `wal_uri` is where this handle reaches the log: the recorded store under another name (another
     mount point, say), or another store, to which its writers then move the log (S-3); the table's
-    own URI means beside the data. Raises `NotAWeirTable` when there is none, `MissingEntry` for a
-    clone that was not finished (C-2).
+    own URI means beside the data. Raises `NotAWeirTable` when there is no table, `MissingEntry` for
+    an unfinished clone (C-2).
     """
     return Table(
         opening.open(os.fspath(uri), storage_options=storage_options, wal_uri=wal_uri, env=env)
@@ -86,8 +86,8 @@ def enable(
 
     A key or sharding the dataset already declares (pylance's MemWAL) is kept, and shards that
     pylance made stay readable. With a new key the key columns are read once: they must be unique
-    and without nulls.
-    Raises `NotAWeirTable` when there is no dataset, `InvalidInput` for what does not fit it.
+    and without nulls. Raises `NotAWeirTable` when there is no dataset, `InvalidInput` for arguments
+    that do not fit it.
     """
     return Table(
         opening.enable(
@@ -115,10 +115,9 @@ def drop(
 ) -> None:
     """Delete the table at `uri`: rows, logs, SSTables, checkpoints. There is no way back.
 
-    Its writers are fenced first, in any process, and no shard can be claimed again, so that nobody
-    is told that a row in it is safe. Only what the table writes to is deleted, other files at its
-    place stay. Raises `NotAWeirTable`; `InvalidInput` while a clone shares its files. Run again
-    after a failure, it goes on. A claim for each shard, a listing, a request for a thousand
-    objects.
+    Its writers are fenced first, in any process, and no shard can be claimed again, so no later put
+    is acknowledged. Only the folders the table writes to are deleted; other files beside them stay.
+    Raises `NotAWeirTable`; `InvalidInput` while a clone shares its files. After a failure, run it
+    again. A claim for each shard, a listing, and a request per thousand objects.
     """
     drop_core(opening.open(os.fspath(uri), storage_options=storage_options, env=env))

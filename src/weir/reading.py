@@ -37,14 +37,14 @@ class TableReads:
         offset: int = 0,
         order_by: OrderBy | None = None,
     ) -> Scan:
-        """A read of the newest row of each key; nothing is read until the scan is asked for rows.
+        """A read of the newest row of each key; nothing is read before the scan is consumed.
 
         `columns` are names, or a dict of names and SQL: `{"id": "id", "total": "price * qty"}`,
-        computed by Lance for rows of every level alike.
+        computed by Lance for the rows of every level.
         `filter` is SQL text as in Lance, or a pyarrow expression; it sees newest rows only (L-3).
         `freshness`: "base", "flushed" (+ SSTables) or "durable" (+ every acknowledged row).
-        `checkpoint`: the table as it was then; see `Moment`. Rows come in no promised order, unless
-        `order_by` sorts them, in memory. Requests: those of `take_snapshot`.
+        `checkpoint`: the table as it was then; see `Moment`. The order of rows is unspecified,
+        unless `order_by` sorts them, in memory. Requests: those of `take_snapshot`.
         """
         return Scan(
             self.core,
@@ -64,7 +64,7 @@ class TableReads:
         freshness: Freshness = "durable",
         checkpoint: Moment | None = None,
     ) -> int:
-        """How many rows there are, of those that the filter lets through; see `Scan.count`."""
+        """The number of rows that pass the filter; see `Scan.count`."""
         return self.scan(filter=filter, freshness=freshness, checkpoint=checkpoint).count()
 
     def get(
@@ -74,9 +74,9 @@ class TableReads:
         freshness: Freshness = "durable",
         checkpoint: Moment | None = None,
     ) -> pa.Table:
-        """The newest rows of `keys`, in the order of `keys`, each once; a missing one is left out.
+        """The newest rows of `keys`, in the order of `keys`, each once; missing keys are left out.
 
-        `keys`: values, tuples, dicts, or Arrow. Only what can hold one of them is read.
+        `keys`: values, tuples, dicts, or Arrow. Only sources that can hold one of them are read.
         """
         return get_rows(
             self.core,
@@ -99,13 +99,13 @@ class TableReads:
 
         None starts at the oldest entry that still exists. With `follow` it waits for more until
         `stop()` is true. Raises `SnapshotExpired` when entries after the bookmark were collected.
-        `expired` tells of rows that expire, too: a scan by time at the end, every 10 s with
-        `follow`. Of those that a compaction drops before it looks it does not hear.
+        `expired` also reports rows that expire, found by a scan by time at the end, or every 10 s
+        with `follow`. Rows that a compaction drops before that scan are not reported.
         """
         return Changes(self.core, since, follow=follow, poll=poll, stop=stop, expired=expired)
 
     def snapshot(self, freshness: Freshness = "durable") -> Snapshot:
-        """A consistent cut, as planners of other engines need it."""
+        """A consistent cut, for the planners of other engines."""
         return take_snapshot(self.core, freshness)
 
     def search(
@@ -125,16 +125,16 @@ class TableReads:
         offset: int = 0,
         distance_range: tuple[float | None, float | None] | None = None,
     ) -> pa.Table:
-        """The `k` rows nearest to a vector, or best for words of text, nearest first.
+        """The `k` rows nearest to a vector, or matching text best, best first.
 
-        The columns asked for (all when None), and `_distance` (l2 squared, 1 - cosine, or 1 - dot)
-        or `_score` (BM25 by the statistics of all levels). Plain text finds rows with any of its
+        Returns `columns` (all when None), and `_distance` (l2 squared, 1 - cosine, or 1 - dot) or
+        `_score` (BM25 by the statistics of all levels). Plain text finds rows with any of its
         words; `Match`, `Phrase` and `Boolean` say more. Several queries, a list or a matrix, are
         answered from one snapshot, `k` rows each, and `query_index` says which query a row answers.
-        `offset` leaves out the best; `distance_range` is (lower, upper), the upper not included.
-        `nprobes`, `refine_factor` and `exact`: how thoroughly an approximate index is searched;
-        when nothing is said, as thoroughly as it turns out to need. What is fresher is exact.
-        Requests: a scan's snapshot, then index pages and rows needed.
+        `offset` skips the best rows; `distance_range` is (lower, upper), the upper bound excluded.
+        `nprobes`, `refine_factor` and `exact` say how thoroughly an approximate index is searched;
+        by default, as thoroughly as the query turns out to need. Rows newer than the index are
+        searched exactly. Requests: a scan's snapshot, then the index pages and rows needed.
         """
         return search(
             self.core,
@@ -169,8 +169,8 @@ class TableReads:
         """The `k` best rows of several rankings of one snapshot, fused by key.
 
         `queries` has a query for each column, as `search` takes them. A row gets
-        `weight / (rank_constant + rank)` from each ranking whose first `depth` rows have it (by
-        default four times `k + offset`, at least 100), and `_relevance_score` is their sum.
+        `weight / (rank_constant + rank)` from each ranking that has it among its first `depth` rows
+        (by default four times `k + offset`, at least 100); `_relevance_score` is the sum.
         `InvalidInput` for an append-only table. Requests: those of a search for each column, with
         one snapshot.
         """

@@ -1,4 +1,4 @@
-"""`Table`: what users hold. Each verb lives in a module of its own."""
+"""`Table`, the object users hold. Each verb lives in a module of its own."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ class Table(TableReads):
 
     @property
     def expire(self) -> Expire | None:
-        """After what time rows are gone; None: never. One listing."""
+        """The rule by which rows expire; None: they never do. One listing."""
         return self.core.base().expire
 
     def set_expire(self, expire: Expire | None) -> None:
-        """Let rows expire by that rule, or by none; reads see it at once, everywhere.
-        Checkpoints keep theirs. `InvalidInput` for a column that holds no times. One base commit.
+        """Set the rule by which rows expire, None for never; readers everywhere see it at once.
+        Checkpoints keep their own. `InvalidInput` if the column holds no times. One base commit.
         """
         set_expire(self.core, expire)
 
@@ -104,9 +104,9 @@ class Table(TableReads):
         return all_shards(self.core)
 
     def shard(self, id_or_value: UUID | Value) -> Shard:
-        """The shard with that id, bucket or value of the identity column, made if need be.
+        """The shard with that id, bucket or value of the identity column, created if need be.
 
-        Raises `InvalidInput` naming what there is when there is no such shard.
+        Raises `InvalidInput`, naming what there is, when there is no such shard.
         """
         return find_shard(self.core, id_or_value)
 
@@ -130,24 +130,25 @@ class Table(TableReads):
     ) -> Checkpoint:
         """Pin the table as it is now.
 
-        Scope "durable": every acknowledged row, nothing flushed, nobody disturbed; the log up to
-        there is pinned too. Scope "all": everything accepted before the call, flushed; no log is
-        needed to read it. A shard with unflushed rows that another process writes is claimed, which
-        fences that writer. `ttl` None: until deleted. `name` is a label, several may share one.
-        The cut is per shard, as are about five requests and a flush; a dozen more for the rest.
+        Scope "durable" pins every acknowledged row and the log up to it; nothing is flushed, no
+        writer is disturbed. Scope "all" flushes everything accepted before the call, so that no log
+        is needed to read it; a shard with unflushed rows that another process writes is claimed,
+        which fences that writer. With `ttl` None it is kept until deleted. `name` is a label that
+        several may share. The cut is per shard, at about five requests and a flush each; the rest
+        takes a dozen more.
         """
         return checkpoints.create(self.core, scope=scope, name=name, ttl=ttl)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints that stand. One listing, one read for each."""
+        """The existing checkpoints. One listing, one read for each."""
         return checkpoints.checkpoints(self.core)
 
     def delete_checkpoint(self, checkpoint: Ref) -> None:
-        """Let go of a checkpoint; one that is gone already is fine."""
+        """Delete a checkpoint; it is no error if it is already gone."""
         checkpoints.delete(self.core, checkpoint)
 
     def refresh_checkpoint(self, checkpoint: Ref, ttl: Duration | None = None) -> Checkpoint:
-        """Let it live `ttl` from now on, not shorter than before; or `CheckpointNotFound`."""
+        """Keep it until `ttl` from now, never shorter than before; or `CheckpointNotFound`."""
         return checkpoints.refresh(self.core, checkpoint, ttl=ttl)
 
     def clone(
@@ -164,9 +165,9 @@ class Table(TableReads):
 
         The base is shared by reference and pinned here; with `deep` it is copied and nothing is
         shared. Uncompacted SSTables and the pinned part of the log are copied. Without `checkpoint`
-        one of scope "durable" is made for the time of the clone. Raises `InvalidInput` when another
-        thing is there or a retry means another clone; `MissingEntry` when rows of the checkpoint
-        are lost with a WAL store, unless `accept_loss` (recorded). After a failure, run it again.
+        a temporary one of scope "durable" is made. Raises `InvalidInput` when the destination is
+        taken or was begun as another clone; `MissingEntry` when rows of the checkpoint were lost
+        with a WAL store, unless `accept_loss` (recorded). After a failure, run it again.
         """
         return Table(
             clone(
@@ -181,12 +182,12 @@ class Table(TableReads):
         )
 
     def release_clone(self, uri: str) -> list[UUID]:
-        """Let go of what a clone that was deleted still holds here; the ids of its pins (C-15).
-        `InvalidInput` when it holds nothing here, or is there and shares files."""
+        """Release the pins that a deleted clone still holds here; returns their ids (C-15).
+        `InvalidInput` when it holds none here, or still exists and shares files."""
         return release_clone(self.core, uri)
 
     def discard_clone(self, uri: str) -> None:
-        """Remove a clone that was not finished, what it holds here first; none in use (C-3)."""
+        """Remove an unfinished clone, its pins in parents first; refuses a finished one (C-3)."""
         discard(uri, self.core.storage_options, env=self.core.env)
 
     def compact(
@@ -202,14 +203,14 @@ class Table(TableReads):
     ) -> CompactReport:
         """Fold SSTables, and logs that no writer keeps in memory, into the base, in one commit.
 
-        `fold_wal`: also fold log entries that are in no SSTable. None: those no writer keeps in
-        memory (all that Spark and WAL-only writers wrote); True: those of MemTable writers too,
-        which ends them at their next flush, and on append-only tables at once (their rows are
-        safe); False: only of sealed shards. What stays in a log is in `report.notes`. Rows that
-        have expired are dropped. `cluster` sorts new files by key. `indexes` brings the base's
-        indexes up to the new rows. `rewrite` also rewrites small files; None: when there are many.
-        A run that finds another at work, by a claim younger than `lease`, does nothing
-        (`report.skipped`); one that lost its claim raises `CommitConflict`.
+        `fold_wal` says which log entries outside SSTables are folded. None: those no writer keeps
+        in memory (all that Spark and WAL-only writers wrote). True: those of MemTable writers too,
+        which ends these writers at their next flush, and on append-only tables at once (their rows
+        are safe). False: only those of sealed shards. `report.notes` names what stays in a log.
+        Expired rows are dropped. `cluster` sorts new files by key. `indexes` adds the new rows to
+        the base's indexes. `rewrite` also rewrites small files; None: when there are many. A run
+        that finds another run's claim, younger than `lease`, does nothing (`report.skipped`); a run
+        that loses its claim raises `CommitConflict`.
         """
         return compact(
             self.core,
@@ -233,14 +234,14 @@ class Table(TableReads):
         veto: Veto | None = None,
         workers: int = WORKERS,
     ) -> GcReport:
-        """Delete what nothing refers to any more.
+        """Delete objects that nothing refers to.
 
         `min_age` is slack for readers without a checkpoint, not a safety margin. `fence_retention`
         is how long the first entry of every epoch stays in the log, which stops a native writer
         that slept through a takeover; `InvalidInput` unless it is at least `min_age` and twice the
         table's `fence_ttl`. `kinds` chooses what is collected. `veto(kind, path)` keeps single
-        objects. With `dry_run` nothing is written. A failing task is in `report.errors`. One
-        listing of the table, some ten requests a shard, and one for a thousand objects deleted.
+        objects. With `dry_run` nothing is written. Tasks that fail are in `report.errors`. One
+        listing of the table, some ten requests a shard, and one per thousand objects deleted.
         """
         return gc(
             self.core,
@@ -254,17 +255,17 @@ class Table(TableReads):
         )
 
     def adopt_shard(self, shard: UUID, order: Order) -> AdoptReport:
-        """Fold a shard of another program, its rows as "newer" or "older", and seal it (X-3)."""
+        """Seal another program's shard and fold its rows as "newer" or "older" ones (X-3)."""
         return adopt_shard(self.core, shard, order)
 
     def move_wal(self, uri: str | None, *, progress: Progress | None = None) -> WalMoveReport:
         """Keep the log of the whole table at `uri` from now on; None: beside the data.
 
-        Fences every writer of every shard that is moved, in any process: they open again, and write
-        to the new place. Readers and change feeds follow by themselves. After a failure, run it
-        again. Raises `WalStoreMismatch` when the store holds another table's log (nothing is
-        written), or when one that the log is in now is not there and may hold rows;
-        `StoreUnsuitable` for one without put-if-absent. Per shard a claim, a flush, two records.
+        Fences every writer of every shard that is moved, in any process; reopened, they write to
+        the new place. Readers and change feeds follow by themselves. After a failure, run it again.
+        Raises `WalStoreMismatch` when the store holds another table's log (nothing is written), or
+        when a store that the log is in now is missing and may hold rows; `StoreUnsuitable` for a
+        store without put-if-absent. Costs a claim, a flush and two records per shard.
         """
         return move_wal(self.core, uri, progress=progress)
 
@@ -286,10 +287,10 @@ class Table(TableReads):
     ) -> ReshardReport:
         """Spread new rows by `sharding` from now on; rows already there stay where they are.
 
-        Safe under load: writers of `table.writer()` wait some moments and go on, other writers of
+        Safe under load: writers of `table.writer()` pause briefly and go on, other writers of
         the old shards get `FencedError` or `SealedShard`. With `compact` the old shards' rows are
         folded into the base afterwards, by `engine`. Raises `InvalidInput` for a sharding that does
-        not fit, or while another change is unfinished. A claim, a flush, two manifests per shard.
+        not fit, or while another reshard is unfinished. A claim, a flush, two manifests per shard.
         """
         return reshard(self.core, sharding, compact=compact, engine=engine)
 
@@ -299,9 +300,9 @@ class Table(TableReads):
         """Bring a table of format 1 (weir 0.1.0) to LanceDB's shard ids, format 2.
 
         Drains every log, folds, verifies that the base alone holds every row and key, seals the old
-        shards and stamps the record; after a failure, run it again. A table of this format is left
-        alone. Refuses (`InvalidInput`, nothing changed) while a writer is at work: one of this
-        handle, or an unflushed entry younger than `quiet`; one that is idle is fenced, and opens
-        again. With `dry_run` nothing is written. Reads every key three times at most.
+        shards and stamps the record; after a failure, run it again. A table of format 2 is left
+        alone. Refuses (`InvalidInput`, nothing changed) while a writer is at work: one open on this
+        handle, or one whose unflushed entry is younger than `quiet`. An idle writer is fenced and
+        has to be reopened. With `dry_run` nothing is written. Reads every key at most three times.
         """
         return upgrade(self.core, dry_run=dry_run, quiet=quiet, progress=progress)

@@ -1,7 +1,7 @@
 """Types that all packages share.
 
-The integers of the protocol, each its own type so that two of them cannot be swapped unseen; and
-what users may hand over as rows, keys, filters and vectors.
+The integers of the protocol, each its own type so that a type checker notices when two are swapped;
+and the forms in which users may pass rows, keys, filters and vectors.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 Epoch = NewType("Epoch", int)
-"""Who: the fencing token in the shard manifest, one higher at every claim of the shard."""
+"""The fencing token in the shard manifest, one higher at every claim of the shard."""
 
 Position = NewType("Position", int)
-"""Where in the log: 1 is the first entry, 0 means 'nothing yet'."""
+"""A place in the log: 1 is the first entry, 0 means 'nothing yet'."""
 
 Generation = NewType("Generation", int)
-"""Which SSTable: the number a flushed MemTable gets; starts at 1."""
+"""The number of an SSTable, given to the MemTable it is flushed from; starts at 1."""
 
 Version = NewType("Version", int)
-"""Which manifest of a shard: the number in its file name; starts at 1."""
+"""The number of a shard manifest, as in its file name; starts at 1."""
 
 
 class ArrowStream(Protocol):

@@ -1,6 +1,6 @@
-"""A few seconds of puts and reads on somebody's own store; behind `weir bench`.
+"""A few seconds of puts and reads on the user's own store; behind `weir bench`.
 
-Says what this store gives; comparisons with other systems are in `benchmarks/`.
+Measures this store only; comparisons with other systems are in `benchmarks/`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
 
 
 MANY: Final = 16
-"""Threads that ask the bare store at once."""
+"""Threads that call the bare store at once."""
 Calls = Mapping[str, Callable[[], object]]
 
 
@@ -65,10 +65,10 @@ def run(
 ) -> Report:
     """Measure durable puts, fresh lookups and fresh scans in a scratch table below `uri`.
 
-    The floors are the same store asked directly, without weir: a put, with the condition that
-    nothing is there and without it, and a get. They are called in turn with the durable put of one
-    row, which contains one of them, so that whatever else the store does meets all alike. The table
-    is deleted afterwards, also when something fails. Takes about nine times `seconds`.
+    The floors are calls to the same store without weir: a put, a put-if-absent, and a get. The two
+    puts alternate with the durable put of one row, which contains one of them, so that other load
+    on the store affects all three alike. The table is deleted afterwards, also on failure. Takes
+    about nine times `seconds`.
     """
     place = f"{uri.rstrip('/')}/weir-bench-{uuid4().hex[:8]}"
     try:
@@ -102,7 +102,7 @@ def run(
 
 
 class _Bare:
-    """The store without weir, asked for what an entry of one row takes."""
+    """The store without weir, called with a body like that of an entry of one row."""
 
     def __init__(self, store: Store) -> None:
         sink = pa.BufferOutputStream()
@@ -113,15 +113,15 @@ class _Bare:
         self._numbers = itertools.count()
 
     def put(self) -> None:
-        """A new object, whatever is there."""
+        """Put a new object unconditionally."""
         self._store.put(paths.bench_path(next(self._numbers)), self._body)
 
     def put_if_absent(self) -> None:
-        """A new object, if nothing is there."""
+        """Put a new object if nothing is there."""
         self._store.put_if_absent(paths.bench_path(next(self._numbers)), self._body)
 
     def get(self) -> None:
-        """The first of them."""
+        """Get the first of the objects."""
         self._store.get(paths.bench_path(0))
 
 
@@ -132,7 +132,7 @@ def _batch(start: int, rows: int) -> pa.RecordBatch:
 
 
 def _in_turn(calls: Calls, seconds: float, threads: int) -> list[Line]:
-    """Each call in turn, in so many threads, for so many seconds of each."""
+    """Make the calls in turn, in `threads` threads, for `seconds` seconds per kind of call."""
     for call in calls.values():
         call()  # opens connections and files
     until = time.perf_counter() + seconds * len(calls)
@@ -156,5 +156,5 @@ def _line(name: str, times: list[float], threads: int) -> Line:
         return Line(name, 0.0, 0.0, 0.0, 0.0, 0)
     count = len(times)
     p50, p99, p999 = (times[min(count - 1, int(count * share))] for share in (0.5, 0.99, 0.999))
-    # As if nothing else had been called between: so many threads, each as long as it took.
+    # The rate as if the threads had made only this call: the times of the others do not count.
     return Line(name, threads * count / sum(times), p50, p99, p999, count)

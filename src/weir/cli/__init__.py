@@ -1,4 +1,4 @@
-"""The `weir` command: words and pictures for people. One module a group; no logic of its own."""
+"""The `weir` command line: one module per group of commands, without logic of its own."""
 
 from weir.cli.main import main
 

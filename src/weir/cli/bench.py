@@ -1,4 +1,4 @@
-"""`weir bench`: what durable writes and reads take on one's own store."""
+"""`weir bench`: measures durable writes and reads on the user's own store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bench(
 ) -> None:
     """Measure puts and fresh reads on your own store.
 
-    `make bench` in the repository compares with other systems.
+    `make bench` in the repository compares weir with other systems.
     """
     with screen.working("measuring", quiet=json):
         report = run(

@@ -57,7 +57,7 @@ def create(
 ) -> None:
     """Pin the table as it is now.
 
-    Scope durable holds every acknowledged row and disturbs nobody. Scope all flushes first, so
+    Scope durable holds every acknowledged row and disturbs no writer. Scope all flushes first, so
     that no log is needed to read it; a writer with unflushed rows in another process is fenced.
     """
     table = o.open_table(uri, option, config)
@@ -86,12 +86,12 @@ def list_(
     if json:
         screen.emit([about(one) for one in found])
         return
-    now = table.core.env.clock.wall()  # the store's clock takes a write; here it is only shown
+    now = table.core.env.clock.wall()  # to read the store's clock takes a write; this is only shown
     view = screen.grid("checkpoint", "scope", "created", "expires", "held by")
     for one in found:
         left = None if one.expires is None else one.expires - now
         view.add_row(
-            # Either names it in other commands.
+            # Other commands accept the name or the id.
             escape(one.name) if one.name else f"[dim]{one.id}[/]",
             one.scope,
             f"{screen.span(max(0.0, now - one.created))} ago",
@@ -109,7 +109,7 @@ def refresh(
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
-    """Let a checkpoint live longer; never shorter."""
+    """Extend the lifetime of a checkpoint; never shorten it."""
     found = o.open_table(uri, option, config).refresh_checkpoint(checkpoint, ttl=ttl)
     if json:
         screen.emit(about(found))
@@ -124,7 +124,7 @@ def delete(
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
-    """Let go of a checkpoint, or of all that have the name."""
+    """Delete a checkpoint, or all checkpoints with that name."""
     table = o.open_table(uri, option, config)
     if not any(checkpoint in (one.name, str(one.id)) for one in table.checkpoints()):
         raise CheckpointNotFound(
@@ -145,10 +145,10 @@ def release(
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
-    """Let go of what a clone that was deleted still holds.
+    """Release the files that a deleted clone still holds.
 
-    Collection never takes a clone that it cannot see for deleted: its disk may just not be mounted
-    here. If it is needed after all, files it shares with this table are gone after the next gc.
+    Collection never assumes that a clone it cannot see was deleted: its disk may not be mounted
+    here. If the clone still exists, it loses files it shares with this table at the next gc.
     """
     table = o.open_table(uri, option, config)
     if not yes and not json:
@@ -164,7 +164,7 @@ def release(
 
 
 def about(one: Any) -> dict[str, Any]:
-    """A checkpoint for machines."""
+    """A checkpoint as JSON output."""
     return {
         "id": one.id,
         "name": one.name,

@@ -1,4 +1,4 @@
-"""`weir clone`, `weir restore` and `weir drop`: a table from a checkpoint, back to it, or gone."""
+"""`weir clone`, `weir restore` and `weir drop`: copy, roll back or delete a table."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def clone(
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
-    """Make a table of its own from a moment of this one.
+    """Make an independent table from a moment of this one.
 
-    The base is shared, not copied, unless with --deep; both tables go their own way from there.
+    The base is shared, not copied, unless --deep is given; later writes affect only one of the two.
     """
     table = o.open_table(uri, option, config)
     found = settings.storage_options(destination, option, config) or None
     if checkpoint is None and _stands(destination, found):
-        # With a checkpoint the same clone again is a retry; without one, now is meant.
+        # With a checkpoint, the same clone again is a retry; without one, it means a new moment.
         raise InvalidInput(f"{destination} is a table already; clone to an empty place")
     with screen.working("copying" if deep else "cloning", quiet=json):
         copy = table.clone(
@@ -74,7 +74,7 @@ def _stands(uri: str, options: dict[str, str] | None) -> bool:
     try:
         weir.open(uri, storage_options=options)
     except weir.WeirError:
-        return False  # nothing, or a clone that was begun: the library knows what to do
+        return False  # nothing, or an unfinished clone: the library handles both
     return True
 
 
@@ -93,7 +93,7 @@ def restore(
     Rows written since then are no longer part of the table; its writers are fenced.
     """
     table = o.open_table(uri, option, config)
-    find(table.core, checkpoint)  # before anything is asked
+    find(table.core, checkpoint)  # fail before asking for confirmation
     if not yes and not json:
         screen.confirm(f"Roll {table.uri} back to {checkpoint!r}?")
     with screen.working("restoring", quiet=json):
@@ -115,10 +115,10 @@ def drop(
 ) -> None:
     """Delete the table with all its rows, logs and checkpoints.
 
-    There is no way back. Its writers are fenced first; a table that a clone shares files with is
-    refused.
+    This cannot be undone. Its writers are fenced first. A table whose files a clone shares is not
+    deleted.
     """
-    table = o.open_table(uri, option, config)  # before anything is asked
+    table = o.open_table(uri, option, config)  # fail before asking for confirmation
     if not yes and not json:
         screen.confirm(f"Delete {table.uri} and all that is in it?")
     with screen.working("dropping", quiet=json):

@@ -1,4 +1,4 @@
-"""`weir create` and `weir enable`: where tables come from; `weir expire`: how long rows live."""
+"""`weir create` and `weir enable` make tables; `weir expire` sets how long rows live."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def enable(
 ) -> None:
     """Adopt a Lance dataset in place.
 
-    Its rows stay where they are. A key it does not declare yet must be unique and without nulls.
+    Its rows stay where they are. A key that it does not declare yet must be unique and not null.
     """
     table = weir.enable(
         uri,
@@ -115,8 +115,8 @@ def expire(
 ) -> None:
     """Show or change when rows expire.
 
-    Reads go by a new rule at once, everywhere; compaction drops what has expired. Rows that were
-    hidden and not dropped yet come back under a longer one. Checkpoints keep theirs.
+    Reads everywhere apply a new rule at once; compaction drops expired rows. Under a longer rule,
+    rows that were hidden but not dropped yet come back. Checkpoints keep their own rule.
     """
     if never and rule is not None:
         raise typer.BadParameter("give a rule or --never, not both", param_hint="COLUMN=TIME")

@@ -33,12 +33,12 @@ def demo(
 ) -> None:
     """Show all of weir at work in two minutes.
 
-    Streams, kills a writer, fences and replays, compacts, clones, collects. A table of
-    orders on local disk; every count is checked against the generator.
+    Streams, kills a writer, fences and replays, compacts, clones, collects. Uses a table of
+    orders on local disk, and checks every count against the generator.
     """
     if store not in ("local", "s3"):
         raise typer.BadParameter("local or s3", param_hint="--store")
-    from weir.demo.run import run  # with Spark's parts: only when it is asked for
+    from weir.demo.run import run  # imports Spark's parts, so only when the command runs
 
     passed = run(store=store, rows=rows, use_spark=spark, keep=keep, seed=seed, as_json=json)
     if not passed:

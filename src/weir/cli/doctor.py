@@ -1,4 +1,4 @@
-"""`weir doctor`: is everything here that weir needs, and does the store keep its promises?"""
+"""`weir doctor`: checks that the installation is complete and the store keeps its promises."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SKEW_S = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at."""
+    """The result of one check."""
 
     name: str
     state: str
@@ -58,8 +58,8 @@ def doctor(
 ) -> None:
     """Check the installation, a store, a table.
 
-    With a URI the store and the table there. Proves put-if-absent by racing for it under
-    _weir/probe/, and cleans up behind itself.
+    With a URI, checks the store and the table there. Tests put-if-absent with concurrent
+    writes under _weir/probe/, and removes what it wrote.
     """
     found = list(_installation(config))
     if uri is not None:

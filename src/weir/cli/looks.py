@@ -1,4 +1,4 @@
-"""The look of the help: calm, in weir's colours, and it fits a screen."""
+"""The layout of the help: in weir's colours, and short enough for one screen."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ HELP_STYLES: Final = {
     "STYLE_HELPTEXT": "",
     "STYLE_OPTIONS_PANEL_BORDER": GREY,
     "STYLE_COMMANDS_PANEL_BORDER": GREY,
-    "RANGE_STRING": "",  # the parser says it when it matters
-    "REQUIRED_LONG_STRING": "",  # the star says it
+    "RANGE_STRING": "",  # the parser reports the range when a value violates it
+    "REQUIRED_LONG_STRING": "",  # the star shows it
 }
-"""Names of `typer.rich_utils`, which has no other way in."""
+"""Constants of `typer.rich_utils`, which offers no other way to configure them."""
 SHORTER: Final = {"install_completion": "Set up shell completion."}
 HIDDEN: Final = frozenset({"show_completion"})
 HELP_OPTIONS: Final = ("--help", "-h")
 
 
 def tidy_help(command: Any) -> None:
-    """Take out of the help of a command, and of all below it, what says nothing."""
+    """Remove uninformative parts from the help of a command and of all its subcommands."""
     from typer import rich_utils
 
     for name, style in HELP_STYLES.items():
@@ -41,7 +41,7 @@ def tidy_help(command: Any) -> None:
 
 
 def _tidy(node: Any) -> None:
-    # Lines end where the terminal does, not where the docstring's did.
+    # Join lines, to be wrapped at the width of the terminal and not as in the docstring.
     paragraphs = (node.help or "").split("\n\n")
     node.help = "\n\n".join(" ".join(part.split()) for part in paragraphs)
     context = typer.Context(node, help_option_names=list(HELP_OPTIONS))
@@ -53,7 +53,7 @@ def _tidy(node: Any) -> None:
         option.help = SHORTER.get(option.name, option.help)
         option.hidden = getattr(option, "hidden", False) or option.name in HIDDEN
         if getattr(option, "is_flag", False):
-            option.metavar = ""  # a switch needs no `<bool>` beside it
+            option.metavar = ""  # a switch needs no `<bool>` after it
         if option.param_type_name == "argument":
             _plain_argument(option)
     for inner in getattr(node, "commands", {}).values():
@@ -61,7 +61,7 @@ def _tidy(node: Any) -> None:
 
 
 def _plain_argument(argument: Any) -> None:
-    """`URI`, and not `{URI}` and `URI <str>`."""
+    """Show `URI` instead of `{URI}` and `URI <str>`."""
     many = "..." if argument.nargs != 1 else ""
     name = argument.metavar or argument.name.upper()
     words = f"{name}{many}" if argument.required else f"[{name}]{many}"

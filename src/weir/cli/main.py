@@ -1,4 +1,4 @@
-"""The command itself: its groups, and how an error becomes one line and an exit status."""
+"""The command itself: its groups, and the mapping of errors to one line and an exit status."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ COMMANDS = {
     "weir.open opens it": "choose another place",
     "; table.writer(),": "; weir put,",
 }
-"""What the library advises, in the words of the shell."""
+"""API calls in the library's error messages, and the shell commands that replace them."""
 SUCCESS, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
-# typer carries click inside since 0.16 or so; this is its class of wrong usage in either case.
+# typer bundles click since about 0.16; this finds the usage error class in either case.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
@@ -96,7 +96,7 @@ def _main(
 
 
 def command() -> Any:
-    """The command as click has it."""
+    """The click command that typer builds."""
     made: Any = typer.main.get_command(app)
     tidy_help(made)
     return made
@@ -115,10 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted", INTERRUPTED)
     except SystemExit:
-        # How typer answers when the reader of our output has enough (`weir scan ... | head`).
+        # typer raises this when the reader of our output closes the pipe (`weir scan ... | head`).
         return SUCCESS
     except BrokenPipeError:
-        # The same, met when flushing; what is buffered must not meet the pipe again at exit.
+        # The same, raised by the flush; buffered output must not be written to the pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SUCCESS
     except (WeirError, OSError) as error:
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hint = "`weir --debug ...` shows where; please report it"
             return _say(f"unexpected {type(error).__name__}: {_line(error)}; {hint}", FAILED)
         return FAILED
-    if result == INTERRUPTED:  # so does typer answer Ctrl-C
+    if result == INTERRUPTED:  # typer returns this for Ctrl-C
         return _say("interrupted", INTERRUPTED)
     return result if isinstance(result, int) else SUCCESS
 
@@ -152,7 +152,7 @@ def _wrong_usage(error: BaseException) -> int:
     context = getattr(error, "ctx", None)
     message = getattr(error, "format_message", lambda: str(error))()
     command = context.command_path if context is not None else "weir"
-    if not message:  # a group without a command has printed its help
+    if not message:  # a group called without a command has printed its help
         return USAGE
     return _say(f"{' '.join(message.split())} (see {command} --help)", USAGE)
 

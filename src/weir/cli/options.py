@@ -1,4 +1,4 @@
-"""The options that many commands share, each spelled once."""
+"""The options that several commands share, each defined once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _freshness(value: str) -> str:
 
 
 def duration(value: str | None) -> str | None:
-    """A callback for options that take a time, as 15m or 7d."""
+    """Check an option that takes a duration, such as 15m or 7d; a typer callback."""
     try:
         if value is not None:
             seconds(value)
@@ -89,19 +89,19 @@ Settings = Annotated[
 
 
 def open_table(uri: str, given: list[str] | None, config: Path | None) -> weir.Table:
-    """The table at `uri`, with the options for it."""
+    """Open the table at `uri` with the storage options for it."""
     return weir.open(uri, storage_options=settings.storage_options(uri, given, config))
 
 
 def names(text: str | None) -> list[str] | None:
-    """Column names out of 'a,b'."""
+    """The column names in a text like 'a,b'."""
     if text is None:
         return None
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def computed(columns: str | None, more: list[str] | None, schema: pa.Schema) -> Asked | None:
-    """What --columns and --computed say: the columns asked for, or all, then the computed ones."""
+    """The columns of --columns, or all, followed by the computed columns of --computed."""
     if not more:
         return names(columns)
     asked = {name: name for name in names(columns) or schema.names}
@@ -114,7 +114,7 @@ def computed(columns: str | None, more: list[str] | None, schema: pa.Schema) -> 
 
 
 def sharding(bucket: str | None, identity: str | None) -> Sharding | None:
-    """What --bucket and --identity say; None when neither was given."""
+    """The sharding from --bucket or --identity; None if neither was given."""
     if bucket is not None and identity is not None:
         raise typer.BadParameter("give --bucket or --identity, not both", param_hint="--bucket")
     if identity is not None:
@@ -129,7 +129,7 @@ def sharding(bucket: str | None, identity: str | None) -> Sharding | None:
 
 
 def writer_config(pairs: list[str] | None) -> WriterConfig | None:
-    """What --set says; None when nothing was said."""
+    """The writer configuration from --set; None if it was not given."""
     if not pairs:
         return None
     values: dict[str, object] = {}

@@ -52,8 +52,8 @@ def put(
 ) -> None:
     """Write rows; they are durable when the command ends.
 
-    Rows with the key of an older row replace it. A file that fails in the middle has been
-    written up to there; put it again, with a key that changes nothing twice.
+    Rows with the key of an older row replace it. If a file fails halfway, the rows before
+    that are written; put it again: with a key, no row is there twice.
     """
     table = o.open_table(uri, option, config)
     schema = table.schema
@@ -91,10 +91,10 @@ def put(
 
 @contextmanager
 def _closing(writer: weir.TableWriter) -> Iterator[weir.TableWriter]:
-    """Close it at the end. Whoever took a shard over since the last put has all of its rows, which
-    were durable before: that is no failure, unless some were only buffered."""
+    """Close the writer at the end. If another writer took a shard over since the last put, it has
+    all durable rows, so that is a failure only if some rows were still buffered."""
     with ExitStack() as stack:
-        stack.push(writer)  # closes when the work failed
+        stack.push(writer)  # closes the writer if the work fails
         yield writer
         stack.pop_all()
     try:
@@ -106,13 +106,13 @@ def _closing(writer: weir.TableWriter) -> Iterator[weir.TableWriter]:
 
 
 def _fenced(error: FencedError | PartialWrite) -> int:
-    """The number of shards that were taken over, if that is all that happened."""
+    """The number of shards that were taken over; 0 if there were other failures."""
     failures = error.failures.values() if isinstance(error, PartialWrite) else [error]
     return len(failures) if all(isinstance(one, FencedError) for one in failures) else 0
 
 
 def _taken_over(error: FencedError | PartialWrite, rows: int) -> WeirError:
-    """What being fenced means at the shell; any other failure as it is."""
+    """The message for a fenced writer in the shell; any other failure unchanged."""
     shards = _fenced(error)
     if not shards:
         return error

@@ -1,4 +1,4 @@
-"""`weir scan`, `weir get` and `weir search`: rows out of a table."""
+"""`weir scan`, `weir get` and `weir search`: read rows of a table."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def scan(
 ) -> None:
     """Read rows, the newest of each key.
 
-    With freshness durable every row that was acknowledged, to whichever process, is seen.
+    With freshness durable, shows every acknowledged row, whichever process wrote it.
     """
     kind = rows.check_format(format, as_json=json)
     if output is not None and kind == "table":
@@ -95,7 +95,7 @@ def get(
 ) -> None:
     """Read the rows with these keys.
 
-    Exit status 1 when one of them is missing.
+    Exit status 1 if one of them is missing.
     """
     kind = rows.check_format(format, as_json=json)
     table = o.open_table(uri, option, config)
@@ -135,9 +135,9 @@ def search(
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
-    """Find rows nearest to a vector or best for words.
+    """Find the rows nearest to a vector or best matching words.
 
-    Rows acknowledged a moment ago are found as well.
+    Also finds rows that were acknowledged a moment ago.
     """
     kind = rows.check_format(format, as_json=json)
     table = o.open_table(uri, option, config)
@@ -167,7 +167,7 @@ def _query(text: str, *, phrase: bool, every: bool) -> weir.Words | list[float]:
 
 
 def _keys(texts: list[str], names: tuple[str, ...], schema: pa.Schema) -> pa.Table:
-    """Keys as the table's types have them."""
+    """The keys, converted to the types of the key columns."""
     if not names:
         raise InvalidInput("the table is append-only and has no key; use weir scan --filter")
     split = [text.split(",") if len(names) > 1 else [text] for text in texts]

@@ -25,14 +25,14 @@ _WIDE = 48
 
 
 def check_format(format: str, *, as_json: bool) -> str:
-    """The format, `--json` meaning JSON lines."""
+    """The format to use; `--json` selects JSON lines."""
     if format not in FORMATS:
         raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--format")
     return "jsonl" if as_json else format
 
 
 def format_of(output: Path) -> str:
-    """What a file is to hold, by the end of its name."""
+    """The format of an output file, by the suffix of its name."""
     kind = sources.SUFFIXES.get(output.suffix.lower(), "")
     if kind not in FORMATS:
         raise typer.BadParameter(
@@ -43,7 +43,7 @@ def format_of(output: Path) -> str:
 
 
 def write(reader: pa.RecordBatchReader, format: str, output: Path | None = None) -> int:
-    """Write all rows and return their number; a table shows the first ones only."""
+    """Write all rows and return their number; format "table" shows only the first ones."""
     if format == "table":
         return _table(reader)
     with _target(output) as target:
@@ -61,7 +61,7 @@ def write(reader: pa.RecordBatchReader, format: str, output: Path | None = None)
 
 
 def value(item: Any) -> Any:
-    """A value as JSON knows it: bytes in base64, times in ISO 8601."""
+    """A value in a form that JSON can hold: bytes in base64, times in ISO 8601."""
     if isinstance(item, bytes):
         return base64.b64encode(item).decode()
     return item.isoformat() if hasattr(item, "isoformat") else str(item)
@@ -126,7 +126,7 @@ def _is_deep(dtype: pa.DataType) -> bool:
 
 
 def _flatten(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Lists and structs as JSON text, bytes in base64: CSV has nothing else for them."""
+    """Convert lists and structs to JSON text and bytes to base64, since CSV has no such types."""
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if _is_deep(field.type):

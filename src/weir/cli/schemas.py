@@ -1,4 +1,4 @@
-"""A schema in words: `id:int64!`, `name:string`, `embedding:float32[768]`, `tags:list<string>`."""
+"""A schema as text: `id:int64!`, `name:string`, `embedding:float32[768]`, `tags:list<string>`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DECIMAL = re.compile(r"decimal(?:128)?\((\d+), ?(\d+)\)")
 
 
 def parse(columns: Sequence[str], key: Sequence[str]) -> pa.Schema:
-    """The schema; `!` and being in the key both mean that there are no nulls."""
+    """Parse a schema; a column marked `!` or in the key is not nullable."""
     fields = []
     for text in columns:
         name, separator, kind = text.partition(":")

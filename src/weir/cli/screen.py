@@ -1,5 +1,5 @@
-"""Where output goes: rows and results to standard output, everything for people's eyes on the way
-to standard error, so that a pipe gets data only."""
+"""Terminal output: rows and results go to standard output, progress and messages to standard
+error, so that a pipe gets data only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def out() -> Console:
-    """Standard output; rich itself honours NO_COLOR and TERM=dumb."""
+    """Standard output; rich honours NO_COLOR and TERM=dumb."""
     return Console(highlight=False, soft_wrap=False, theme=THEME)
 
 
@@ -42,7 +42,7 @@ def err() -> Console:
 
 
 def grid(*headers: str, title: str | None = None) -> Table:
-    """A table in the house style; a header that begins with '>' is a column of numbers."""
+    """A table in the house style; a header that begins with '>' marks a column of numbers."""
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -50,11 +50,11 @@ def grid(*headers: str, title: str | None = None) -> Table:
         title_justify="left",
         header_style="bold",
         pad_edge=False,
-        padding=(0, 1, 0, 0),  # two blanks between columns: nine of them fit eighty letters
+        padding=(0, 1, 0, 0),  # two blanks between columns: nine columns fit in 80 characters
     )
     for header in headers:
         numbers = header.startswith(">")
-        # As Text: a column may be called anything, also "[bold]".
+        # As Text, not markup: a column may have any name, even "[bold]".
         table.add_column(
             Text(header.removeprefix(">")),
             justify="right" if numbers else "left",
@@ -65,28 +65,28 @@ def grid(*headers: str, title: str | None = None) -> Table:
 
 
 def facts(pairs: Mapping[str, Any]) -> Table:
-    """Names and values, two columns, nothing else."""
+    """Names and values in two columns, without borders or headers."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in pairs.items():
-        table.add_row(name, Text(str(value)))  # a type may be called timestamp[us]
+        table.add_row(name, Text(str(value)))  # not markup: a type may be called timestamp[us]
     return table
 
 
 def complain(message: str) -> None:
-    """One line on standard error, as it is: no markup, no wrapping."""
+    """Write one line to standard error, without markup or wrapping."""
     sys.stderr.write(f"weir: {' '.join(message.split())}\n")
 
 
 def emit(value: Any) -> None:
-    """One line of JSON on standard output."""
+    """Write one line of JSON to standard output."""
     sys.stdout.write(json.dumps(plain(value), default=str) + "\n")
     sys.stdout.flush()
 
 
 def plain(value: Any) -> Any:
-    """As JSON-ready values: dataclasses as objects, ids and times as text."""
+    """Convert to values that JSON can hold: dataclasses as objects, ids and times as text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         as_dict = getattr(value, "to_dict", None)
         if as_dict is not None:
@@ -106,12 +106,12 @@ def plain(value: Any) -> Any:
 
 
 def many(count: int, thing: str) -> str:
-    """A number of things."""
+    """A count with its noun, in the plural unless it is 1."""
     return f"{count:,} {thing}" + ("" if count == 1 else "s")
 
 
 def brief(count: int) -> str:
-    """A large number in five letters."""
+    """A large number in five characters."""
     for limit, unit in ((10**9, "G"), (10**6, "M"), (10**5, "k")):
         if count >= limit:
             return f"{count / (limit if limit != 10**5 else 1000):.3g}{unit}"
@@ -119,7 +119,7 @@ def brief(count: int) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes as people read them."""
+    """A number of bytes in readable form."""
     for unit in UNITS[:-1]:
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -128,7 +128,7 @@ def size(count: float) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A duration as people read it."""
+    """A duration in readable form."""
     if seconds is None:
         return "-"
     if seconds < 1:
@@ -141,21 +141,21 @@ def span(seconds: float | None) -> str:
 
 
 def remaining(seconds: float | None) -> str:
-    """How long something will still live."""
+    """The remaining lifetime in readable form."""
     if seconds is None:
         return "never"
     return f"in {span(seconds)}" if seconds > 0 else "expired"
 
 
 def moment(seconds: float | None, *, never: str = "never") -> str:
-    """A point in time as people read it, in UTC."""
+    """A point in time in readable form, in UTC."""
     if seconds is None:
         return never
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 class _Count(ProgressColumn):
-    """`3/12`, or `3` where nobody knows of how many, or nothing before the first."""
+    """`3/12`, or `3` if the total is unknown, or nothing before the first."""
 
     def render(self, task: Task) -> Text:
         """Called by rich."""
@@ -164,7 +164,7 @@ class _Count(ProgressColumn):
 
 
 def confirm(question: str) -> None:
-    """Ask, and stop unless the answer is yes. Without a terminal the question cannot be asked."""
+    """Ask, and abort unless the answer is yes. Without a terminal it is a usage error."""
     if not sys.stdin.isatty():
         raise typer.BadParameter(f"{question} Say --yes: there is no terminal to ask at")
     typer.confirm(question, abort=True, err=True)
@@ -172,7 +172,7 @@ def confirm(question: str) -> None:
 
 @contextmanager
 def working(label: str, *, quiet: bool) -> Iterator[Progress]:
-    """A progress display on standard error that leaves nothing behind; none where nobody looks."""
+    """A transient progress display on standard error; disabled if that is not a terminal."""
     console = err()
     progress = Progress(
         SpinnerColumn(),
@@ -190,8 +190,8 @@ def working(label: str, *, quiet: bool) -> Iterator[Progress]:
 
 
 def teller(progress: Progress, label: str | None = None) -> Callable[[str, int, int], None]:
-    """What the library calls with (kind, done, total) while it works; shows `label`, or the kind
-    of thing it works on."""
+    """A callback that the library calls with (kind, done, total) while it works. It shows `label`,
+    or the kind if there is no label."""
 
     def tell(kind: str, done: int, total: int) -> None:
         text = label or kind

@@ -1,14 +1,14 @@
-"""Storage options from the command line, the environment and a file, the earlier winning.
+"""Storage options from the command line, the environment and a file, in order of precedence.
 
 The file (`--config`, `WEIR_CONFIG`, or `weir/config.toml` in the configuration folder):
 
     [options]                  # for every URI
     aws_region = "eu-central-1"
 
-    [store."s3://lake"]        # for URIs that begin so; the longest match wins
+    [store."s3://lake"]        # for URIs with this prefix; the longest match wins
     aws_endpoint = "https://s3.example.com"
 
-Values may be secrets: no message and no output holds one.
+Values may be secrets, so no message and no output contains one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPTIONS_ENV = "WEIR_STORAGE_OPTIONS"
 
 
 def default_path() -> Path:
-    """Where the configuration file is looked for when nobody says."""
+    """The configuration file used if neither --config nor the environment names one."""
     home = os.environ.get("XDG_CONFIG_HOME")
     return (Path(home) if home else Path.home() / ".config") / "weir" / "config.toml"
 
@@ -38,19 +38,19 @@ def default_path() -> Path:
 def storage_options(
     uri: str, given: Sequence[str] | None, config: Path | None = None
 ) -> dict[str, str]:
-    """The options for `uri`: the file's, then the environment's, then those given."""
+    """The options for `uri`: the file's, overridden by the environment's, then by those given."""
     found = {**_from_file(uri, config), **_from_environment()}
     for pair in given or ():
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
-            # The pair itself may be a secret somebody forgot to name.
+            # Not shown: the text may be a secret given without its name.
             raise typer.BadParameter("write name=value", param_hint="--option")
         found[name.strip()] = value
     return found
 
 
 def config_file(config: Path | None) -> Path | None:
-    """The file that is used, or None when there is none."""
+    """The configuration file to use, or None if there is none."""
     named = config or (Path(os.environ[CONFIG_ENV]) if os.environ.get(CONFIG_ENV) else None)
     if named is not None:
         if not named.is_file():
@@ -68,7 +68,7 @@ def _from_file(uri: str, config: Path | None) -> dict[str, str]:
         _require_private(path)
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        # A TOML error tells line and column, never the value.
+        # A TOML error contains the line and column, never the value.
         raise InvalidInput(f"cannot read the configuration file {path}: {error}") from error
     stores = content.get("store", {})
     options = content.get("options", {})
@@ -85,10 +85,10 @@ def _from_file(uri: str, config: Path | None) -> dict[str, str]:
 
 
 def _require_private(path: Path) -> None:
-    """`InvalidInput` for a file that others may change: it chooses hosts and places (G-13)."""
+    """Refuse a file that other users may change: it selects hosts and places (G-13)."""
     for each in (path, path.resolve().parent):
         mode = each.stat().st_mode
-        # In a folder with the sticky bit, such as /tmp, others cannot replace a file of ours.
+        # In a folder with the sticky bit, such as /tmp, other users cannot replace our file.
         if mode & stat.S_IWOTH and not (each.is_dir() and mode & stat.S_ISVTX):
             raise InvalidInput(
                 f"everybody may write to {each}, so its settings are not taken: they choose where"

@@ -45,7 +45,7 @@ def batches(
     storage_options: Mapping[str, str],
     format: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of `source` ('-': standard input), text parsed as `schema` says."""
+    """The rows of `source` ('-': standard input), with text parsed according to `schema`."""
     kind = _format(source, format)
     if kind == "lance":
         yield from _dataset(source, storage_options)
@@ -65,17 +65,17 @@ def batches(
 
 
 def known_rows(files: Sequence[str], format: str | None = None) -> int | None:
-    """How many rows there are, where the files say so before they are read: Parquet does."""
+    """The number of rows, if it is known before reading, as for Parquet; else None."""
     if any(_format(source, format) != "parquet" or source == STDIN for source in files):
         return None
     try:
         return sum(int(pq.read_metadata(source).num_rows) for source in files)
     except (pa.ArrowInvalid, OSError):
-        return None  # reading it will tell what is wrong, with its name
+        return None  # reading the file will raise an error that names it
 
 
 def schema_of(source: str, storage_options: Mapping[str, str]) -> pa.Schema:
-    """The columns of a file, from its head."""
+    """The columns of a file, from its first batch."""
     for batch in batches(source, None, storage_options):
         return batch.schema.remove_metadata()
     raise InvalidInput(f"{source} holds no rows to take columns from; use --column")
@@ -87,7 +87,7 @@ def _format(source: str, named: str | None) -> str | None:
             raise InvalidInput(f"--format: one of {', '.join(FORMATS)}, not {named!r}")
         return named
     if source == STDIN:
-        return None  # told from the first bytes
+        return None  # detected from the first bytes
     if "://" in source or Path(source).is_dir():
         return "lance"
     if not Path(source).exists():
@@ -108,7 +108,7 @@ def _standard_input(kind: str | None) -> tuple[BinaryIO, str]:
         else:
             kind = "jsonl" if head.lstrip().startswith((b"{", b"[")) else "csv"
     if kind == "parquet" or head.startswith(b"ARROW1"):
-        return io.BytesIO(stream.read()), kind  # both have their directory at the end
+        return io.BytesIO(stream.read()), kind  # both formats have a footer, so read all of it
     return stream, kind
 
 

@@ -1,4 +1,4 @@
-"""`weir shards` and `weir stats`: what a person on call wants to know."""
+"""`weir shards` and `weir stats`: the state of a table for the person on call."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from weir.cli import screen
 from weir.read.stats import ShardStats, TableStats
 
 WAITING_GENERATIONS = 8
-"""As many SSTables waiting in one shard are marked: reads slow down, compact."""
+"""A shard with this many waiting SSTables is highlighted: reads slow down until it is compacted."""
 OLD_SECONDS = 3600.0
-"""Unflushed entries older than this are marked: nobody writes, nobody flushed."""
+"""Unflushed entries older than this are highlighted: nobody writes, and nobody flushed."""
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def shards(
     uri: o.Uri, option: o.Options = None, config: o.Config = None, json: o.Json = False
 ) -> None:
-    """List the shards, what each stands for, its epoch."""
+    """List the shards with their value, status and epoch."""
     table = o.open_table(uri, option, config)
     found = table.stats().shards
     if json:
@@ -59,8 +59,8 @@ def stats(
 ) -> None:
     """Show what is unflushed, what waits, what is pinned.
 
-    Per shard the epoch of its owner, the tip of its log, sizes and ages. Read from the
-    store alone: no writer is asked, none is disturbed.
+    For each shard the epoch of its owner, the tip of its log, sizes and ages. Reads only
+    the store: no writer is contacted or disturbed.
     """
     table = o.open_table(uri, option, config)
     found = table.stats()
@@ -88,7 +88,7 @@ def overview(found: TableStats) -> RenderableType:
 
 
 def _where(found: TableStats) -> dict[str, str]:
-    """Where the log is, when it is not simply beside the data."""
+    """Where the log is, unless all of it is beside the data."""
     if found.wal_uri is None and not found.moving:
         return {}
     place = found.wal_uri or "beside the data"
@@ -123,14 +123,14 @@ def by_shard(found: TableStats) -> Table:
 
 
 def label(shard: ShardStats) -> str:
-    """A shard in few letters: its value, or the head of its id."""
+    """A short name of a shard: its value, or the first digits of its id."""
     if shard.value is not None:
         return escape(str(shard.value))
     return str(shard.shard)[:8]
 
 
 def status(shard: ShardStats) -> str:
-    """One word."""
+    """The status of a shard in one word."""
     if shard.is_sealed:
         return "sealed"
     return "active" if shard.is_routed else "foreign"

@@ -1,4 +1,4 @@
-"""`weir tail`: the change feed, as `tail -f` would show it."""
+"""`weir tail`: the change feed, in the style of `tail -f`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tail(
 ) -> None:
     """Show puts and deletes as they become durable.
 
-    Within a shard in order. Entries that were collected are gone; start with `weir scan`.
+    In order within a shard. Collected entries are not shown; read the table with `weir scan` first.
     """
     table = o.open_table(uri, option, config)
     since = None
@@ -67,7 +67,7 @@ def tail(
     left = limit
     with contextlib.suppress(KeyboardInterrupt):
         for change in changes:
-            _keep(bookmark, changes)  # for a follower that is killed, and not stopped by Ctrl-C
+            _keep(bookmark, changes)  # in case the process is killed rather than stopped by Ctrl-C
             batch = change.batch if left is None else change.batch.slice(0, left)
             _show(change, batch, labels, json=json)
             if left is not None:
@@ -78,7 +78,7 @@ def tail(
 
 
 def _keep(bookmark: Path | None, changes: Changes) -> None:
-    """Everything before the current change has been shown."""
+    """Save the bookmark; everything before the current change has been shown."""
     if bookmark is None:
         return
     written = bookmark.with_name(f".{bookmark.name}.new")

@@ -1,8 +1,8 @@
-"""Rows out of CSV and JSON lines, block by block, with the table's own types.
+"""Rows from CSV and JSON lines, block by block, with the table's own types.
 
-Read here and now, never by a thread of pyarrow: one that still waits for Python when the program
-ends aborts it. A block ends at the end of a line, which is as far as pyarrow's own blocks know
-CSV too.
+They are read in the calling thread, never by a thread of pyarrow: one that still waits for Python
+when the program ends aborts it. A block ends at the end of a line, even inside a quoted CSV field,
+like pyarrow's own blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BLOCK = 1 << 22
 
 
 def csv(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    """The rows; lists, structs and vectors are JSON in a cell, bytes are base64."""
+    """The rows of a CSV stream; cells hold lists, structs and vectors as JSON, bytes as base64."""
     types = None if schema is None else {f.name: _read_as(f.type, deep=False) for f in schema}
     convert = pacsv.ConvertOptions(column_types=types, strings_can_be_null=True)
     names: list[str] | None = None
@@ -39,7 +39,7 @@ def csv(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
 
 
 def _check_header(names: list[str], schema: pa.Schema) -> None:
-    """The first line must name columns of the table: a file without rows would say nothing."""
+    """Check that the first line names columns of the table, even if the file has no rows."""
     unknown = [name for name in names if name not in schema.names]
     if unknown:
         raise InvalidInput(
@@ -49,10 +49,10 @@ def _check_header(names: list[str], schema: pa.Schema) -> None:
 
 
 def json_lines(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    """The rows; bytes are base64, dates and times ISO 8601."""
+    """The rows of a JSON lines stream; bytes are base64, dates and times ISO 8601."""
     options = pajson.ParseOptions()
     if schema is not None:
-        # Nullable: a missing key column is refused by the table, which names it.
+        # Nullable: the table refuses a missing key column with an error that names it.
         fields = [f.with_nullable(True).with_type(_read_as(f.type, deep=True)) for f in schema]
         options = pajson.ParseOptions(explicit_schema=pa.schema(fields))
     for block in _blocks(stream):
@@ -66,7 +66,7 @@ def json_lines(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.Record
 
 
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Whole lines, as many as are there: a pipe that is slow is not waited for."""
+    """Blocks of whole lines, as many as available, without waiting for more from a slow pipe."""
     read = getattr(stream, "read1", stream.read)
     rest = b""
     while chunk := read(_BLOCK):
@@ -81,9 +81,9 @@ def _blocks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _read_as(dtype: pa.DataType, *, deep: bool) -> pa.DataType:
-    """What the reader is told: text where it cannot parse the type itself."""
+    """The type to give the pyarrow reader: text if it cannot parse the type itself."""
     if pa.types.is_fixed_size_list(dtype) and deep:
-        return pa.list_(dtype.value_type)  # the table takes lists for vectors
+        return pa.list_(dtype.value_type)  # the table accepts lists as vectors
     if pa.types.is_nested(dtype):
         return dtype if deep else pa.string()
     if _is_binary(dtype) or (deep and (pa.types.is_date(dtype) or pa.types.is_time(dtype))):
@@ -92,7 +92,7 @@ def _read_as(dtype: pa.DataType, *, deep: bool) -> pa.DataType:
 
 
 def _decoded(found: pa.Table, schema: pa.Schema | None) -> pa.Table:
-    """The same rows with text turned into what it stands for."""
+    """The same rows with text decoded to the types of the schema."""
     for place, name in enumerate(found.column_names):
         wanted = None if schema is None or name not in schema.names else schema.field(name).type
         column = found.column(place)
@@ -127,6 +127,6 @@ def _is_binary(dtype: pa.DataType) -> bool:
 
 
 def head(stream: BinaryIO, size: int) -> tuple[bytes, BinaryIO]:
-    """The first bytes, and the stream with them still in it."""
+    """The first bytes of a stream, and a stream that still returns them."""
     buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[type-var]
     return buffered.peek(size)[:size], buffered

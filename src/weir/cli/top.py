@@ -26,7 +26,7 @@ from weir.read.stats import ShardStats, TableStats
 
 BARS = "▁▂▃▄▅▆▇█"
 HEAD_LINES = 6
-"""Above the lines of the shards."""
+"""Lines above those of the shards."""
 
 
 def register(app: typer.Typer) -> None:
@@ -57,7 +57,7 @@ def top(
 ) -> None:
     """Watch throughput, lag and flushes live.
 
-    q or Ctrl-C ends it. Costs some ten small reads a shard and look; writers notice nothing.
+    q or Ctrl-C ends it. A refresh costs about ten small reads per shard; writers are not affected.
     """
     table = o.open_table(uri, option, config)
     samples = [_sample(table)]
@@ -80,8 +80,8 @@ def top(
 def picture(
     samples: list[Sample], clock: str | None = None, lines: int | None = None
 ) -> RenderableType:
-    """The screen for these moments, the last of them the present; of more shards than fit on so
-    many lines those with the most to show."""
+    """The screen for these samples, the last of which is the present. If not all shards fit into
+    `lines`, only the busiest are shown."""
     now, before = samples[-1], samples[-2] if len(samples) > 1 else samples[-1]
     took = max(now.at - before.at, 1e-9)
     start = {s.shard: s for s in samples[0].stats.shards}
@@ -137,11 +137,11 @@ def _busiest(
 
     fit = max(1, lines - HEAD_LINES - 1)
     kept = {s.shard for s in sorted(shards, key=weight, reverse=True)[:fit]}
-    return [s for s in shards if s.shard in kept]  # in their places, so that lines do not jump
+    return [s for s in shards if s.shard in kept]  # in their order, so that lines do not jump
 
 
 def spark(rates: list[float]) -> str:
-    """The last rates as a row of small bars."""
+    """The most recent rates as a row of small bars."""
     most = max(rates, default=0.0)
     if most <= 0:
         return ""
@@ -187,7 +187,7 @@ def _unseen(seconds: float) -> bool:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """`pressed(seconds)`: waits so long and says whether q was pressed meanwhile."""
+    """Yield `pressed(seconds)`, which waits up to that long and returns whether q was pressed."""
     if not sys.stdin.isatty():
         yield _unseen
         return

@@ -1,4 +1,4 @@
-"""`weir upgrade`: a table of an older format, brought to this one."""
+"""`weir upgrade`: upgrades a table of an older format to the current one."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def upgrade(
 ) -> None:
     """Bring a table of weir 0.1.0 to the format that LanceDB shares.
 
-    Drains every log, folds, verifies rows and keys, stamps. Stop the writers first; one that was
-    interrupted is finished by running it again.
+    Drains every log, folds, verifies rows and keys, stamps. Stop the writers first. To finish an
+    interrupted upgrade, run it again.
     """
     table = o.open_table(uri, option, config)
     with screen.working("upgrading", quiet=json) as progress:

@@ -23,7 +23,7 @@ from weir.upkeep.tasks import Progress
 
 _PANEL = "Upkeep"
 PASSING = ("unavailable", "conflict")
-"""Kinds of errors after which a watching command goes on: the next time may be better."""
+"""Kinds of errors after which a watching command continues: they may be transient."""
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
     )(reshard)
     app.command(
         "adopt-shard",
-        hidden=True,  # the doctor names it, to those few who need it
+        hidden=True,  # weir doctor names it to the few users who need it
         epilog="Example: [bold]weir adopt-shard lake/orders 4a38... --as newer[/bold]",
         rich_help_panel=_PANEL,
     )(adopt_shard)
@@ -67,8 +67,8 @@ def compact(
 ) -> None:
     """Fold SSTables and WAL-only logs into the base table.
 
-    Safe beside writers, readers and other compactions. With --watch until Ctrl-C, also
-    through failures of the store that pass.
+    Safe to run concurrently with writers, readers and other compactions. With --watch it
+    runs until Ctrl-C, and continues after transient failures of the store.
     """
     if engine not in ("local", "spark"):
         raise typer.BadParameter("local or spark", param_hint="--engine")
@@ -111,10 +111,10 @@ def gc(
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
-    """Delete what nothing refers to any more.
+    """Delete objects that nothing refers to any longer.
 
-    Log entries, manifests, SSTables, checkpoints, base versions. Safe beside everything
-    else, also twice at once.
+    Log entries, manifests, SSTables, checkpoints, base versions. Safe to run concurrently
+    with everything else, including another gc.
     """
     table = o.open_table(uri, option, config)
     with screen.working("collecting", quiet=json) as progress:
@@ -148,8 +148,8 @@ def adopt_shard(
 ) -> None:
     """Fold a shard that another program wrote to beside the table's own.
 
-    Seals it, so that nobody writes to it any more. Newer: its rows are put again; older: they
-    count only where the table has no row of the key.
+    Seals it, so that no program writes to it again. Newer: its rows are put again; older: they
+    count only if the table has no row with the key.
     """
     if order not in ("newer", "older"):
         raise typer.BadParameter("newer or older", param_hint="--as")
@@ -175,8 +175,8 @@ def reshard(
 ) -> None:
     """Change how rows find their shard, under load.
 
-    The old shards are sealed; their writers go over to the new ones by opening the table again.
-    A reshard that was interrupted is finished by running it again.
+    Seals the old shards; their writers switch to the new ones by opening the table again.
+    To finish an interrupted reshard, run it again.
     """
     chosen = o.sharding(bucket, identity)
     if chosen is None:

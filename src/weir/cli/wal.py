@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
     )
     example = "weir wal move s3://lake/orders /nvme/orders-wal"
     group.command("move", epilog=f"Example: [bold]{example}[/bold]")(move)
-    # With one command only, typer would make the group that command.
+    # Without a callback, typer would turn a group with a single command into that command.
     group.callback()(lambda: None)
     app.add_typer(group, name="wal", rich_help_panel=_PANEL)
 
@@ -42,9 +42,9 @@ def move(
 ) -> None:
     """Move the log of all shards to another store.
 
-    Each shard is claimed, flushed and switched over: writers in other processes are fenced and go
-    on at the new place when they open again; readers and change feeds follow. A move that was
-    interrupted is finished by running it again.
+    Claims, flushes and switches each shard: writers in other processes are fenced, and use the new
+    store when they open again; readers and change feeds follow. To finish an interrupted move, run
+    it again.
     """
     if beside == (destination is not None):
         raise typer.BadParameter("say where to: a WAL_URI, or --beside", param_hint="WAL_URI")

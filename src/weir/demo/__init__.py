@@ -1,1 +1,1 @@
-"""The demonstration behind `weir demo` and `make demo`: above every other part, used by none."""
+"""The demonstration behind `weir demo` and `make demo`; nothing else uses it."""

@@ -1,4 +1,4 @@
-"""Who does the heavy work of the demo: this process, or Spark in local mode."""
+"""Engines for the heavy work of the demo: this process, or Spark in local mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import weir
 
 Tell = Callable[[int], None]
-"""Called with the number of files that are in."""
+"""Called with the number of files put so far."""
 
 
 class Engine(Protocol):
@@ -23,13 +23,13 @@ class Engine(Protocol):
     name: str
 
     def ingest(self, table: weir.Table, files: Sequence[Path], tell: Tell) -> list[str]:
-        """Put every file, in order, exactly once; what is worth telling."""
+        """Put every file, in order, exactly once; returns notes to show."""
 
     def compact(self, table: weir.Table) -> dict[str, Any]:
         """Fold everything into the base; the report."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
 
 
 class InProcess:

@@ -1,4 +1,4 @@
-"""Where the demo works: a folder, or a bucket on a SeaweedFS that it starts and ends."""
+"""Where the demo works: a folder, or a bucket on a SeaweedFS that it starts and stops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Place:
 
 @contextmanager
 def place(store: str, keep: Path | None) -> Iterator[Place]:
-    """The place for the time of the demo; a folder named by `keep` stays."""
+    """The place for the duration of the demo; the folder `keep` stays afterwards."""
     with ExitStack() as stack:
         scratch = Path(tempfile.mkdtemp(prefix="weir-demo-"))
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -45,7 +45,7 @@ def place(store: str, keep: Path | None) -> Iterator[Place]:
 
 @contextmanager
 def _seaweed() -> Iterator[tuple[str, dict[str, str]]]:
-    """A server of our own, ended by closing its standard input."""
+    """Start a SeaweedFS server, and stop it by closing its standard input."""
     command = [sys.executable, "-m", "weir.testing.seaweed"]
     with subprocess.Popen(  # noqa: S603
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""The writer process of the demo, seen from outside."""
+"""The demo's handle on its writer process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAIT_S = 60.0
 
 
 class Victim:
-    """A process that puts files of events and tells of each acknowledgement."""
+    """A process that puts files of events and reports each acknowledgement."""
 
     def __init__(self, table: weir.Table, files: Sequence[Path], *, pause: float) -> None:
         self._process = subprocess.Popen(
@@ -29,7 +29,7 @@ class Victim:
             text=True,
         )
         self.acked = -1
-        """Number of the last file it said was acknowledged."""
+        """Number of the last file that it reported as acknowledged."""
         self.fenced: dict[str, Any] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -57,7 +57,7 @@ class Victim:
         self._process.stdout.close()
 
     def until(self, done: Callable[[], bool]) -> None:
-        """Hear what it says until `done` is true or it has ended."""
+        """Read its reports until `done` is true or the process has ended."""
         while not done():
             try:
                 line = self._lines.get(timeout=WAIT_S)
@@ -68,13 +68,13 @@ class Victim:
             self._hear(line)
 
     def kill(self) -> None:
-        """SIGKILL, and hear its last words."""
+        """Send SIGKILL, then read its remaining reports."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         self.until(lambda: False)
 
     def freeze(self) -> None:
-        """SIGSTOP: it knows nothing of what happens next."""
+        """Send SIGSTOP: the process notices nothing of what happens next."""
         self._process.send_signal(signal.SIGSTOP)
         os.waitpid(self._process.pid, os.WUNTRACED)
         while not self._lines.empty():
@@ -83,7 +83,7 @@ class Victim:
                 self._hear(line)
 
     def thaw(self) -> None:
-        """SIGCONT, and hear what it says until it ends."""
+        """Send SIGCONT, then read its reports until it is fenced or has ended."""
         self._process.send_signal(signal.SIGCONT)
         self.until(lambda: self.fenced is not None)
 

@@ -1,4 +1,4 @@
-"""The main job from end to end, with every count checked against the generator."""
+"""The demo from end to end, with every count checked against the generator."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run(
     seed: int = 7,
     as_json: bool = False,
 ) -> bool:
-    """Run the demo; True when everything that was checked was so."""
+    """Run the demo; True when every check held."""
     console = Console(stderr=as_json, highlight=False, quiet=as_json, theme=THEME)
     show = Show(console)
     where = "local disk" if store == "local" else "S3 (a SeaweedFS of its own)"
@@ -120,8 +120,8 @@ def _create(here: Place, show: Show, engine: Engine, rows: int, seed: int) -> De
 
 
 def _stream(demo: Demo) -> None:
-    """Most of the events through the engine, with reads beside it."""
-    count = min(STREAM_FILES, max(3, demo.rows // 1500))  # each is a micro-batch of Spark
+    """Put most of the events through the engine, with concurrent reads."""
+    count = min(STREAM_FILES, max(3, demo.rows // 1500))  # each file is a micro-batch of Spark
     size = demo.rows * 2 // 3 // count
     with demo.show.step(f"Stream orders in, {demo.engine.name}") as step:
         files = demo.write_files(count, size)
@@ -161,7 +161,7 @@ def _stream(demo: Demo) -> None:
 
 
 def _kill(demo: Demo) -> None:
-    """A writer process dies in the middle; everything it was told is durable is there."""
+    """A writer process dies midway; every row whose put was acknowledged to it is there."""
     count = FILES // 6
     with demo.show.step("Kill a writer") as step:
         files = demo.write_files(count)
@@ -171,7 +171,7 @@ def _kill(demo: Demo) -> None:
             victim.until(lambda: victim.acked >= count // 2)
             victim.kill()
             acked = victim.acked
-        # The file in flight may be there in part, which nobody was promised: leave its keys out.
+        # The file in flight was not acknowledged and may be there in part: leave its keys out.
         flying = pq.read_table(paths[acked + 1])["id"] if acked + 1 < count else None
         _compare(step, demo.table, files[acked][1], "every acknowledged row", without=flying)
         step.say(f"SIGKILL after {acked + 1} of {count} files: all it was told are there")
@@ -227,7 +227,7 @@ def _compact(demo: Demo) -> None:
 
 
 def _freeze_a_moment(demo: Demo) -> None:
-    """Checkpoint, go on, clone the checkpoint, let both go their own way."""
+    """Make a checkpoint, write more, clone the checkpoint; table and clone then diverge."""
     with demo.show.step("Checkpoint, then clone it") as step:
         demo.table.checkpoint(scope="durable", name="demo", ttl="1h")
         moment = demo.orders.expected()
@@ -297,7 +297,7 @@ def _finish(demo: Demo, *, keep: Path | None, as_json: bool) -> None:
         sys.stdout.write(json.dumps(report) + "\n")
         return
     stats = demo.table.stats()
-    # As it has to be typed here: `make demo` runs the command of an environment that is not active.
+    # The command as the user must type it: `make demo` runs in an environment that is not active.
     program = "weir" if shutil.which("weir") else sys.argv[0]
     end = show.summary(
         "weir demo",

@@ -1,4 +1,4 @@
-"""What the demo says while it works: one line a step, facts below it, a summary at the end."""
+"""The demo's output: one line for each step, facts below it, a summary at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.text import Text
 
 @dataclass
 class Step:
-    """One step: what it did, and whether what it checked was so."""
+    """One step: what it did, and whether its checks held."""
 
     number: int
     title: str
@@ -31,12 +31,12 @@ class Step:
     bar: Any = None
 
     def say(self, fact: str, **figures: Any) -> None:
-        """Something worth knowing."""
+        """Add a fact to print below the step."""
         self.facts.append(fact)
         self.figures.update(figures)
 
     def check(self, claim: str, held: bool) -> None:  # noqa: FBT001  a claim and its truth
-        """Something that must be so."""
+        """Record a claim that must hold, and whether it does."""
         self.checks.append((claim, held))
 
     def progress(self, done: int, total: int, note: str = "") -> None:
@@ -51,7 +51,7 @@ class Step:
 
 
 def panel_of(step: Step) -> RenderableType:
-    """A step that is over: what it did, and what was not so."""
+    """A finished step: what it did, and which checks failed."""
     mark = "[good]✓[/]" if step.passed else "[bad]✗[/]"
     lines: list[RenderableType] = [
         f"{mark} [bold]{step.title}[/] [dim]{step.seconds:.1f} s[/]",
@@ -70,7 +70,7 @@ class Show:
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """Run one step under a moving bar, then print what came of it."""
+        """Run one step under a progress bar, then print its result."""
         step = Step(len(self.steps) + 1, title)
         self.steps.append(step)
         began = time.monotonic()

@@ -16,7 +16,7 @@ from weir.demo.engines import Tell
 
 
 class SparkEngine:
-    """Sends orders to `weir.demo.spark_job` and hears its answers."""
+    """Sends orders to `weir.demo.spark_job` and reads its answers."""
 
     name = "on Spark"
 
@@ -40,7 +40,7 @@ class SparkEngine:
         for number, file in enumerate(files):
             target = folder / file.name
             shutil.copyfile(file, target)
-            # The file source goes by modification time, and two files of one instant have no order.
+            # Spark's file source orders by modification time; files with equal times have no order.
             os.utime(target, (1_700_000_000 + number, 1_700_000_000 + number))
         version = self._ready()
         answer = self._ask(

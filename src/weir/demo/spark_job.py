@@ -24,7 +24,7 @@ SCHEMA = (
 
 
 def start(scratch: str) -> SparkSession:
-    """Small, and nothing of it outside of `scratch`."""
+    """Start a small session that writes only below `scratch`."""
     made = session(
         "weir-demo",
         {
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _stream(spark: SparkSession, order: Mapping[str, Any]) -> None:
-    """Every file a micro-batch, in order; then the last one once more, as after a lost commit."""
+    """Stream each file as a micro-batch, then the last one again, as after a lost commit."""
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     batches = _run(source.parquet(order["folder"]), order, tell=True)
     commits = Path(order["checkpoint"]) / "commits"

@@ -1,4 +1,4 @@
-"""A realistic stream from a seed: orders of a shop with updates, deletes and an embedding.
+"""A realistic stream from a seed: a shop's orders with updates, deletes and an embedding.
 
 The same seed gives the same events, so that every count can be checked against the generator.
 """
@@ -28,10 +28,10 @@ SCHEMA = pa.schema(
     ]
 )
 EVENTS = SCHEMA.append(pa.field(TOMBSTONE, pa.bool_()))
-"""What travels: rows of the table, those marked deletes."""
+"""Schema of the events: rows of the table, and a column that marks deletes."""
 
 _NEW, _UPDATE = 0.55, 0.93
-"""Of the events 55 % place an order, 38 % change one, 7 % delete one."""
+"""55 % of the events place an order, 38 % change one, 7 % delete one."""
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -41,7 +41,7 @@ class Orders:
 
     seed: int
     rows: dict[int, tuple[str, int, int]] = field(default_factory=dict)
-    """What must be there: id to (status, cents, revision)."""
+    """The expected rows of the table: id to (status, cents, revision)."""
     events: int = 0
     puts: int = 0
     deletes: int = 0
@@ -85,7 +85,7 @@ class Orders:
         return self._table(ids, customers, statuses, cents, revisions, gone)
 
     def expected(self) -> pa.Table:
-        """The rows that must be there, by id."""
+        """The expected rows of the table, sorted by id."""
         ids = sorted(self.rows)
         values = [self.rows[order] for order in ids]
         return pa.table(

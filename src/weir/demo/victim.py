@@ -1,8 +1,8 @@
 """A writer process that the demo kills, or freezes: `python -m weir.demo.victim`.
 
 Reads one line of JSON, {"uri", "storage_options", "files", "pause"}, from standard input, then
-puts the files of events one by one. Says `{"acked": n}` after each acknowledged one, and
-`{"fenced": ...}` when a newer writer took a shard: it then ends, as a fenced writer should.
+puts the files of events one by one. Prints `{"acked": n}` after each acknowledged file, and
+`{"fenced": ...}` when a newer writer took a shard; then it exits, as a fenced writer should.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> int:
             return 1
         _say(acked=number)
         time.sleep(order["pause"])
-    sys.stdin.readline()  # holds its shards until told, or killed
+    sys.stdin.readline()  # keeps its shards until told to end, or killed
     return 0
 
 

@@ -1,1 +1,1 @@
-"""Every stored byte: pure functions, bytes in and values out; no store, clock or logging."""
+"""Codecs for every stored byte, as pure functions: no store, clock or logging."""

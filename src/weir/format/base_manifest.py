@@ -1,7 +1,7 @@
 """What weir reads out of the base table's manifest: field ids and the MemWAL index entry.
 
-pylance's own call leaves out the compaction progress, so the message is parsed here. It is read in
-the same bytes as the version it belongs to: progress and data are one commit (L-4).
+pylance's own call leaves out the compaction progress, so the message is parsed here. Progress is
+read from the same bytes as the version it belongs to: progress and data are one commit (L-4).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weir.types import Generation, Version
 
 MEM_WAL_INDEX: Final = "__lance_mem_wal"
 
-# Stored by Lance. A table with another flag is read wrongly, or spoiled, by who does not know it.
+# Stored by Lance. Software that ignores an unknown flag misreads or corrupts the table.
 _FLAGS: Final = {
     1: "deletion files",
     2: "stable row ids",
@@ -36,14 +36,14 @@ class BaseField:
 
     id: int
     parent_id: int
-    """-1 at the top."""
+    """-1 for a top-level field."""
     name: str
     nullable: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ShardingField:
-    """How one shard value is made from columns."""
+    """How one shard value is computed from columns."""
 
     field_id: str
     source_ids: tuple[int, ...]
@@ -66,15 +66,15 @@ class MemWalDetails:
     """The MemWAL index entry of one base table version."""
 
     num_shards: int
-    """Bucket count; 1 unsharded; 0 manual or by identity."""
+    """Bucket count; 1 if unsharded; 0 if sharded manually or by identity."""
     sharding_specs: tuple[ShardingSpec, ...]
     maintained_indexes: tuple[str, ...]
     maintain_all: bool
     compacted: Mapping[UUID, Generation]
-    """Per shard the last generation that is part of the base table."""
+    """The last generation of each shard that is part of the base table."""
     writer_defaults: Mapping[str, str]
     index_catchup: Mapping[str, Mapping[UUID, Generation]]
-    """Per index and shard the last compacted generation the index covers."""
+    """The last compacted generation that each index covers, per shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def parse_mem_wal_details(value: bytes, *, path: str) -> MemWalDetails:
 
 
 def encode_mem_wal_details(details: MemWalDetails) -> bytes:
-    """The value of a MemWAL index entry; `parse_mem_wal_details` gives `details` back."""
+    """The value of a MemWAL index entry, the inverse of `parse_mem_wal_details`."""
     message = _MESSAGES["MemWalIndexDetails"](
         num_shards=details.num_shards,
         maintained_indexes=details.maintained_indexes,

@@ -5,8 +5,8 @@ SipHash-1-3 (key 0, 0) of the key columns. The size never grows, so the filter s
 keys it answers 'perhaps' to nearly everything.
 
 Trap: for any key type but int32, int64, utf8 and binary pylance hashes only whether the value is
-null. Hashing the value of such a key would find bits unset that were never meant to be set; the
-filter then answers 'perhaps' always (`trusted` says which it is).
+null. A lookup by the hash of such a value would test bits that the writer never meant to set, so
+the filter always answers 'perhaps' for these types (`trusted` tells the two cases apart).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _INTEGERS: Final[dict[pa.DataType, npt.DTypeLike]] = {
 
 
 def trusted(key_types: Iterable[pa.DataType]) -> bool:
-    """Whether a filter over such key columns says anything."""
+    """Whether a filter over key columns of these types excludes any key."""
     return all(_is_hashed(dtype) for dtype in key_types)
 
 
@@ -51,7 +51,7 @@ def _is_hashed(dtype: pa.DataType) -> bool:
 
 
 class BloomFilter:
-    """Keys that may be in an SSTable. Not thread-safe while keys are inserted."""
+    """The keys that may be in an SSTable. Not thread-safe while keys are inserted."""
 
     def __init__(self) -> None:
         self._words = np.zeros(BLOCKS * 8, np.uint32)
@@ -77,8 +77,8 @@ class BloomFilter:
         hashes = key_hashes(columns)
         first = (((hashes >> np.uint64(32)) * np.uint64(BLOCKS)) >> np.uint64(32)) << np.uint64(8)
         low = hashes.astype(np.uint32)
-        # A byte for each bit, and one word of all keys at a time: 2 ms for 100 000 keys, half of
-        # what all words of each key at once take.
+        # A byte for each bit, and the keys' words one after the other: 2 ms for 100 000 keys, half
+        # the time of handling all eight words of each key at once.
         mask = np.zeros(BLOCKS * 256, np.bool_)
         for word, salt in enumerate(_SALT):
             bits = ((low * salt) >> np.uint32(27)) | np.uint32(word * 32)
@@ -98,7 +98,7 @@ class BloomFilter:
 def _places(
     hashes: npt.NDArray[np.uint64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Per key the eight words, and the bit of each."""
+    """The eight words of each key, and the bit in each word."""
     blocks = ((hashes >> np.uint64(32)) * np.uint64(BLOCKS)) >> np.uint64(32)
     words = blocks.astype(np.int64)[:, None] * 8 + np.arange(8)
     low = hashes.astype(np.uint32)

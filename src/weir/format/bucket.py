@@ -1,8 +1,8 @@
 """The bucket of a row: Lance's variant of Murmur3, vectorized.
 
-Murmur3 x86 32 with seed 0, except that each byte after the last whole word of a text is mixed as a
-word of its own, sign-extended. A null hashes to 0. The result decides which shard a row goes to, so
-it equals `lance.evaluate_sharding_spec` bit for bit and never changes.
+Murmur3 x86 32 with seed 0, except that each byte after the last whole word of a string is mixed in
+as a word of its own, sign-extended. A null hashes to 0. The result decides which shard a row goes
+to, so it equals `lance.evaluate_sharding_spec` bit for bit and never changes.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def bucket(array: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.NDArray[n
 
 
 def bucket_finder(dtype: pa.DataType, num_buckets: int) -> Callable[[object], int | None]:
-    """Finds what `bucket` gives for a column of that type with one value; None: ask `bucket`.
+    """A function from one value of that type to its bucket; when it returns None, use `bucket`.
 
-    For whole numbers and text, which most are: one microsecond instead of thirty.
+    Handles integers and strings, which most values are: one microsecond instead of thirty.
     """
     if pa.types.is_integer(dtype):
         held, wide = held_by(dtype), dtype.bit_width == 64
@@ -66,7 +66,7 @@ def bucket_finder(dtype: pa.DataType, num_buckets: int) -> Callable[[object], in
 
 
 def held_by(dtype: pa.DataType) -> range:
-    """The values that a column of that type of whole numbers holds."""
+    """The range of values that a column of that integer type can hold."""
     bits = int(dtype.bit_width)
     low = -1 << bits - 1 if pa.types.is_signed_integer(dtype) else 0
     return range(low, low + (1 << bits))
@@ -145,7 +145,7 @@ def _hash_words(values: npt.NDArray[Any]) -> Hashes:
 
 
 def _mix(h: Hashes, k: Hashes, scratch: Hashes) -> None:
-    """Mix one word per row into `h`, in place; `k` is used up."""
+    """Mix one word per row into `h`, in place; overwrites `k`."""
     k *= _C1
     np.right_shift(k, np.uint32(17), out=scratch)
     k <<= np.uint32(15)
@@ -168,7 +168,7 @@ def _finish(h: Hashes, scratch: Hashes) -> None:
 
 
 def _hash_bytes(rows: VarBytes) -> Hashes:
-    """Murmur3 of rows of bytes: all rows a word at a time, the longest first."""
+    """Murmur3 of rows of bytes, computed word by word over all rows, the longest first."""
     count = len(rows.lengths)
     if count <= _FEW_ROWS:
         return np.array([_hash_one_row(row) for row in rows.tolist()], np.uint32)
@@ -176,7 +176,7 @@ def _hash_bytes(rows: VarBytes) -> Hashes:
     starts, lengths = rows.starts[order], rows.lengths[order]
     h = np.zeros(count, np.uint32)
     scratch = np.empty(count, np.uint32)
-    # A view of a 32-bit word at every byte: whole words of a row begin anywhere.
+    # A view with a 32-bit word at every byte, since the words of a row may begin anywhere.
     words: Hashes = np.ndarray((max(len(rows.data) - 3, 0),), "<u4", rows.data, strides=(1,))
     whole = lengths >> 2
     steps = np.searchsorted(-whole, -np.arange(int(whole[0]) if count else 0), side="left")
@@ -202,7 +202,7 @@ def _hash_bytes(rows: VarBytes) -> Hashes:
 
 
 def _mix_one_row(h: int, words: Sequence[int]) -> int:
-    """For a few rows; plain integers beat arrays of length 1."""
+    """`_mix` for one row of few; plain integers are faster than arrays of length 1."""
     for word in words:
         k = word * 0xCC9E2D51 & _MASK32
         k = (k << 15 | k >> 17) * 0x1B873593 & _MASK32

@@ -1,7 +1,7 @@
-"""Arrow columns as numpy arrays, and rows of bytes put together column by column.
+"""Arrow columns as numpy arrays, and rows of bytes assembled column by column.
 
 Shared by the key encodings and hashes, which all read the raw values of a column and, for keys of
-several columns, lay one row's parts next to each other.
+several columns, concatenate the parts of each row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ints1D = npt.NDArray[np.int64]
 
 
 def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One array with its values in place: chunks joined, dictionaries and extensions unpacked."""
+    """One array of plain values: chunks joined, dictionaries and extension types unpacked."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -32,7 +32,7 @@ def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def fixed_values(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """The values of a fixed-width array, in place; what stands under a null is arbitrary."""
+    """The values of a fixed-width array, without a copy; the value under a null is arbitrary."""
     values = np.frombuffer(array.buffers()[1] or b"", dtype=dtype)
     return values[array.offset : array.offset + len(array)]
 
@@ -61,7 +61,7 @@ class VarBytes:
 
 
 def var_values(array: pa.Array) -> VarBytes:
-    """The bytes of a string or binary array, in place; a null is empty."""
+    """The bytes of a string or binary array, without a copy; a null is empty."""
     array_type = array.type
     if pa.types.is_string_view(array_type):
         array = array.cast(pa.large_string())
@@ -90,7 +90,7 @@ def fixed_binary(rows: Bytes1D) -> pa.Array:
 
 
 def join_bytes(parts: Sequence[pa.Array | bytes]) -> pa.BinaryArray:
-    """The parts of each row next to each other; a part given as bytes is the same in all rows."""
+    """The parts of each row concatenated; a part given as bytes is the same in all rows."""
     if len(parts) == 1:
         return parts[0]
     try:

@@ -1,13 +1,13 @@
-"""One rule for every value that comes in: the column's type holds it exactly, or it is refused.
+"""One rule for every incoming value: the column's type holds it exactly, or it is refused.
 
 Keeps
-  M-9  what does not fit is refused here, column named, before it is accepted
-Python values become Arrow of their own natural type first (`python_values.from_python`), and Arrow
-of one type becomes another only without loss (`cast_exactly`): dicts, keys and DataFrames are held
-to one rule, however deep a value is nested. Nothing is rounded, wrapped, parsed, cut or moved to
+  M-9  a value that does not fit is refused here, with its column's name, before it is accepted
+Python values first become Arrow values of their natural type (`python_values.from_python`), and
+Arrow casts to another type only without loss (`cast_exactly`): dicts, keys and DataFrames follow
+one rule, however deep a value is nested. Nothing is rounded, wrapped, parsed, truncated or moved to
 another time zone, with one exception: floating-point numbers inside a list are rounded to the
-precision of its items, because embeddings are handed over as doubles and kept as floats. A number
-that is not infinite never becomes infinite.
+precision of its items, because embeddings are passed in as doubles and stored as floats. A finite
+number never becomes infinite.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ ARROW_ERRORS: Final = (
     NotImplementedError,
     ArithmeticError,
 )
-"""What pyarrow raises for a value that it cannot take; a lone surrogate is a `ValueError`."""
+"""What pyarrow raises for a value that it cannot convert; a lone surrogate is a `ValueError`."""
 _DIGITS: Final = 20
-"""Of the largest integer."""
+"""Decimal digits of the largest integer."""
 
 
 def cast_exactly(column: pa.Array, dtype: pa.DataType, name: str) -> pa.Array:
@@ -51,7 +51,7 @@ def cast_exactly(column: pa.Array, dtype: pa.DataType, name: str) -> pa.Array:
 
 
 def is_castable(have: pa.DataType, want: pa.DataType) -> bool:
-    """Whether values of one type may be values of the other; which are, `cast_exactly` sees."""
+    """Whether some values of one type fit the other; `cast_exactly` checks each value."""
     if pa.types.is_null(have) or have.equals(want):
         return True
     if is_bool8(want):
@@ -89,13 +89,13 @@ def _storage(dtype: pa.DataType) -> pa.DataType:
 
 
 def is_bool8(dtype: pa.DataType) -> bool:
-    """A truth value in a byte."""
+    """Whether the type is Arrow's boolean stored in a byte."""
     return isinstance(dtype, pa.BaseExtensionType) and dtype.extension_name == "arrow.bool8"
 
 
 @lru_cache(maxsize=1024)
 def family_of(dtype: pa.DataType) -> str:
-    """Types between which a checked cast can be exact."""
+    """The group of a type; a checked cast can be exact between types of one group."""
     checks = (
         ("number", pa.types.is_integer),
         ("number", pa.types.is_floating),
@@ -118,23 +118,23 @@ def family_of(dtype: pa.DataType) -> str:
 
 
 def _prepared(column: pa.Array, want: pa.DataType) -> pa.Array:
-    """The same values in a type from which Arrow has a cast to the one that is wanted."""
+    """The same values in a type that Arrow can cast to `want`."""
     have = column.type
     if pa.types.is_dictionary(have) and not pa.types.is_dictionary(want):
         if isinstance(column, pa.ChunkedArray):
             return pa.chunked_array([_prepared(c, want) for c in column.chunks], type=want)
-        # Decoding has no kernel for views, which is what polars' categories are.
+        # Arrow has no kernel to decode dictionaries of views, which polars' categories are.
         return taken(cast_exactly(column.dictionary, want, ""), column.indices)
     if pa.types.is_boolean(have) and is_bool8(want):
         return column.cast(pa.int8())
     if pa.types.is_integer(have) and pa.types.is_decimal(want):
-        # Arrow asks for room for every number of the type, not only for those there are.
+        # Arrow requires room for every number of the type, not only for the values present.
         return column.cast(pa.decimal256(_DIGITS + max(want.scale, 0), max(want.scale, 0)))
     return column
 
 
 def taken(column: pa.Array, indices: pa.Array) -> pa.Array:
-    """`column.take`, for views, too."""
+    """`column.take` that also works for views."""
     plain = {"text": pa.large_string(), "bytes": pa.large_binary()}.get(family_of(column.type))
     if plain is None or pa.types.is_fixed_size_binary(column.type):
         return column.take(indices)
@@ -142,7 +142,7 @@ def taken(column: pa.Array, indices: pa.Array) -> pa.Array:
 
 
 def find_loss(column: pa.Array, result: pa.Array, path: str, *, in_list: bool) -> str | None:
-    """What the cast, which looks at overflow and truncation, did not see: rounded numbers."""
+    """The error for a rounded number, or None; the cast checks only overflow and truncation."""
     have, want = column.type, result.type
     if isinstance(column, pa.ChunkedArray):
         pairs = zip(column.chunks, result.chunks, strict=True)
@@ -152,7 +152,7 @@ def find_loss(column: pa.Array, result: pa.Array, path: str, *, in_list: bool) -
         return None
     if pa.types.is_floating(have) or pa.types.is_floating(want):
         if pa.types.is_decimal(have) or pa.types.is_decimal(want):
-            # Arrow compares them by the digits that a float is shown with.
+            # Arrow would compare them by the digits with which a float is printed.
             pairs = zip(column.to_pylist(), result.to_pylist(), strict=True)
             wrong = pa.array(
                 [old is not None and Decimal(old) != Decimal(new) for old, new in pairs]

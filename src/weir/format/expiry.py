@@ -1,11 +1,11 @@
-"""Rows that live for a time: the rule, where it is kept, and which rows it lets live.
+"""Expiry of rows: the rule, where it is stored, and which rows are alive under it.
 
-The rule is metadata of its column in the base, so each version of the base says by itself what has
-expired in it: a checkpoint keeps the rule it was made under, a clone takes it along, and a handle
-that was opened before a change learns of it with the next version it reads.
+The rule is metadata of its column in the base, so each base version alone determines which of its
+rows have expired: a checkpoint keeps the rule it was made under, a clone inherits it, and a handle
+opened before a change sees the new rule with the next version it reads.
 
 Keeps
-  L-11 the newest row of a key decides: an expired one hides the older ones, and is hidden itself
+  L-11 the newest row of a key decides: an expired row hides the older ones, and is hidden itself
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INT64: Final = 2**63 - 1
 
 @dataclass(frozen=True)
 class Expire:
-    """Rows expire `after` that long, counted from the time in their column `column`.
+    """Rows expire once `after` has passed since the time in their column `column`.
 
     The column is a timestamp (without a zone: UTC) or a date32 (its first moment, in UTC); a row
     whose time is null never expires. `after` is seconds, a `timedelta`, or text such as "30d".
@@ -51,7 +51,7 @@ class Expire:
         return seconds(self.after)
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise `InvalidInput` unless the table has that column, and it holds times."""
+        """Raise `InvalidInput` unless the table has the column and the column holds times."""
         if self.column not in schema.names:
             raise InvalidInput(
                 f"Expire: the table has no column {self.column!r}; it has {schema.names}"
@@ -64,7 +64,7 @@ class Expire:
             )
 
     def to_metadata(self) -> dict[str, str]:
-        """As metadata of the column."""
+        """The rule as metadata of its column."""
         return {EXPIRE_AFTER: repr(self.after_s)}
 
 
@@ -89,7 +89,7 @@ def _mark(metadata: Mapping[bytes, bytes] | None) -> bytes | None:
 
 @dataclass(frozen=True)
 class Alive:
-    """Which rows live at one moment: those whose time, as a number in its unit, is above `last`."""
+    """The rows alive at one moment: those whose time, as a number in its unit, is above `last`."""
 
     field: pa.Field
     last: int
@@ -101,17 +101,17 @@ class Alive:
         return name
 
     def mask(self, rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray | pa.ChunkedArray:
-        """True for each row that lives; a row without a time does."""
+        """True for each row that is alive; a row without a time is."""
         times = _numbers(rows.column(self.column))
         return pc.fill_null(pc.greater(times, self.last), True)
 
     def keep(self, rows: Any) -> Any:
-        """The rows, batch or table, that live."""
+        """The rows of a batch or table that are alive."""
         mask = self.mask(rows)
         return rows if pc.all(mask, min_count=0).as_py() else rows.filter(mask)
 
     def bury(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with each that has expired marked as a delete of its key."""
+        """The rows, with each expired one turned into a tombstone of its key."""
         dead = pc.invert(self.mask(rows))
         if not pc.any(dead, min_count=0).as_py():
             return rows
@@ -119,16 +119,16 @@ class Alive:
         return rows.set_column(index, rows.schema.field(index), pc.or_(rows.column(index), dead))
 
     def sql(self) -> str:
-        """The same for Lance. As numbers: a literal has no zone, and would take the column's."""
+        """`mask` as SQL for Lance, over numbers: a literal has no zone and takes the column's."""
         name = f"`{self.column}`"
         return f"({name} IS NULL OR CAST({name} AS BIGINT) > {self.last})"
 
     def expired_sql(self) -> str:
-        """The rows that do not live, for Lance."""
+        """SQL for Lance that selects the expired rows."""
         return f"CAST(`{self.column}` AS BIGINT) <= {self.last}"
 
     def also(self, filter: Any) -> Any:
-        """A filter that passes what `filter` passes and lives."""
+        """A filter that passes the rows that pass `filter` and are alive."""
         if filter is None:
             return self.sql()
         if isinstance(filter, str):
@@ -140,7 +140,7 @@ class Alive:
 
 
 def alive_at(rule: Expire | None, now: float, field: pa.Field | None) -> Alive | None:
-    """Who lives at `now`, seconds since 1970; `field` is the column of the rule. None: everybody.
+    """The rows alive at `now`, in seconds since 1970; None: all. `field` is the rule's column.
 
     A row is expired from its time plus `after` on, that moment included.
     """
@@ -158,9 +158,9 @@ def alive_at(rule: Expire | None, now: float, field: pa.Field | None) -> Alive |
 def alive_under(
     rule: Expire | None, now: float, base: pa.Schema, seen_as: pa.Schema
 ) -> Alive | None:
-    """The same for whoever sees the columns of the schema `base` as in `seen_as`, an older one.
+    """`alive_at` for a reader that sees the columns of `base` under `seen_as`, an older schema.
 
-    Both carry field ids: a column renamed since goes by its old name.
+    Both carry field ids: a column renamed since then has its old name in the result.
     """
     if rule is None or rule.column not in base.names:
         return None

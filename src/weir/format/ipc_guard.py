@@ -1,10 +1,10 @@
-"""How much memory an Arrow IPC stream will ask for, read from its headers before it is decoded.
+"""How much memory decoding an Arrow IPC stream will allocate, read from its headers beforehand.
 
-Plain bodies are used in place. Compressed ones state their expanded length next to the bytes, and
-the Arrow reader allocates what they say; a damaged or hostile length must be refused before that.
-The headers are flatbuffers; the five lookups needed here are done by offset, and messages found as
-the Arrow reader finds them. Its own message reader would take twice the time (10 us of an entry's
-40, every entry of a tail).
+Plain bodies are used in place. Compressed buffers state their expanded length beside the bytes, and
+the Arrow reader allocates that much; a damaged or hostile length must be refused before that.
+The headers are flatbuffers. The five lookups needed here are done by offset, and messages are found
+the way the Arrow reader finds them. Its own message reader would take twice the time (10 us of an
+entry's 40, for every entry of a tail).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
 
 
 def decompressed_bytes(data: bytes | memoryview) -> int:
-    """The bytes all compressed buffers of the stream claim to expand to; 0 for a plain stream.
+    """Bytes that all compressed buffers of the stream claim to expand to; 0 for a plain stream.
 
     Raises `ValueError` for headers that cannot be read.
     """
@@ -61,7 +61,7 @@ def _body_length(metadata: memoryview) -> int:
 
 
 def _compressed_batch(metadata: memoryview) -> int | None:
-    """Where the batch of a message begins, if its body is compressed."""
+    """The offset of a message's batch if its body is compressed, else None."""
     root = _u32(metadata, 0)
     kind_at = _field(metadata, root, _MESSAGE_HEADER_TYPE)
     kind = metadata[kind_at] & 0xFF if kind_at else 0
@@ -91,7 +91,7 @@ def _expanded(metadata: memoryview, batch: int, content: memoryview) -> int:
 
 
 def _field(buf: memoryview, table: int, index: int) -> int:
-    """Where field `index` of a flatbuffer table is; 0 if absent."""
+    """The offset of field `index` in a flatbuffer table; 0 if the field is absent."""
     vtable = table - _i32(buf, table)
     slot = 4 + 2 * index
     if slot + 2 > _u16(buf, vtable):
@@ -101,13 +101,13 @@ def _field(buf: memoryview, table: int, index: int) -> int:
 
 
 def _target(buf: memoryview, table: int, index: int) -> int | None:
-    """What the offset in field `index` points at."""
+    """The position that the offset in field `index` points at; None if the field is absent."""
     at = _field(buf, table, index)
     return at + _u32(buf, at) if at else None
 
 
 def _at(buf: memoryview, at: int, size: int) -> int:
-    # struct reads negative offsets from the end; a damaged header must not.
+    # struct counts negative offsets from the end, which a damaged header must not reach.
     if size < 0 or not 0 <= at <= len(buf) - size:
         raise ValueError("an offset points outside")
     return at

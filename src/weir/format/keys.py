@@ -1,8 +1,8 @@
-"""Primary keys as values that compare: one column as it is, several as one order-preserving binary.
+"""Primary keys as comparable values: a single column as it is, several as order-preserving binary.
 
 Composite encoding, column by column in key order: 00 for null, else 01 and the value. Signed
 integers are 8 bytes big-endian with the sign bit flipped, unsigned ones 8 bytes big-endian, bool
-one byte, text and binary their bytes with 00 written as 00ff and closed by 0000.
+one byte, text and binary their bytes with 00 escaped as 00ff and terminated by 0000.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SIGN = np.uint64(1 << 63)
 
 
 def is_key_type(dtype: pa.DataType) -> bool:
-    """Whether pylance takes the type as (part of) a primary key; it refuses all others when a table
-    gets its MemWAL."""
+    """Whether pylance accepts the type in a primary key; it refuses all others when it creates a
+    table's MemWAL."""
     types = pa.types
     return bool(
         types.is_integer(dtype)
@@ -49,7 +49,7 @@ def check_key_type(field: pa.Field) -> None:
 
 
 def _instead(dtype: pa.DataType) -> str:
-    """What to use for a key of that type."""
+    """Advice on what to use instead of a key of that type."""
     types = pa.types
     if types.is_temporal(dtype):
         return (
@@ -68,7 +68,7 @@ def _instead(dtype: pa.DataType) -> str:
 
 
 def plain_key(key_schema: pa.Schema) -> type | None:
-    """The Python type whose values compare as `pk_values` of the rows do; None: there is none."""
+    """The Python type whose values compare like `pk_values` of the rows; None if there is none."""
     if len(key_schema) != 1:
         return None
     dtype = key_schema.field(0).type
@@ -90,12 +90,12 @@ def pk_values(batch: pa.RecordBatch | pa.Table, primary_key: Sequence[str]) -> p
 
 
 def pk_type(key_schema: pa.Schema, primary_key: Sequence[str]) -> pa.DataType:
-    """The type of what `pk_values` gives for rows with these key columns."""
+    """The type that `pk_values` returns for rows with these key columns."""
     return pk_values(key_schema.empty_table(), primary_key).type
 
 
 def encode_composite_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.BinaryArray:
-    """One binary per row, equal and ordered as the tuples of `columns` are."""
+    """One binary per row, which compares and orders like the tuple of its `columns`."""
     if not columns:
         raise InvalidInput("a key needs at least one column")
     parts: list[pa.Array | bytes] = []

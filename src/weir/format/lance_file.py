@@ -1,7 +1,7 @@
 """The envelope of a Lance manifest file, and its file name.
 
 [sections ...] u32-LE length, Manifest protobuf, footer: u64-LE offset of the length word, u16
-major, u16 minor, "LANC". A section is a message somewhere in the file, its length in front too.
+major, u16 minor, "LANC". A section is a message anywhere in the file, also after its length.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parse_version_name(file_name: str) -> Version | None:
 
 
 def unusable(path: str, reason: object) -> CorruptEntry:
-    """The error that says what to do about a manifest of Lance that cannot be read."""
+    """The error for a Lance manifest that cannot be read; it says what to do."""
     return CorruptEntry(
         f"{path} is not a usable Lance manifest: {reason}. Put it back from a copy of the table;"
         " for the base an older version will do as well, restored by Lance or by a checkpoint"

@@ -1,8 +1,9 @@
-"""An SSTable written by plain `write_dataset`, given the field ids and deletions it must have.
+"""Sets field ids and deletions in the manifest of an SSTable that `write_dataset` wrote.
 
 pylance numbers the fields of a new dataset from 0; an SSTable must carry the base table's ids,
 since readers pair columns by id. The version-1 manifest is rewritten before the SSTable is
-published; that also sets the deletion vector, which hides all but the last row of a key (L-2).
+published. The rewrite also sets the deletion vector, which hides all but the last row of a key
+(L-2).
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ def rewrite_sstable_manifest(
     deletion: tuple[int, int] | None = None,
     path: str = "SSTable manifest",
 ) -> bytes:
-    """The manifest with ids mapped old to new, and a deletion vector.
+    """The manifest with field ids mapped from old to new, and with a deletion vector.
 
-    `field_ids` maps ids as `write_dataset` gave them; an id not in it stays. Fields whose new id is
-    in `nullable` become nullable. `deletion` is (file id, rows deleted) of the one fragment; the
+    `field_ids` maps the ids that `write_dataset` gave; an id not in it stays. Fields whose new id
+    is in `nullable` become nullable. `deletion` is (file id, rows deleted) of the one fragment; the
     file's name is `deletion_file_name`.
     """
     raw = bytes(raw)
@@ -102,7 +103,7 @@ def rewrite_sstable_manifest(
         fragment.deletion_file.num_deleted = num_deleted
     for gone in ("index_section", "transaction_file", "transaction_section"):
         manifest.ClearField(gone)
-    # Dictionary values may be stored in front of the message, by absolute offset: keep them there.
+    # Dictionary values may be stored in front of the message and referenced by absolute offset.
     before = raw[:offset] if any(f.HasField("dictionary") for f in manifest.fields) else b""
     return assemble(manifest.SerializeToString(), before=before, footer_of=raw)
 

@@ -1,11 +1,11 @@
 """Bytes of the shard manifest: a protobuf message, one immutable file per version.
 
-The message is lance's `ShardManifest` with two fields of our own. `commit_id` is random per commit
-attempt. It makes the files of two claimants differ who would otherwise write the same bytes, so
-that a lost answer to a put-if-absent is settled by comparing what is there with what was sent
-(F-9). pylance ignores the field and drops it when it writes the next version: nothing may depend on
-finding it. So it is with the second, `announced`: a promise of the owner that ends with its
-ownership, and a claim of pylance's drops it.
+The message is lance's `ShardManifest` with two fields added by weir. `commit_id` is random per
+commit attempt. Two claimants that would otherwise write the same bytes write different files, so a
+lost answer to a put-if-absent is settled by comparing the stored object with the bytes sent (F-9).
+pylance ignores the field and drops it when it writes the next version, so nothing may depend on
+finding it. The same holds for the second field, `announced`: it is a promise of the owner that ends
+with its ownership, and a claim by pylance drops it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SsTable:
-    """One flushed generation as the manifest lists it; the sizes are optional for other writers."""
+    """One flushed generation as the manifest lists it; other writers may leave out the sizes."""
 
     generation: Generation
     path: str
@@ -66,8 +66,8 @@ class ShardManifest:
     status: Status
     commit_id: bytes = b""
     announced: Generation | None = None
-    """The owner tags no entry above this, nor above what it found in the log, before it has raised
-    this number by a commit (F-14). None: it promises nothing, like a native or MemTable writer."""
+    """The owner tags no entry above this number, nor above the tags it found in the log, before a
+    commit raised the number (F-14). None: no promise, as from a native or MemTable writer."""
 
 
 # Stored. Never change a number; add one.
@@ -100,7 +100,7 @@ _MESSAGES = message_classes(
     },
 )
 _Message = _MESSAGES["ShardManifest"]
-_RETIRED: Final = frozenset({5, 7, 9, 12, 13})  # of Lance before its MemWAL had SSTables
+_RETIRED: Final = frozenset({5, 7, 9, 12, 13})  # from Lance before its MemWAL had SSTables
 
 
 def encode_manifest(m: ShardManifest) -> bytes:
@@ -155,7 +155,7 @@ def _from_message(message: Any) -> ShardManifest:
         version=Version(message.version),
         writer_epoch=Epoch(message.writer_epoch),
         replay_after=Position(message.replay_after),
-        # A position that is covered was used, whatever a foreign writer noted (F-3).
+        # A position up to R was used, whatever a foreign writer recorded as last seen (F-3).
         last_seen=Position(max(message.last_seen, message.replay_after)),
         current_generation=Generation(message.current_generation),
         sstables=tuple(_sstable(entry) for entry in message.sstables),
@@ -184,7 +184,7 @@ def _sstable(entry: Any) -> SsTable:
 
 
 def _problem(m: ShardManifest, path: str) -> str | None:
-    """What makes a decoded manifest unusable, or None."""
+    """The reason why a decoded manifest is unusable, or None."""
     if m.version == 0:
         return "it has no version"
     if m.current_generation == 0:
@@ -199,7 +199,7 @@ def _problem(m: ShardManifest, path: str) -> str | None:
 
 
 def sstables_problem(sstables: Sequence[SsTable], current: Generation) -> str | None:
-    """What makes a list of SSTables unusable, in a manifest or in a record; or None."""
+    """The reason why a manifest's or record's list of SSTables is unusable, or None."""
     seen: set[int] = set()
     for table in sstables:
         if not 1 <= table.generation < current:

@@ -2,10 +2,10 @@
 
 Keeps
   F-15 one rule of nulls for intake and for every reader
-The rule is Arrow's: a field declared not null holds no null where its parents are there. Below a
-null parent it may hold anything; Spark puts nulls there, and so does a delete marker, of which
-nothing counts but its key. Arrow's own `cast` knows no parents and refuses such rows, so nothing
-that reads may use it on a nested column: `as_type` is for that.
+The rule is Arrow's: a field declared not null holds no null where its parents are not null. Below a
+null parent it may hold anything; Spark puts nulls there, and so does a tombstone, of which only the
+key counts. Arrow's own `cast` ignores parents and refuses such rows, so no reader may use it on a
+nested column; use `as_type` instead.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import pyarrow as pa
 _Column = TypeVar("_Column", pa.Array, pa.ChunkedArray)
 
 NESTING_MAX: Final = 60
-"""Levels of a column's type. Arrow reads no more than 64 from a stream, and the stream and the
-batch around the column take some."""
+"""Most levels of a column's type. Arrow reads no more than 64 from a stream, and the stream and the
+batch around the column take some of them."""
 
 
 def as_type(column: _Column, dtype: pa.DataType, *, safe: bool = True) -> _Column:
     """`column` as exactly `dtype`, the metadata and nullability of nested fields included.
 
-    No copy where only those differ, else a cast. Whether nulls are where they may be is not asked:
-    that is for `find_null`, when rows come in.
+    No copy where only those differ, else a cast. Does not check where nulls are: `find_null` does
+    that when rows come in.
     """
     if column.type.equals(dtype, check_metadata=True):
         return column
@@ -44,7 +44,7 @@ def as_type(column: _Column, dtype: pa.DataType, *, safe: bool = True) -> _Colum
 
 
 class _Typed:
-    """An array under another type of the same layout, as the Arrow C interface hands it over."""
+    """An array exported through the Arrow C interface under another type of the same layout."""
 
     def __init__(self, array: pa.Array, dtype: pa.DataType) -> None:
         self._array = array
@@ -87,7 +87,7 @@ def nesting(dtype: pa.DataType) -> int:
 def has_small_dictionary(dtype: pa.DataType) -> bool:
     """True for a dictionary whose index may be too small for the values of two batches together.
 
-    Such rows can be written, entry by entry, and not be read together.
+    Such rows could be written, entry by entry, but not read together.
     """
     if pa.types.is_dictionary(dtype):
         return int(dtype.index_type.bit_width) < 32
@@ -95,16 +95,16 @@ def has_small_dictionary(dtype: pa.DataType) -> bool:
 
 
 def is_strict(dtype: pa.DataType) -> bool:
-    """True when a field inside is declared not null, so that `find_null` may find something."""
-    if pa.types.is_map(dtype):  # keys are never null, which Arrow's own validation sees to
+    """True if a field inside is declared not null, so that `find_null` may find a null."""
+    if pa.types.is_map(dtype):  # keys are never null; Arrow's own validation checks that
         return not dtype.item_field.nullable or is_strict(dtype.item_type)
     children = [dtype.field(i) for i in range(dtype.num_fields)]
     return any(not child.nullable or is_strict(child.type) for child in children)
 
 
 def find_null(column: pa.Array, path: str) -> str | None:
-    """The path of a nested field that is declared not null and holds a null, unless its parent is
-    null itself; None when there is none."""
+    """The path of a nested field that is declared not null and holds a null below a parent that is
+    not null; None if there is no such field."""
     for child, values in inner_values(column):
         where = f"{path}.{child.name}"
         if not child.nullable and values.null_count:
@@ -116,7 +116,7 @@ def find_null(column: pa.Array, path: str) -> str | None:
 
 
 def inner_values(column: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
-    """The fields directly inside, with their values where the parent is there."""
+    """The fields directly inside, with their values where the parent is not null."""
     dtype = column.type
     if isinstance(dtype, pa.BaseExtensionType):
         yield from inner_values(column.storage)
@@ -129,5 +129,5 @@ def inner_values(column: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
         pairs = pa.struct([dtype.key_field, dtype.item_field])
         as_list = pa.array(_Typed(column, pa.list_(pa.field("entries", pairs, nullable=False))))
         yield from inner_values(as_list.flatten())
-    elif dtype.num_fields:  # lists of all kinds; flattening leaves out what null lists cover
+    elif dtype.num_fields:  # lists of all kinds; flattening skips the values of null lists
         yield dtype.field(0), column.flatten()

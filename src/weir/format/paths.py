@@ -1,9 +1,9 @@
 """The name of every object, built and parsed in one place.
 
-Paths are relative to the table's root, with `/` between parts and none at the ends. What a user
-names (shard ids, consumers, applications) is checked or hashed here, so that no name can leave its
-folder. A parse function answers None for a foreign name, never an error: a listing holds whatever
-people put there.
+Paths are relative to the table's root, with `/` between parts and none at the ends. Names chosen by
+users (shard ids, consumers, applications) are checked or hashed here, so that no name can leave its
+folder. A parse function returns None for a foreign name and never raises: a listing may contain
+objects that weir did not write.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ CLOCK: Final = "_weir/clock"
 PROBE: Final = "_weir/probe"
 STAGING: Final = "_weir/staging"
 WAL_TABLES: Final = "_weir/tables"
-"""In a WAL store: the tables that were told to keep their logs there."""
+"""In a WAL store: the tables that keep their logs there."""
 VERSIONS: Final = "_versions"
-"""Lance's own: the versions of the base."""
+"""Lance's folder of base versions."""
 TABLE_FOLDERS: Final = (
     SHARDS,
     VERSIONS,
@@ -39,8 +39,8 @@ TABLE_FOLDERS: Final = (
     "_refs",
     WEIR,
 )
-"""All that a table writes to, Lance's folders included; whatever else is at its place is not its
-own."""
+"""All folders that a table writes to, Lance's included; anything else at its URI is not part of the
+table."""
 BLOOM_FILTER: Final = "bloom_filter.bin"
 PK_PAGE_DATA: Final = "_pk_index/page_data.lance"
 PK_PAGE_LOOKUP: Final = "_pk_index/page_lookup.lance"
@@ -162,10 +162,10 @@ def parse_sstable_name(name: str) -> tuple[str, Generation] | None:
 
 
 def sstable_folder(name: object) -> str:
-    """What a manifest or a record calls an SSTable, or `ValueError`: one folder of its own (G-13).
+    """The SSTable name that a manifest or a record gives; `ValueError` if it is no folder (G-13).
 
-    Other writers may choose names that are not ours, so `parse_sstable_name` would be too strict.
-    Nothing that leads elsewhere, also after a URL was decoded, and nothing of another use.
+    Other writers may choose other names, so `parse_sstable_name` would be too strict. Refused are
+    names that lead elsewhere, also after URL decoding, and folders that have another use.
     """
     if not isinstance(name, str) or not _FOLDER.fullmatch(name) or name in _TAKEN:
         raise ValueError(f"SSTable path {name!r} is not a folder name")
@@ -181,7 +181,7 @@ def sstable_dir(shard: UUID, name: str) -> str:
 
 
 def clock_path(id_: UUID) -> str:
-    """An object that is written to be stamped by the store's clock, and deleted at once."""
+    """An object that is written to read the store's clock from its timestamp, then deleted."""
     return f"{CLOCK}/{id_}"
 
 
@@ -191,7 +191,7 @@ def probe_dir(id_: UUID) -> str:
 
 
 def bench_path(n: int) -> str:
-    """One object of a benchmark of the bare store, in a table made for it."""
+    """One object of a benchmark of the bare store, in a table created for the benchmark."""
     return f"{WEIR}/bench/{n}"
 
 
@@ -256,7 +256,7 @@ def store_id_path(shard: UUID) -> str:
 
 
 def wal_table_path(table: str) -> str:
-    """In a WAL store: the word that the table at that URI keeps its log there (G-13)."""
+    """In a WAL store: the object that says the table at that URI keeps its log there (G-13)."""
     return f"{WAL_TABLES}/{hashlib.sha256(table.encode()).hexdigest()[:32]}{_CHAIN_SUFFIX}"
 
 
@@ -274,13 +274,13 @@ def parse_chain_name(file_name: str) -> int | None:
 
 
 def marker_path(folder: str, n: int) -> str:
-    """An empty object that says `n`; inverted, so that the highest number is listed first."""
+    """An empty object whose name holds `n`, inverted so that the highest is listed first."""
     _check_u64(n, "marker")
     return f"{folder}/{U64_MAX - n:020d}"
 
 
 def parse_marker_name(name: str) -> int | None:
-    """The number a marker's file name says, or None."""
+    """The number in a marker's file name, or None."""
     n = _parse_digits20(name)
     return None if n is None else U64_MAX - n
 
@@ -293,21 +293,21 @@ def _parse_digits20(text: str) -> int | None:
 
 
 def floors_dir(shard: UUID) -> str:
-    """All floor markers of a shard, so that one listing reads them."""
+    """The folder of all floor markers of a shard; one listing reads them all."""
     return f"{WEIR}/shards/{shard}/floor"
 
 
 def floor_dir(
     shard: UUID, kind: Literal["wal", "manifest", "used", "open", "shut", "store", "left"]
 ) -> str:
-    """Markers at or below which collection may have deleted (G-6), or positions are used (F-2)."""
+    """Markers of one kind: up to them objects may be deleted (G-6), or positions are used (F-2)."""
     return f"{floors_dir(shard)}/{kind}"
 
 
 JOB_APP: Final = "\x1fjob\x1f"
-"""What the name of an application begins with that is one job and never comes back."""
+"""Prefix of an application name that stands for a single job, which never writes again."""
 JOB_TOKENS: Final = f"{WEIR}/jobs"
-"""Tokens of such jobs, of all shards: collected by age."""
+"""Tokens of these single jobs, for all shards; collected by age."""
 
 
 def tokens_dir(shard: UUID) -> str:
@@ -321,13 +321,13 @@ def job_tokens_dir(shard: UUID) -> str:
 
 
 def token_dir(shard: UUID, app: str) -> str:
-    """Markers of one application's exactly-once tokens (P-2); hashed: the name is the user's."""
+    """Markers of one application's exactly-once tokens (P-2); the user's name for it is hashed."""
     folder = job_tokens_dir(shard) if app.startswith(JOB_APP) else tokens_dir(shard)
     return f"{folder}/{token_folder(app)}"
 
 
 def app_path(app: str) -> str:
-    """The record that says whose batches are numbered under an application's name (P-6)."""
+    """The record that says which query numbers its batches under an application's name (P-6)."""
     return f"{APPS}/{token_folder(app)}.json"
 
 

@@ -1,8 +1,8 @@
 """Message classes from descriptors built in code, so that no protoc is needed to build weir.
 
 Each set lives in a descriptor pool of its own: another library in the process may register lance's
-real names in the default pool. Every single field is `optional`, so that it knows whether it was
-present; on the wire that is the same.
+real names in the default pool. Every singular field is `optional`, so that its presence is known;
+the wire format is the same.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def message_classes(package: str, messages: Mapping[str, Sequence[Field]]) -> di
 def require_known(message: Any, what: str, *, retired: Collection[int] = ()) -> None:
     """X-9: `ValueError` naming the field when the message has one that this release does not know.
 
-    A later format says in it what holds; to go on without would be to misread the rest. `retired`
-    numbers are of older formats and mean nothing any more.
+    A field of a later format may change the meaning of the rest, so ignoring it would misread the
+    message. `retired` numbers belong to older formats and no longer mean anything.
     """
     unknown = sorted({f.field_number for f in UnknownFieldSet(message)}.difference(retired))
     if unknown:

@@ -1,4 +1,4 @@
-"""Python values as Arrow: each in its own natural type first, then cast without loss (`exact`)."""
+"""Python values as Arrow: first in their natural type, then cast without loss (`exact`)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def from_python(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Arra
 
 
 def maker(dtype: pa.DataType, name: str) -> Callable[[Sequence[Any]], pa.Array]:
-    """`from_python` for one column, which asks once what its type takes."""
+    """`from_python` for one column; looks up only once which values its type takes."""
     exactly = _taken_exactly(dtype) | {_NONE}
 
     def make(values: Sequence[Any]) -> pa.Array:
@@ -75,7 +75,7 @@ def maker(dtype: pa.DataType, name: str) -> Callable[[Sequence[Any]], pa.Array]:
 
 @lru_cache(maxsize=1024)
 def _taken_exactly(dtype: pa.DataType) -> frozenset[type]:
-    """Python types whose values pyarrow takes into `dtype` exactly, or refuses."""
+    """Python types whose values pyarrow converts to `dtype` exactly, or refuses."""
     types = pa.types
     if types.is_integer(dtype):
         return frozenset({int})
@@ -103,7 +103,7 @@ def _in_storage(values: Sequence[Any], dtype: pa.BaseExtensionType) -> list[Any]
 
 
 def _natural(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
-    """Each kind of value in Arrow's type for it, then cast as Arrow input is; order kept."""
+    """Convert each kind of value to its Arrow type, then cast it like Arrow input; keeps order."""
     groups: dict[object, list[int]] = {}
     for index, value in enumerate(values):
         groups.setdefault(_kind(value), []).append(index)
@@ -183,11 +183,11 @@ def _list(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
 
 
 def _vectors(values: Sequence[Any], dtype: pa.DataType) -> pa.Array | None:
-    """Lists of floating-point numbers in one conversion; None where a value needs a closer look.
+    """Lists of floating-point numbers in one conversion; None if a value needs the slow path.
 
-    Arrow reads Python's as doubles, which tells what they were but for a whole number that the
-    column cannot hold and rounds: it is looked for. Bools and numbers of numpy among Python's have
-    rules of their own (M-9).
+    Arrow reads Python's numbers as doubles. That hides only whole numbers that the column cannot
+    hold and would round; these are searched for. Bools and numpy numbers among Python's numbers
+    have rules of their own (M-9).
     """
     read_as = _numbers_in(values) if pa.types.is_floating(dtype.value_type) else None
     if read_as is None:
@@ -216,14 +216,14 @@ def _vectors(values: Sequence[Any], dtype: pa.DataType) -> pa.Array | None:
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """What lists of numbers are read as."""
+    """The type as which lists of numbers are read."""
 
     type: pa.DataType
     is_python: bool
 
 
 def _numbers_in(values: Sequence[Any]) -> _Numbers | None:
-    """How to read lists, or arrays of numpy, of floating-point numbers; None for anything else."""
+    """How to read lists or numpy arrays of floating-point numbers; None for anything else."""
     kinds = set(map(type, values))
     if kinds <= {list, tuple, _NONE}:
         numbers = chain.from_iterable(value for value in values if value is not None)
@@ -240,7 +240,7 @@ def _numbers_in(values: Sequence[Any]) -> _Numbers | None:
 
 @lru_cache(maxsize=256)
 def _list_of(items: pa.DataType, dtype: pa.DataType) -> pa.DataType:
-    """The same kind of list, of other items."""
+    """The same kind of list, with other items."""
     if pa.types.is_fixed_size_list(dtype):
         return pa.list_(items, dtype.list_size)
     return pa.large_list(items) if pa.types.is_large_list(dtype) else pa.list_(items)
@@ -260,7 +260,7 @@ def _items(values: list[Any], field: pa.Field, name: str) -> pa.Array:
     dtype, path = field.type, f"{name}.{field.name}"
     kinds = set(map(type, values)) if pa.types.is_floating(dtype) else {object}
     if float in kinds and int in kinds and kinds <= _PYTHON_NUMBERS:
-        # The whole numbers among those of a vector are held exactly, and change nothing for others.
+        # Whole numbers in a vector must be held exactly; the rule for the others is unchanged.
         from_python([value for value in values if type(value) is int], dtype, path)
         return _items([float(v) if type(v) is int else v for v in values], field, name)
     if kinds <= _FLOATS:

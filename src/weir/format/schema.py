@@ -1,10 +1,10 @@
-"""A table's schema in the shapes weir needs, and old rows brought into today's shape.
+"""A table's schema in the shapes weir needs, and the conversion of old rows to the current one.
 
-Columns are known by Lance's field id, which survives a rename; the name counts only where data
-carries no id. Lance gives the id of a dropped column to a new one when no data file of the base
-holds it any more, while the log and SSTables may. So each column carries a mark besides, in its
-metadata: the base version at which weir first saw it. Rows bear the mark of the column they were
-written to, and are never read as another one's.
+Columns are identified by Lance's field id, which survives a rename; the name counts only where data
+carries no id. Lance reuses the id of a dropped column once no data file of the base holds it, even
+if the log and SSTables still do. So each column also carries a mark in its metadata: the base
+version at which weir first saw it. Rows carry the mark of the column they were written to, and are
+never read as values of another column.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class TableSchema:
 
     @cached_property
     def outputs(self) -> dict[tuple[str, ...], pa.Schema]:
-        """What users see of the columns that were asked for so far: a lookup is faster than
-        building a schema."""
+        """Cache of the schemas users see, by the columns read; a lookup is faster than building
+        a schema."""
         return {}
 
     @cached_property
     def levels(self) -> dict[tuple[str, ...] | None, pa.Schema]:
-        """What a merge sees of the columns that were asked for so far."""
+        """Cache of the schemas a merge sees, by the columns read."""
         return {}
 
     @cached_property
@@ -75,14 +75,14 @@ class TableSchema:
 
     @cached_property
     def unmarked(self) -> list[str]:
-        """Columns without a mark: made by another program, and not yet written to by weir."""
+        """Columns without a mark: another program made them, and weir has not written to them."""
         return [f.name for f in self.arrow if not (f.metadata and COLUMN_MARK in f.metadata)]
 
 
 def table_schema(
     arrow_with_ids: pa.Schema, primary_key: Iterable[str], max_field_id: int
 ) -> TableSchema:
-    """A checked `TableSchema`; `InvalidInput` naming the column for one that weir cannot hold."""
+    """A checked `TableSchema`; `InvalidInput` names a column that weir cannot hold."""
     key = tuple(primary_key)
     names = arrow_with_ids.names
     for name in names:
@@ -121,7 +121,7 @@ def check_nesting(field: pa.Field) -> None:
 
 
 def without_views(schema: pa.Schema) -> pa.Schema:
-    """The columns as Lance keeps them: text and bytes of Arrow's view types as plain ones."""
+    """The columns as Lance stores them: string and binary instead of Arrow's view types."""
     if not isinstance(schema, pa.Schema):
         return schema
     return pa.schema([f.with_type(_without_view(f.type)) for f in schema], schema.metadata)
@@ -142,7 +142,7 @@ def field_id(field: pa.Field) -> int | None:
 def is_same_column(written: pa.Field, column: pa.Field) -> bool:
     """Whether rows of `written` may be read as `column`, which has the same field id.
 
-    Rows without a mark are older than it, or another program's: the id is all there is.
+    Rows without a mark were written before the mark, or by another program: only the id counts.
     """
     mark = (written.metadata or {}).get(COLUMN_MARK)
     return mark is None or mark == (column.metadata or {}).get(COLUMN_MARK)
@@ -157,7 +157,7 @@ def _ids(field: pa.Field) -> Iterable[int]:
 
 
 def _children(dtype: pa.DataType) -> list[pa.Field]:
-    """Child fields that have an id of their own in Lance: not the item of a fixed-size list."""
+    """Child fields that have their own id in Lance; the item of a fixed-size list has none."""
     if pa.types.is_struct(dtype):
         return [dtype.field(i) for i in range(dtype.num_fields)]
     if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
@@ -189,8 +189,8 @@ def align_batch(batch: _B, target: pa.Schema) -> _B:
     """`batch` in the shape of `target`, or `SchemaMismatch` naming the column.
 
     Columns are paired by field id where both sides have one, else by name; a missing column is
-    null, an extra one is dropped: what adding, renaming and dropping columns since the rows were
-    written comes to. Equal schemas cost one comparison and return `batch` itself.
+    null, an extra one is dropped. This covers columns added, renamed or dropped since the rows were
+    written. Equal schemas cost one comparison and return `batch` itself.
     """
     source = batch.schema
     if source.equals(target, check_metadata=True):
@@ -205,7 +205,7 @@ def align_batch(batch: _B, target: pa.Schema) -> _B:
 
 
 def _pair(source: Sequence[pa.Field], target: Sequence[pa.Field]) -> list[int | None]:
-    """For each target field the index of its source field."""
+    """The index of each target field's source field; None where there is none."""
     by_id: dict[int, int] = {}
     by_name: dict[str, int] = {}
     for index, field in enumerate(source):
@@ -219,7 +219,7 @@ def _pair(source: Sequence[pa.Field], target: Sequence[pa.Field]) -> list[int | 
         found = by_id.get(number) if number is not None else None
         if found is None:
             found = by_name.get(field.name)
-            # A name is no proof when both carry ids: the column was dropped and made anew.
+            # A name proves nothing when both carry ids: the column was dropped and created again.
             if found is not None and number is not None and field_id(source[found]) is not None:
                 found = None
         elif not is_same_column(source[found], field):
@@ -244,7 +244,7 @@ def _align(
         raise SchemaMismatch(f"column {path!r} holds nulls and may not be null")
     if source.type.equals(target.type, check_metadata=True):
         return column
-    # What is below a list or struct is paired by id too; every other type must be the same.
+    # Fields inside a list or struct are paired by id too; every other type must be the same.
     if pa.types.is_struct(source.type) and pa.types.is_struct(target.type):
         return _align_struct(column, target.type, path)
     for is_kind, array_class in (
@@ -270,7 +270,7 @@ def _align_struct(column: pa.StructArray, target: pa.DataType, path: str) -> pa.
         if index is None:
             children.append(_missing(field, child_path, len(column)))
         else:
-            # Below a null struct a child may be null whatever it declares.
+            # Below a null struct a child may be null even if it is declared not null.
             checked = field if mask is None else field.with_nullable(True)
             child = _align(column.field(index), source_fields[index], checked, child_path)
             children.append(child)

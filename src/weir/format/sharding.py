@@ -1,9 +1,9 @@
 """How rows find their shard: by a hash of a column, by its value, or not at all.
 
-The ids of shards follow from the sharding and the value alone, so that two processes that create
-the same shard at the same time create the same one. The first routing of a table has the ids that
-LanceDB derives, so that its `merge_insert` and weir write to the same logs; it knows no other
-routing, and is refused by the spec id once there is one (X-1).
+A shard's id follows from the sharding and the value alone, so two processes that create the shard
+of one value concurrently create the same shard. The first routing of a table has the ids that
+LanceDB derives, so that its `merge_insert` and weir write to the same logs. LanceDB knows no other
+routing, and once there is one the spec id makes LanceDB refuse the table (X-1).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weir.format.columns import plain_array
 _NAMESPACE: Final = UUID("6f3b2d53-52a4-5b1c-9d0e-77656972f00d")
 _LANCEDB: Final = UUID("4c534d57-5249-5445-5f53-484152443031")
 FIRST_ROUTING: Final = 0
-"""The routing of a new table, with LanceDB's ids. Tables of format 1 begin with 1 and weir's."""
+"""The routing of a new table, with LanceDB's ids. Tables of format 1 begin at 1, with weir's."""
 _FIELD: Final = "bucket"
 BUCKETS_MAX: Final = 1024
 
@@ -61,7 +61,7 @@ Sharding = Bucket | Identity | Unsharded
 
 
 def check_sharding(sharding: Any, schema: pa.Schema, primary_key: Sequence[str]) -> None:
-    """`InvalidInput` unless the table can be sharded so."""
+    """Raise `InvalidInput` unless the table can be sharded that way."""
     if isinstance(sharding, Unsharded):
         return
     if not isinstance(sharding, Bucket | Identity):
@@ -102,7 +102,7 @@ def _is_identity_type(dtype: pa.DataType) -> bool:
 
 
 def to_record(sharding: Sharding) -> dict[str, Any]:
-    """As JSON-ready values."""
+    """The sharding as JSON-ready values."""
     if isinstance(sharding, Bucket):
         return {"kind": "bucket", "column": sharding.column, "num": sharding.num}
     if isinstance(sharding, Identity):
@@ -111,7 +111,7 @@ def to_record(sharding: Sharding) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any], path: str) -> Sharding:
-    """Back from a record, or `CorruptEntry` naming `path`."""
+    """The sharding in a record, or `CorruptEntry` naming `path`."""
     match record:
         case {"kind": "bucket", "column": str(column), "num": int(num)} if 1 <= num <= BUCKETS_MAX:
             return Bucket(column, num)
@@ -132,7 +132,7 @@ def mem_wal_settings(sharding: Sharding) -> dict[str, Any]:
 
 
 def from_mem_wal(specs: Sequence[ShardingSpec], names: Mapping[int, str]) -> Sharding | None:
-    """The sharding a MemWAL index entry describes; None without a spec that weir can follow."""
+    """The sharding that a MemWAL index entry describes; None if weir can follow no spec."""
     for spec in specs:
         if len(spec.fields) != 1:
             continue
@@ -150,16 +150,16 @@ def from_mem_wal(specs: Sequence[ShardingSpec], names: Mapping[int, str]) -> Sha
 
 
 def spec_of(specs: Sequence[ShardingSpec], sharding: Sharding, names: Mapping[int, str]) -> int:
-    """The id of the spec that describes that sharding."""
+    """The id of the spec that describes `sharding`."""
     return next(spec.spec_id for spec in specs if from_mem_wal([spec], names) == sharding)
 
 
 def shard_id(
     sharding: Sharding, value: Value, routing_version: int, dtype: pa.DataType | None = None
 ) -> UUID:
-    """The id of the shard for `value`; the same for whoever computes it.
+    """The id of the shard for `value`; every process computes the same one.
 
-    `dtype` is the type of the identity column: LanceDB's ids tell widths of numbers apart.
+    `dtype` is the type of the identity column: LanceDB's ids depend on the width of a number.
     """
     if routing_version == FIRST_ROUTING:
         name = lancedb_name(sharding, value, dtype)
@@ -170,13 +170,13 @@ def shard_id(
 
 
 def lancedb_id(sharding: Sharding, value: Value, dtype: pa.DataType | None = None) -> UUID | None:
-    """The id under which LanceDB writes the rows of `value`; None: it refuses them (null)."""
+    """The id under which LanceDB writes the rows of `value`; None for null, which it refuses."""
     name = lancedb_name(sharding, value, dtype)
     return None if name is None else _uuid5(_LANCEDB, name)
 
 
 def lancedb_name(sharding: Sharding, value: Value, dtype: pa.DataType | None) -> bytes | None:
-    """What LanceDB calls the shard: neither column, bucket count nor type is in the name."""
+    """LanceDB's name of the shard; it holds neither the column, the bucket count nor the type."""
     if isinstance(sharding, Unsharded):
         return b"unsharded"
     if isinstance(sharding, Bucket):
@@ -185,13 +185,13 @@ def lancedb_name(sharding: Sharding, value: Value, dtype: pa.DataType | None) ->
 
 
 def _uuid5(namespace: UUID, name: bytes) -> UUID:
-    """`uuid.uuid5` of bytes, which Python 3.11 takes as text only."""
+    """`uuid.uuid5` of bytes; Python 3.11's takes only text."""
     digest = hashlib.sha1(namespace.bytes + name, usedforsecurity=False).digest()
     return UUID(bytes=digest[:16], version=5)
 
 
 def values_of(sharding: Sharding) -> list[Value]:
-    """The shards that exist from the start."""
+    """The values of the shards that exist from the start."""
     if isinstance(sharding, Bucket):
         return list(range(sharding.num))
     return [None] if isinstance(sharding, Unsharded) else []
@@ -200,7 +200,7 @@ def values_of(sharding: Sharding) -> list[Value]:
 def field_entries(
     sharding: Sharding, value: Value, dtype: pa.DataType | None
 ) -> tuple[tuple[str, bytes], ...]:
-    """What the shard's manifest says about its value, as the format wants it."""
+    """The field entries of the shard's manifest, which encode its value as the format demands."""
     if isinstance(sharding, Identity):
         if value is None:
             return ()
@@ -238,12 +238,12 @@ def value_from_entries(
 
 @dataclass(frozen=True)
 class Router:
-    """Sorts rows by shard, vectorized."""
+    """Splits rows by shard, vectorized."""
 
     sharding: Sharding
 
     def split(self, batch: pa.RecordBatch) -> list[tuple[Value, pa.RecordBatch]]:
-        """The rows of each shard, in their order; a batch of one shard is not copied."""
+        """The rows of each shard, in their order; a batch that goes to one shard is not copied."""
         if isinstance(self.sharding, Unsharded):
             return [(None, batch)]
         codes, values = self._codes(self._column(batch))
@@ -262,12 +262,12 @@ class Router:
 
     @property
     def column_name(self) -> str | None:
-        """The column that decides; None: there is one shard."""
+        """The column that decides the shard; None if there is only one shard."""
         return None if isinstance(self.sharding, Unsharded) else self.sharding.column
 
     def finder(self, dtype: pa.DataType) -> Callable[[object], int | str | None]:
-        """Finds the shard of a row by its value of the column, of that type; None: ask
-        `one_value`."""
+        """A function from a row's value of the column, which has that type, to its shard. When it
+        returns None, use `one_value`."""
         if isinstance(self.sharding, Bucket):
             return bucket_finder(dtype, self.sharding.num)
         if pa.types.is_integer(dtype):
@@ -277,12 +277,12 @@ class Router:
         return lambda value: value if type(value) is str and is_text else None
 
     def one_value(self, column: pa.Array) -> tuple[Value] | None:
-        """The shard of all rows with those values of the column; None when they go to several."""
+        """The one shard of all rows with these column values; None when they go to several."""
         codes, values = self._codes(column)
         return (values[int(codes[0])],) if (codes == codes[0]).all() else None
 
     def values(self, keys: pa.Table | pa.RecordBatch) -> list[tuple[Value, npt.NDArray[np.int64]]]:
-        """Per shard the indices of its rows, ascending."""
+        """The indices of each shard's rows, ascending."""
         if isinstance(self.sharding, Unsharded):
             return [(None, np.arange(keys.num_rows))]
         codes, values = self._codes(self._column(keys))

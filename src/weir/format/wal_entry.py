@@ -1,14 +1,14 @@
 """Bytes of one WAL entry: an Arrow IPC stream whose schema metadata says who wrote it.
 
 The schema metadata is the base table's, exactly, plus `writer_epoch` and `generation`: pylance
-refuses a shard with any other key there. What weir adds (an id that tells one's own entry from
-another's after a lost answer, F-9; exactly-once tokens, P-2; how full its generation is, F-15; that
-its rows wait for a manifest to publish them) therefore rides in the custom metadata of the first
+refuses a shard with any other key there. What weir adds (an id by which a writer recognizes its own
+entry after a lost answer, F-9; exactly-once tokens, P-2; how full its generation is, F-15; whether
+its rows wait for a manifest to publish them) is therefore in the custom metadata of the first
 record batch, which pylance ignores.
 
 Bytes read from a store are not trusted: an entry is checked completely before any of it is used.
-What the decoder would refuse is refused before it is written (F-15): its size and its tokens here,
-its values and nulls in `weir.log.intake`, its nesting in `weir.format.schema`.
+Anything the decoder would refuse is refused before it is written (F-15): size and tokens here,
+values and nulls in `weir.log.intake`, nesting in `weir.format.schema`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 ENTRY_BYTES_MAX: Final = Limits().entry_bytes
 EXPANDED_BYTES_MAX: Final = Limits().read_bytes
-"""Most that a compressed entry may expand to: what one read may hold (L-10)."""
+"""The most bytes a compressed entry may expand to: as many as one read may hold (L-10)."""
 EXPANDED_RATIO: Final = 16
-"""Most times its stored size. weir and pylance compress no entries; a few kB that ask for a
-gigabyte are no log (G-13)."""
+"""An entry may expand to this many times its stored size. weir and pylance do not compress entries;
+a few kB that claim to expand to a gigabyte are not a log (G-13)."""
 _EXPANDED_FREE: Final = 64 << 10
 _HEADERS_BYTES: Final = 1024
-"""Room for what an entry holds besides its schema and its batches: id, tokens, end marker."""
+"""Room for the rest of an entry, besides its schema and batches: id, tokens, end marker."""
 _DAMAGE = (pa.ArrowException, ValueError, TypeError, OSError, LookupError, RecursionError)
 """What pyarrow raises on damaged bytes."""
 _SMALL_BATCH_ROWS = 1000
-# Made once: without it pyarrow asks the environment for its defaults at every stream, 5 us.
+# Made once: without it pyarrow reads its defaults from the environment for every stream, 5 us.
 _OPTIONS: Final = pa.ipc.IpcWriteOptions()
 _COMBINED_ROWS = 65536
 _U64_MAX = 2**64 - 1
@@ -81,11 +81,12 @@ class WalEntry:
     tokens: tuple[tuple[str, int], ...]
     """Exactly-once tokens: (application, version) pairs that became durable with the rows."""
     size: int
-    """Bytes it takes in memory: of the stored object, and what its compressed buffers expand to."""
+    """Bytes in memory: the stored object, plus what its compressed buffers expand to."""
     filled: Fill | None = None
-    """What its generation holds with it, by weir's count; None if another program wrote it."""
+    """What its generation holds, itself included, by weir's count; None if another program wrote
+    it."""
     is_staged: bool = False
-    """True: its rows count when a manifest publishes them and passes it, and not before."""
+    """True: its rows count only once a manifest publishes them and moves R past the entry."""
 
     @property
     def num_rows(self) -> int:
@@ -123,8 +124,8 @@ class EntryEncoder:
     ) -> memoryview:
         """The entry's bytes. `batches` are in `TableSchema.wal` shape; empty ones are left out.
 
-        Many small batches are written as few: a reader pays per batch. More than `batches_max` are
-        too: a native MemTable has room for so many, and an entry goes into one (F-15).
+        Many small batches are merged into few: a reader pays per batch. No more than `batches_max`
+        are written: a native MemTable holds no more, and an entry goes into one MemTable (F-15).
         """
         kept = [batch for batch in batches if batch.num_rows]
         if not kept:
@@ -171,12 +172,13 @@ class EntryEncoder:
 def require_fit(
     batches: Sequence[pa.RecordBatch], schema: TableSchema, *, nbytes: int, max_bytes: int
 ) -> None:
-    """Raise `InvalidInput` unless the rows fit one entry; `nbytes` is what they take in memory.
+    """Raise `InvalidInput` unless the rows fit one entry; `nbytes` is their size in memory.
 
-    Asked before rows are accepted, so that the encoder never refuses an entry that others share.
+    Called before rows are accepted, so that the encoder never refuses an entry shared by several
+    puts.
     """
     if 2 * nbytes + _HEADERS_BYTES < max_bytes // 2:
-        return  # padding and headers of a batch are less than its rows
+        return  # padding and headers of a batch take less than its rows
     size = schema.wal.serialize().size + _HEADERS_BYTES
     for batch in batches:
         size += pa.ipc.get_record_batch_size(batch)
@@ -201,7 +203,7 @@ def encode_fence(epoch: Epoch, entry_id: str) -> memoryview:
 
 
 def _view(sink: pa.BufferOutputStream) -> memoryview:
-    # Arrow's own view has signed bytes, which never compare equal to `bytes` above 127.
+    # Arrow's own view has signed bytes; those above 127 never compare equal to `bytes`.
     return memoryview(sink.getvalue()).cast("B").toreadonly()
 
 
@@ -277,8 +279,8 @@ def _decode(data: bytes | memoryview, *, position: Position, held: int) -> WalEn
         try:
             batch, custom = reader.read_next_batch_with_custom_metadata()
         except StopIteration:
-            # Every writer ends a stream with this. Without it a cut between two batches, or right
-            # after the schema, would read as an entry with fewer rows.
+            # Every writer ends a stream with this. Without it a stream truncated between two
+            # batches, or right after the schema, would read as an entry with fewer rows.
             end = source.tell()
             if bytes(data[end - len(_END) : end]) != _END:
                 raise ValueError("it ends before its end marker") from None
@@ -310,7 +312,7 @@ def _decode(data: bytes | memoryview, *, position: Position, held: int) -> WalEn
 
 
 def _normal(batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> pa.RecordBatch:
-    """The batch with the base metadata alone and `_tombstone` last, as weir itself writes it."""
+    """The batch with only the base metadata and `_tombstone` last, as weir itself writes it."""
     schema = batch.schema
     last = len(schema) - 1
     index = schema.get_field_index(TOMBSTONE)
@@ -332,7 +334,7 @@ def _normal(batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> pa.Record
 
 
 def _check_text(dtype: pa.DataType) -> None:
-    """Raise `UnicodeDecodeError` for a name inside a type that Arrow read without looking at it."""
+    """Raise `UnicodeDecodeError` for a bad name inside a type, which Arrow does not check."""
     if pa.types.is_timestamp(dtype):
         _ = dtype.tz
     for i in range(dtype.num_fields):

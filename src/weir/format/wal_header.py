@@ -1,8 +1,7 @@
 """The first bytes of a WAL entry: who wrote it, without its rows.
 
-For those who ask many entries one question (collection: which is the first of its epoch, which
-carries a
-token?) and would otherwise read a whole log. Nothing here is used to serve rows.
+For callers with one question about many entries (collection: which is the first of its epoch, which
+carries a token?) that would otherwise read a whole log. Nothing here is used to serve rows.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ import pyarrow as pa
 from weir.types import Epoch
 
 HEADER_BYTES: Final = 8 << 10
-"""Enough for the schema and the first batch's header of some dozen columns; else all is read."""
+"""Enough for the schema and first batch header of a few dozen columns; otherwise the whole entry is
+read."""
 
 _EPOCH: Final = b"writer_epoch"
 _TOKENS: Final = b"weir_tokens"
@@ -25,7 +25,7 @@ _CONTINUATION: Final = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class EntryHeader:
-    """What the first bytes tell."""
+    """What the first bytes of an entry contain."""
 
     epoch: Epoch
     may_hold_tokens: bool
@@ -33,7 +33,7 @@ class EntryHeader:
 
 
 def read_header(data: bytes) -> EntryHeader | None:
-    """The header in the first bytes of an entry; None when they are too few or no entry's."""
+    """The header in the first bytes of an entry; None if they are too few or not an entry."""
     try:
         metadata = pa.ipc.read_schema(pa.py_buffer(data)).metadata or {}
     except (pa.ArrowException, ValueError, OSError):
@@ -47,7 +47,7 @@ def read_header(data: bytes) -> EntryHeader | None:
 
 
 def _second_message_end(data: bytes) -> int | None:
-    """Where the header of the message after the schema ends; None when that cannot be seen."""
+    """Where the header of the message after the schema ends; None if `data` does not show it."""
     at = 0
     for number in range(2):
         if at + 8 > len(data):

@@ -1,4 +1,4 @@
-"""Where keys are in a list of keys, without Python objects."""
+"""The positions of keys in a list, found without Python objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Codes = npt.NDArray[Any]
 
 _NOWHERE: Final[Positions] = np.zeros(0, np.int64)
 _OBJECT_BYTES: Final = 512
-"""What an index costs beyond its arrays, roughly."""
+"""Rough memory cost of an index beyond its arrays."""
 
 
 def rows_of_keys(rows: pa.Table, keys: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -30,11 +30,11 @@ def rows_of_keys(rows: pa.Table, keys: pa.Table, names: Sequence[str]) -> pa.Tab
 
 
 class KeyIndex:
-    """Where each key of a list is. Immutable.
+    """The position of each key in a list. Immutable.
 
-    Integers are kept sorted as they are; every other key by its 64-bit hash, so that an index takes
-    16 bytes a key whatever the keys are. Two keys may share a hash: `find` answers with candidates,
-    and the caller compares the key of the row it fetched.
+    Integers are sorted by value, all other keys by their 64-bit hash, so an index takes 16 bytes a
+    key whatever the keys are. Two keys may share a hash: `find` returns candidates, and the caller
+    compares the key of the row it fetched.
     """
 
     def __init__(self, keys: pa.Array) -> None:
@@ -50,7 +50,7 @@ class KeyIndex:
 
     @staticmethod
     def is_exact(dtype: pa.DataType) -> bool:
-        """Whether `find` answers with the keys asked for alone, not with candidates."""
+        """Whether `find` returns only exact matches, not candidates."""
         return is_whole(dtype)
 
     @property
@@ -60,17 +60,17 @@ class KeyIndex:
         return self._codes.nbytes + order_bytes + _OBJECT_BYTES
 
     def find(self, keys: pa.Array) -> Positions:
-        """Positions that may hold one of `keys`, each once, ascending; none is missing."""
+        """Positions that may hold one of `keys`, ascending and distinct; no match is missing."""
         return self.find_codes(codes_of_keys(keys))
 
     def find_codes(self, codes: Codes) -> Positions:
-        """The same of keys whose `codes_of_keys` are known."""
+        """`find` for keys whose `codes_of_keys` are known."""
         if not len(self._codes):
             return _NOWHERE
         first = self._codes.searchsorted(codes)
         hit = self._codes.take(first, mode="clip") == codes
         if not hit.any():
-            return _NOWHERE  # most often: a key is in few of the places that are asked
+            return _NOWHERE  # the common case: a key is in few of the indexes searched
         end = self._codes.searchsorted(codes[hit], side="right")
         unique: Positions = np.unique(self._positions(first[hit], end))
         return unique

@@ -1,9 +1,9 @@
-"""One set of keys, for everybody who asks which keys of a batch are new or known.
+"""A set of keys that tells which keys of a batch are new and which are known.
 
-Scans, counts, compaction and overwrites all merge with it. Whole numbers go through a `NumberSet`,
-at any batch size. Others go through Arrow's `is_in`, which builds a hash table at each call (hand
-over large batches), or, for many small questions to a set that no longer grows, through their
-sorted hashes. docs/design/0001-merge-engine.md has the figures.
+Scans, counts, compaction and overwrites all merge with it. Integers go through a `NumberSet`, at
+any batch size. Other keys go through Arrow's `is_in`, which builds a hash table at each call (so
+pass large batches), or, for many small queries of a set that no longer grows, through their sorted
+hashes. docs/design/0001-merge-engine.md has the figures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weir.keys.numbers import NumberSet, codes_of, is_whole
 
 GATHER_BYTES: Final = 64 << 20
 GATHER_ROWS: Final = 1 << 20
-"""What is gathered at most where one large batch costs less than many (text keys, filters)."""
+"""Limits of a gathered group, where one large batch costs less than many (text keys, filters)."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -30,7 +30,7 @@ Mask = npt.NDArray[np.bool_]
 class KeySet:
     """A growing set of keys of one type, without nulls. One thread at a time.
 
-    `expected`: how many will come, if known; more may.
+    `expected` is the number of keys to come, if known; more may come.
     """
 
     def __init__(self, dtype: pa.DataType, expected: int = 0) -> None:
@@ -41,7 +41,7 @@ class KeySet:
 
     @classmethod
     def of(cls, parts: Iterable[pa.Array], dtype: pa.DataType, expected: int = 0) -> KeySet:
-        """The set of these keys; whole numbers are held by the set alone."""
+        """The set of these keys; arrays of integers are not retained."""
         keys = cls(dtype, expected)
         for part in parts:
             keys.add(part)
@@ -53,11 +53,11 @@ class KeySet:
 
     @property
     def wants_large_batches(self) -> bool:
-        """True when `new` costs a fixed amount per call that only many keys make up for."""
+        """True when `new` has a fixed cost per call that only large batches amortize."""
         return self._numbers is None and self._count > 0
 
     def add(self, keys: pa.Array) -> None:
-        """Take keys in; one that is there already does no harm."""
+        """Add keys; adding a key twice is harmless."""
         if len(keys) == 0:
             return
         self._count += len(keys)
@@ -66,14 +66,14 @@ class KeySet:
             return
         self._values.append(keys)
         self._hashed = None
-        # Few sets, each several times as large as the next: a key is copied O(log n) times.
+        # Keep few arrays, each several times as large as the next: O(log n) copies of a key.
         while len(self._values) > 1 and len(self._values[-2]) < 4 * len(self._values[-1]):
             self._values[-2:] = [pa.concat_arrays(self._values[-2:])]
 
     def find(self, keys: pa.Array) -> Positions:
-        """The places of those of `keys` that are in the set, ascending.
+        """Positions in `keys` of the keys that are in the set, ascending.
 
-        For sets that are complete: what makes it fast with text is made anew after an `add`.
+        For complete sets: with text keys, the sorted hashes are rebuilt after an `add`.
         """
         if self._numbers is not None:
             return self._numbers.find(codes_of(keys))
@@ -103,7 +103,7 @@ class KeySet:
 
 
 class _HashedKeys:
-    """Text and binary keys, sorted by their 64-bit hash: 16 bytes a key beside the keys."""
+    """Text and binary keys, sorted by their 64-bit hash: 16 bytes a key on top of the keys."""
 
     def __init__(self, keys: pa.Array) -> None:
         self._keys = keys
@@ -113,7 +113,7 @@ class _HashedKeys:
         self._has_ties = bool((self._codes[:-1] == self._codes[1:]).any())
 
     def find(self, keys: pa.Array) -> Positions:
-        """The places of those of `keys` that are in the set, ascending."""
+        """Positions in `keys` of the keys that are in the set, ascending."""
         if len(self._codes) == 0:
             return np.zeros(0, np.int64)
         codes = codes_of_keys(keys)
@@ -135,10 +135,10 @@ class _HashedKeys:
 def unseen(
     batches: Iterable[pa.RecordBatch], seen: KeySet, key: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array, Mask | None]]:
-    """Of each batch the rows whose key is not in `seen`; the keys of the whole batch, and which
-    of them are meant, None being all.
+    """For each batch: the rows whose key is not in `seen`, all keys, and a mask of the unseen.
 
-    `seen` may grow between batches, by keys that no later batch has.
+    The mask is None when all keys are unseen. `seen` may grow between batches, by keys that no
+    later batch has.
     """
     if not len(seen):
         for batch in batches:
@@ -177,7 +177,7 @@ def gathered(
 def newest_rows(keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Indices, ascending, of the last occurrence of each key. `keys` holds no nulls.
 
-    All native: one hash of each key and one scatter, about 20 ns a row.
+    All in native code: one hash of each key and one scatter, about 20 ns a row.
     """
     array = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
     if isinstance(array, pa.ChunkedArray):  # combine_chunks of no chunks, or of more than 2 GiB
@@ -185,7 +185,7 @@ def newest_rows(keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
     count = len(array)
     rows = np.arange(count, dtype=np.int64)
     if pa.types.is_integer(array.type):
-        # Ascending, as appended rows are: no key occurs twice, and to see it costs 1 ns a row.
+        # Ascending keys, as in appended rows, have no duplicates; the check costs 1 ns a row.
         numbers = array.to_numpy()
         if (numbers[1:] > numbers[:-1]).all():
             return rows
@@ -194,7 +194,7 @@ def newest_rows(keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
     if distinct == count:
         return rows
     last = np.empty(distinct, np.int64)
-    # numpy assigns in order, so that the last row of a key stays.
+    # numpy assigns in order, so the last row of a key stays.
     last[encoded.indices.to_numpy()] = rows
     last.sort()
     return last

@@ -1,8 +1,8 @@
-"""A growing set of whole numbers: the keys of a table whose key is one integer.
+"""A growing set of integers: the keys of a table whose key is one integer column.
 
-Keys that lie close together, as counted ones do, have a byte each, in a row: two million are looked
-up in 4 ms. Others share a table of slots (`weir.keys.slots`), which takes twice as long, and some
-ten times as long to fill.
+Keys that lie close together, as counters do, take a byte each in one array: two million are looked
+up in 4 ms. Other keys share a table of slots (`weir.keys.slots`), which takes twice as long to
+search and about ten times as long to fill.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from weir.format.columns import fixed_values
 from weir.keys.slots import Codes, SlotTable
 
 _SPAN_MAX: Final = 1 << 26
-"""Bytes, and so the distance of the smallest from the largest number, while they have one each."""
+"""Limit on the bytes of a row, and so on the distance from its smallest to its largest number."""
 _SPAN_PER_NUMBER: Final = 64
 _SPAN_MIN: Final = 1 << 16
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 def is_whole(dtype: pa.DataType) -> bool:
-    """Whether keys of this type are taken as numbers."""
+    """Whether keys of this type are treated as integers."""
     return bool(pa.types.is_integer(dtype) or pa.types.is_boolean(dtype))
 
 
 def codes_of(keys: pa.Array) -> Codes:
-    """Keys of such a type as numbers, the same for equal keys."""
+    """Keys of such a type as 64-bit integers, the same for equal keys."""
     if pa.types.is_boolean(keys.type):
         keys = keys.cast(pa.int8())
     values = fixed_values(keys, keys.type.to_pandas_dtype())
@@ -38,7 +38,7 @@ def codes_of(keys: pa.Array) -> Codes:
 
 
 class NumberSet:
-    """One thread at a time while it grows. `expected`: how many will come, if known."""
+    """A growing set; one thread at a time while it grows. `expected` is its size, if known."""
 
     def __init__(self, expected: int = 0) -> None:
         self._expected = expected
@@ -51,7 +51,7 @@ class NumberSet:
         return self._count
 
     def add(self, codes: Codes) -> None:
-        """Take numbers in; one that is there already does no harm."""
+        """Add numbers; adding a number twice is harmless."""
         if len(codes) == 0:
             return
         self._count += len(codes)
@@ -68,7 +68,7 @@ class NumberSet:
         self._slots.add(codes)
 
     def find(self, codes: Codes) -> Codes:
-        """Which of these numbers are in the set: their places in `codes`, ascending."""
+        """Positions in `codes` of the numbers that are in the set, ascending."""
         if self._row is not None:
             return self._row.find(codes)
         if self._slots is not None:
@@ -81,7 +81,7 @@ class NumberSet:
 
 @dataclass(frozen=True)
 class _Row:
-    """A byte for every number from `low` up to `end`, and one at each side that is never set."""
+    """A byte for every number from `low` up to `end`, and one on each side that is never set."""
 
     low: int
     used: npt.NDArray[np.bool_]
@@ -94,7 +94,7 @@ class _Row:
         self.used[codes - np.int64(self.low) + 1] = True
 
     def find(self, codes: Codes) -> Codes:
-        # The difference wraps around, so that every number outside falls on one of the two sides.
+        # The difference wraps around, so every number outside is clipped to one of those two bytes.
         places = codes - np.int64(self.low) + 1
         return np.flatnonzero(self.used.take(places, mode="clip"))
 
@@ -103,7 +103,7 @@ class _Row:
 
 
 def _row_over(row: _Row | None, codes: Codes, span_allowed: int) -> _Row | None:
-    """A row that has room for `codes` too, or None when they lie too far apart."""
+    """A row with room for `codes` as well, or None when the numbers lie too far apart."""
     low, high = int(codes.min()), int(codes.max())
     if row is not None:
         if row.low <= low and high < row.end:
@@ -114,7 +114,7 @@ def _row_over(row: _Row | None, codes: Codes, span_allowed: int) -> _Row | None:
         return None
     if row is None:
         return _Row(low, np.zeros(size + 2, np.bool_))
-    # Room on both sides, so that numbers that go on rising do not move the row every time.
+    # Leave room on both sides, so that steadily rising numbers do not move the row every time.
     spare = min(size, span_allowed - size) // 2
     low, high = max(low - spare, _LEAST), min(high + spare, _MOST)
     used = np.zeros(high - low + 3, np.bool_)

@@ -1,8 +1,8 @@
-"""A set of whole numbers that answers for two million of them in a hundredth of a second.
+"""A set of integers that looks up two million of them in a hundredth of a second.
 
-A table of hashed slots, each remembering the last number that fell on it, and before it one byte a
-slot that fits the processor's cache; numbers that lost their slot are few, and kept sorted. Under
-10 ns a number at any batch size. docs/design/0001-merge-engine.md has the figures.
+A table of hash slots, each holding the last number that hashed to it. A byte per slot, which fits
+the processor's cache, is checked first. Numbers that lost their slot are few, and kept sorted.
+Under 10 ns a number at any batch size. docs/design/0001-merge-engine.md has the figures.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _SLOT_BITS_MIN: Final = 12
 _SLOT_BITS_MAX: Final = 26
 """At most 320 MiB of slots; with more than 8 million keys more of them lose their slot."""
 _EXPECTED_MAX: Final = 1 << 20
-"""No more room than for so many is made ahead: 50 MB. Nobody knows how many of them are equal."""
+"""Room is reserved for at most this many numbers (50 MB): how many are equal is unknown."""
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 class SlotTable:
     """A growing set of numbers. One thread at a time while it grows.
 
-    `expected`: how many will come, if known; each doubling settles all of them anew.
+    `expected` is how many will come, if known; each doubling assigns all slots anew.
     """
 
     def __init__(self, expected: int = 0) -> None:
         expected = min(expected, _EXPECTED_MAX)
-        # Places count from 1, so that a new table of zeros is an empty one, page by page.
+        # Positions count from 1, so that the zeroed pages of a new table are empty slots.
         self._keys: Codes = np.empty(expected + 1, np.int64)
         self._end = 1
         self._lost: list[Codes] = []
@@ -42,7 +42,7 @@ class SlotTable:
         return self._end - 1
 
     def add(self, codes: Codes) -> None:
-        """Take numbers in; one that is there already does no harm."""
+        """Add numbers; adding a number twice is harmless."""
         first = self._end
         self._reserve(len(codes))
         self._keys[first : self._end] = codes
@@ -53,7 +53,7 @@ class SlotTable:
         self._settle(first)
 
     def _settle(self, first: int) -> None:
-        """Give every key from `first` on its slot; whoever loses one is remembered apart."""
+        """Assign slots to the keys from `first` on; keys that lose theirs are kept separately."""
         codes = self._keys[first : self._end]
         slots = self._slot(codes)
         before = self._table[slots]
@@ -67,7 +67,7 @@ class SlotTable:
             self._lost = _merged([*self._lost, lost])
 
     def find(self, codes: Codes) -> Codes:
-        """Which of these numbers are in the set: their places in `codes`, ascending."""
+        """Positions in `codes` of the numbers that are in the set, ascending."""
         slots = self._slot(codes)
         candidates = np.flatnonzero(self._used.take(slots, mode="clip"))
         if len(candidates) == 0:

@@ -2,6 +2,6 @@
 
 from weir.env import default_variable
 
-# Lance reads this when it is first imported, which only this package does. It reports each commit
-# on a table with a MemWAL entry as an error of an index "without fields", which that entry is.
+# Lance reads this when it is first imported, which only this package does. For each commit on a
+# table with a MemWAL index entry it logs an error about an index "without fields": that entry.
 default_variable("LANCE_LOG", "warn,lance::index=off")

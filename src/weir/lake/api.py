@@ -1,6 +1,6 @@
 """Lance as weir uses it: SSTables and the base table, one method per verb.
 
-`weir.lake.pylance_lake` is the real one; the simulator passes a model that keeps to the same
+`weir.lake.pylance_lake` is the real implementation; the simulator passes a model with the same
 contract. Rows of an SSTable carry `_tombstone`; rows of the base do not. Keys are passed as a table
 that holds the primary-key columns in order.
 """
@@ -32,7 +32,7 @@ class SsTableInfo:
     primary_key_bytes: int | None
 
     def listed_as(self, generation: Generation, name: str) -> SsTable:
-        """As a shard manifest lists it; `name` is the folder it was written to."""
+        """The entry for a shard manifest; `name` is the folder the SSTable was written to."""
         return SsTable(
             generation=generation,
             path=name,
@@ -59,7 +59,7 @@ class SsTableReader(Protocol):
         """The newest row of each key (all rows without a key), tombstones included."""
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of those keys that are here, tombstones included; few reads."""
+        """The rows of `keys` found here, tombstones included; few reads."""
 
 
 class Base(Protocol):
@@ -105,17 +105,17 @@ class Base(Protocol):
         """Number of live rows that pass the filter."""
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of those keys; through the key's scalar index when there is one."""
+        """The rows of `keys`, read through the key's scalar index if there is one."""
 
     def fragments(self) -> list[tuple[int, int]]:
         """Id and number of live rows of each fragment."""
 
 
 def require_weir_base(base: Base, primary_key: Sequence[str], uri: str) -> None:
-    """Raise `CorruptEntry` when another program made this version no base of a weir table (L-8).
+    """Raise `CorruptEntry` when another program left this version unusable as a base (L-8).
 
-    Without the MemWAL index nobody knows which generations are in the base, without the key's marks
-    nobody knows which rows are the newest. One read for a version that was not looked at before.
+    Without the MemWAL index it is unknown which generations are in the base; without the key's
+    marks it is unknown which rows are the newest. One read for a version not checked before.
     """
     lost = [] if base.mem_wal is not None else ["its MemWAL index is gone"]
     if tuple(base.schema.primary_key) != tuple(primary_key):
@@ -136,12 +136,12 @@ class Lake(Protocol):
     uri: str
 
     def open_base(self, version: int | None = None) -> Base:
-        """The latest version, or that one."""
+        """The latest version, or `version`."""
 
     def base_before(self, moment: float) -> Base | None:
-        """The newest version that was there at that moment of the store's clock; None: unknown.
+        """The newest version that existed at `moment` by the store's clock, or None if unknown.
 
-        A version that was cleaned up is not known any more. One listing.
+        Versions that were cleaned up are unknown. One listing.
         """
 
     def write_sstable(
@@ -156,7 +156,7 @@ class Lake(Protocol):
         """Write a complete SSTable directory; publish nothing (M-4).
 
         `batches` are in `schema.wal` shape and put order; the last row of a key wins.
-        `after_write` may build indexes on the finished dataset; a lake without any leaves it out.
+        `after_write` may build indexes on the finished dataset; a lake without indexes ignores it.
         """
 
     def open_sstable(self, shard: UUID, name: str, schema: TableSchema) -> SsTableReader:
@@ -176,10 +176,10 @@ class VersionedLake(Lake, Protocol):
         """Each tag and the version it protects."""
 
     def check_version(self, version: int) -> None:
-        """Raise `MissingEntry` when that version can no longer be read."""
+        """Raise `MissingEntry` when `version` can no longer be read."""
 
     def shallow_clone(self, destination: Store, version: int) -> int:
         """Make `destination` a base that shares the files of `version`. Idempotent."""
 
     def restore(self, version: int) -> int:
-        """Make the content of `version` the latest again; the new version."""
+        """Make the content of `version` the latest again; return the new version."""

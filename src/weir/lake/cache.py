@@ -14,8 +14,8 @@ V = TypeVar("V")
 class ByteCache(Generic[V]):
     """Values by key, the least recently used dropped once their sizes exceed `limit_bytes`.
 
-    The lock guards the map only: a value is made outside of it, so that two threads may make the
-    same one (immutable, hence equal) but never wait for each other's reads.
+    The lock guards the map only. Values are made outside it: two threads may make the same value
+    (immutable, hence equal), but they never wait for each other's reads.
     """
 
     def __init__(self, limit_bytes: int, env: Env) -> None:
@@ -39,7 +39,7 @@ class ByteCache(Generic[V]):
             return entry[0]
 
     def put(self, key: Hashable, value: V, size_bytes: int) -> V:
-        """Keep `value`; one larger than the whole bound is handed back and not kept."""
+        """Cache and return `value`; one larger than the whole bound is returned uncached."""
         if size_bytes > self._limit_bytes:
             return value
         with self._lock:
@@ -54,7 +54,7 @@ class ByteCache(Generic[V]):
         return value
 
     def get_or_make(self, key: Hashable, make: Callable[[], V], size: Callable[[V], int]) -> V:
-        """The value, made and kept when it is not there."""
+        """The cached value, or a new one that is made and cached."""
         found = self.get(key)
         if found is not None:
             return found

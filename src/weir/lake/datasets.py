@@ -1,8 +1,8 @@
-"""Opening Lance datasets: one session of caches for a table, fresh handles found cheaply.
+"""Opening Lance datasets: one session of caches per table, and a cheap check for new versions.
 
-A handle never moves to another version: `LanceDataset.checkout_latest` changes it under other
-threads that read through it. Asking for the latest version costs one listing (10 microseconds on
-a local disk); only a new version is opened.
+A handle never moves to another version: `LanceDataset.checkout_latest` would change it under other
+threads that read through it. Finding the latest version costs one listing (10 microseconds on a
+local disk); only a new version is opened.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from weir.errors import CorruptEntry, InvalidInput, MissingEntry, NotAWeirTable
 from weir.lake.lance_errors import lance_errors
 
 INDEX_CACHE_BYTES: Final = 512 * 1024 * 1024
-"""Most that Lance keeps of opened indexes, for all datasets of one table together."""
+"""Limit on the opened indexes that Lance caches, for all datasets of one table together."""
 METADATA_CACHE_BYTES: Final = 128 * 1024 * 1024
-"""Most that Lance keeps of manifests and file metadata, for all datasets of one table together."""
+"""Limit on the manifests and file metadata that Lance caches, for all datasets of one table."""
 
 
 class Datasets:
@@ -33,7 +33,7 @@ class Datasets:
         env: Env = SYSTEM,
         agree: Callable[[int], None] | None = None,
     ) -> None:
-        """`agree` raises for a version of the base that names files where it may not (G-13)."""
+        """`agree` raises for a base version that names files in a forbidden place (G-13)."""
         self._agree = agree
         self.env = env
         self.uri = uri.rstrip("/")
@@ -74,20 +74,20 @@ class Datasets:
         return opened
 
     def known(self) -> lance.LanceDataset:
-        """The base table at some version, the latest known. No request once it was opened."""
+        """The base table at the latest version known here. No request once one was opened."""
         return self._latest or self.latest()
 
     def at(self, version: int) -> lance.LanceDataset:
-        """The base table at that version. No request when it is the one already open."""
+        """The base table at `version`. No request when that version is already open."""
         known = self._latest
         if known is not None and known.version == version:
             return known
         return self.open(self.uri, version)
 
     def commit(self, dataset: lance.LanceDataset, transaction: lance.Transaction) -> int:
-        """Make `transaction`, planned on `dataset`, a version of the base table; its number.
+        """Commit `transaction`, planned on `dataset`, to the base table; return the version.
 
-        One attempt: Lance would rebase over our own commit when its answer was lost.
+        One attempt: after a lost answer, Lance would rebase a retry over our own commit.
         """
         return int(lance.LanceDataset.commit(dataset, transaction, max_retries=0).version)
 
@@ -96,7 +96,7 @@ class Datasets:
         self._latest = None
 
     def open_sstable(self, path: str) -> lance.LanceDataset:
-        """The SSTable at that path in the table, or `MissingEntry`."""
+        """The SSTable at `path` in the table; `MissingEntry` when it is not there."""
         uri = f"{self.uri}/{path}"
         try:
             return self.open(uri)

@@ -1,10 +1,9 @@
-"""Conditions and expressions of writes, and columns that a scan computes: SQL as Lance's filters
-speak it, over rows in memory, whatever level they were in.
+"""SQL over rows in memory: conditions and expressions of writes, and computed scan columns.
 
-By Lance's own evaluator, so that a condition of a write means what the same text means in a read:
-three-valued logic, where null is not true; whole numbers that wrap around as Lance's do. One
-evaluation costs about two milliseconds whatever the number of rows: callers bring rows of many
-puts together.
+The dialect is that of Lance's filters and the evaluator is Lance's own, so a condition of a write
+means what the same text means in a read: three-valued logic, where null is not true, and integers
+that wrap around as Lance's do. One evaluation costs about two milliseconds whatever the number of
+rows, so callers combine the rows of many puts. The rows may come from any level.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ CURRENT: Final = "current"
 INCOMING: Final = "incoming"
 
 _ANCHOR: Final = "weir_anchor"
-"""A column beside the caller's: Lance evaluates no expression that names none."""
+"""A column added to the caller's: Lance evaluates no expression that names no column."""
 _OF_LANCE: Final = re.compile(
     r"\b(_rowid|_rowaddr|_rowoffset|_row_created_at_version|_row_last_updated_at_version"
     r"|_distance|_score)\b",
     re.IGNORECASE,
 )
-"""Columns that Lance adds: those of the rows in memory would say nothing about the table's."""
+"""Columns that Lance adds: for rows in memory their values would say nothing about the table."""
 _QUOTED: Final = re.compile(r"'(?:[^']|'')*'")
 _STORAGE: Final = "2.1"
 """The first file version in which a struct can be null."""
 
 
 def condition_columns(text: str, names: Sequence[str]) -> list[str]:
-    """Those of the table's columns that a condition may look at."""
+    """The table's columns that a condition may read."""
     return filter_columns(text, names)
 
 
@@ -52,9 +51,9 @@ def require_text(text: object, what: str) -> None:
 def when_mask(
     text: str, current: pa.Table, incoming: pa.Table, absent: pa.BooleanArray, names: Sequence[str]
 ) -> pa.BooleanArray:
-    """True for each row of which the condition is true; `current` is null where `absent` is.
+    """True for each row that meets the condition; `current` is null where `absent` is true.
 
-    `names` are the columns of the table, for the message of one that is not there.
+    `names` are the table's columns, for the error message about an unknown column.
     """
     looked_at = condition_columns(text, names) or list(names[:1])
     rows = pa.table(
@@ -68,12 +67,12 @@ def when_mask(
 
 
 def filter_mask(text: str, rows: pa.Table) -> pa.BooleanArray:
-    """True for each row of which the filter is true."""
+    """True for each row that passes the filter."""
     return _mask(_mentioned(rows, text), text, f"the filter {text!r} (columns {rows.column_names})")
 
 
 def new_values(assignments: Mapping[str, str], rows: pa.Table) -> dict[str, pa.Array]:
-    """The values of each expression, by the column they are for, in the type Lance gives them."""
+    """The values of each expression, by target column, in the type Lance gives them."""
     found = {}
     for column, text in assignments.items():
         what = f"column {column!r}: the expression {text!r} (columns {rows.column_names})"
@@ -82,7 +81,7 @@ def new_values(assignments: Mapping[str, str], rows: pa.Table) -> dict[str, pa.A
 
 
 def _mentioned(rows: pa.Table, text: str) -> pa.Table:
-    """The columns that the text may look at: no other is written to memory."""
+    """The columns that the text may read; no others are written to memory."""
     return rows.select(condition_columns(text, rows.column_names))
 
 
@@ -103,7 +102,7 @@ def _values(rows: pa.Table, text: str, what: str) -> pa.Array:
     anchor = pa.repeat(pa.scalar(0, pa.int8()), rows.num_rows)
     anchored = pa.Table.from_arrays([*rows.columns, anchor], schema=fields)
     try:
-        # A handle in memory has its own store, gone with the handle: the name is never shared.
+        # Each in-memory handle has a store of its own, gone with it: the name is never shared.
         dataset = lance.write_dataset(
             for_lance(anchored), "memory://rows", data_storage_version=_STORAGE
         )
@@ -112,7 +111,7 @@ def _values(rows: pa.Table, text: str, what: str) -> pa.Array:
         )
         table = scanner.to_table()
     except (OSError, ValueError, RuntimeError, NotImplementedError) as error:
-        # Nothing but the text can be wrong: all of it is in memory.
+        # Everything is in memory, so only the text can be wrong.
         raise InvalidInput(f"{what}: {plain_text(error)}") from error
     return table.column("value").combine_chunks()
 

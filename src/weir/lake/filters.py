@@ -1,6 +1,7 @@
-"""Filters: Lance's own over rows in memory, so that one SQL text means the same everywhere; and
-pyarrow's own for its expressions that cannot be sent to Lance (nested fields, unsigned numbers,
-most functions).
+"""Filters over rows in memory.
+
+Lance evaluates them, so that one SQL text means the same everywhere. pyarrow evaluates those of its
+own expressions that cannot be sent to Lance (nested fields, unsigned numbers, most functions).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _UNSENT = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
 
 def filter_columns(filter: Any, names: Sequence[str]) -> list[str]:
-    """The columns a filter may look at: every name its text mentions, and names too odd to tell."""
+    """The columns a filter may read: names that its text mentions, and names too odd to match."""
     if filter is None:
         return []
     text = str(filter).lower()
@@ -30,7 +31,7 @@ def filter_columns(filter: Any, names: Sequence[str]) -> list[str]:
 
 
 def both(one: Any, other: Any) -> Any:
-    """A filter that lets through what both do; None is no filter."""
+    """A filter that passes the rows that both pass; None is no filter."""
     if one is None or other is None:
         return one if other is None else other
     if isinstance(one, str) and isinstance(other, str):
@@ -44,8 +45,10 @@ def both(one: Any, other: Any) -> Any:
 
 
 def is_for_lance(filter: Any, schema: pa.Schema) -> bool:
-    """False for a pyarrow expression that has no form Lance takes. Depends on types alone, so that
-    one filter has one meaning in all levels."""
+    """False for a pyarrow expression that Lance cannot evaluate.
+
+    Depends on types alone, so one filter has one meaning in all levels.
+    """
     if filter is None or isinstance(filter, str):
         return True
     if "FieldRef.Nested" in str(filter):
@@ -68,7 +71,7 @@ def filter_rows(
         yield from filter_batches(rows.to_batches(), filter, columns)
         return
     with lance_errors(f"filtering rows in memory by {filter!r}"):
-        # A handle in memory has its own store, gone with the handle: the name is never shared.
+        # Each in-memory handle has a store of its own, gone with it: the name is never shared.
         dataset = lance.write_dataset(for_lance(rows), "memory://rows")
         scanner = dataset.scanner(columns=None if columns is None else list(columns), filter=filter)
         yield from scanner.to_batches()
@@ -80,7 +83,7 @@ def filter_batches(
     columns: Sequence[str] | None = None,
     limit: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The same by pyarrow, in a stream; `filter` is an expression. At most `limit` rows."""
+    """`filter_rows` by pyarrow, streamed; `filter` is an expression. At most `limit` rows."""
     left = limit
     for batch in batches:
         if left == 0:

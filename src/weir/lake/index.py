@@ -1,11 +1,11 @@
 """Indexes of the table: which ones writers keep, and how an SSTable gets them.
 
-The table's own choice is in the MemWAL index entry: all, a list, or none. An SSTable gets each
-under the base index's name, so that a plan over one reads like a plan over the other.
+The table's own choice is in the MemWAL index entry: all, a list, or none. An index of an SSTable
+has the name of the base's index, so a plan over an SSTable reads like a plan over the base.
 
 Keeps
-  M-4  built before anything names the SSTable; one that cannot be built is left out, never waited
-       for: rows without an index are searched one by one, with the same result
+  M-4  indexes are built before anything names the SSTable. One that cannot be built is left out,
+       never waited for: rows without an index are searched one by one, with the same result
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Dataset = lance.LanceDataset
 _KINDS: Final = {"BTree": "btree", "Bitmap": "bitmap", "Inverted": "text"}
 _METRICS: Final = ("l2", "cosine", "dot")
 PARTITIONS_MAX: Final = 20
-"""What pylance's LSM planner probes by default: with no more partitions it misses nothing."""
+"""Partitions that pylance's LSM planner probes by default: up to that many it misses nothing."""
 PARTITION_ROWS: Final = 5_000
 TEXT_OPTIONS: Final = (
     "base_tokenizer",
@@ -53,12 +53,12 @@ TEXT_OPTIONS: Final = (
     "preserve_original",
     "index_operators",
 )
-"""Settings of an inverted index that decide its words; `lance.tokenize` knows them too."""
+"""Settings of an inverted index that determine its words; `lance.tokenize` knows them too."""
 
 
 @dataclass(frozen=True)
 class IndexInfo:
-    """One index of the table, or one a writer was told to keep."""
+    """An index of the table, or one that a writer is configured to keep."""
 
     name: str
     column: str
@@ -66,7 +66,7 @@ class IndexInfo:
     """"btree", "bitmap", "vector" or "text"."""
     metric: str = "l2"
     text: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of a text index, as Lance names them; empty: Lance's defaults."""
+    """Settings of a text index, as Lance names them; empty means Lance's defaults."""
     is_flat: bool = False
     """A vector index that keeps the vectors as they are: its distances are exact."""
     fragments: frozenset[int] = frozenset()
@@ -74,7 +74,7 @@ class IndexInfo:
 
     @property
     def analyzer(self) -> dict[str, Any]:
-        """The settings that decide words."""
+        """The settings that determine the words."""
         return {key: self.text[key] for key in TEXT_OPTIONS if key in self.text}
 
 
@@ -117,10 +117,10 @@ def index_of(indexes: Sequence[IndexInfo], column: str, kind: str) -> IndexInfo 
 
 
 def released_generation(base: Base, shard: UUID) -> int:
-    """The last generation of a shard that nobody needs as an SSTable any more.
+    """The last generation of a shard that no reader needs as an SSTable.
 
-    Its rows are in the base, and so is every index that says how far it has come
-    (`index_catchup`): a native reader that trusts an index alone reads the SSTables until then.
+    Its rows are in the base, and in every index that reports its progress (`index_catchup`). Until
+    an index has caught up, a native reader that relies on it alone reads the SSTables.
     """
     folded = base.compacted.get(shard, 0)
     details = base.mem_wal
@@ -131,7 +131,7 @@ def released_generation(base: Base, shard: UUID) -> int:
 def maintained_indexes(
     base: Base, configs: Sequence[IndexConfig], schema: TableSchema
 ) -> tuple[IndexInfo, ...]:
-    """The indexes a writer keeps: `configs`, or without them what the table asks for.
+    """The indexes a writer keeps: `configs`, or the table's own choice if there are none.
 
     Raises `InvalidInput` for a configuration that does not fit the table.
     """
@@ -165,7 +165,7 @@ def _configured(config: IndexConfig, existing: IndexInfo | None, schema: TableSc
 
 
 def _misfit(info: IndexInfo, schema: TableSchema) -> str | None:
-    """What is wrong with an index for this table, or None."""
+    """Why the index does not fit this table, or None."""
     if info.column not in schema.plain.names:
         return f"the table has no column {info.column!r}; it has {schema.plain.names}"
     dtype = schema.plain.field(info.column).type
@@ -195,7 +195,7 @@ def is_text_type(dtype: pa.DataType) -> bool:
 def index_builder(
     indexes: Sequence[IndexInfo], *, where: str
 ) -> Callable[[lance.LanceDataset], None] | None:
-    """What builds `indexes` into a finished SSTable, or None when there are none."""
+    """A function that builds `indexes` in a finished SSTable, or None when there are none."""
     if not indexes:
         return None
 
@@ -204,7 +204,7 @@ def index_builder(
             try:
                 _build(dataset, index)
             except (OSError, RuntimeError, ValueError) as error:
-                # M-4: say, a column without a single value. The search goes on without it.
+                # M-4: for example a column without a single value. Searches do without the index.
                 log.warning("index.not_built shard=%s index=%s reason=%s", where, index.name, error)
 
     return build

@@ -1,6 +1,6 @@
-"""What pylance raises, turned into weir's errors in one place.
+"""Translates pylance's errors into weir's, in one place.
 
-pylance raises built-in classes and tells kinds apart only by their text. All such texts are in this
+pylance raises built-in classes, whose kinds differ only in their text. All such texts are in this
 module: `lance_errors` translates an error, and the `is_...` functions recognise the few that a
 caller handles itself. A missing object is `data`, never `unavailable`.
 """
@@ -40,7 +40,7 @@ _DAMAGED = (
     "magic number",
 )
 _PLACES = re.compile(r",?\s*\S+\.rs:\d+:\d+")
-"""Where in Lance's own source an error was born: the cause keeps it, a message needs it not."""
+"""Where in Lance's source an error was raised: kept in the cause, removed from the message."""
 
 
 @contextmanager
@@ -60,23 +60,23 @@ def is_tag_taken(error: Exception) -> bool:
 
 
 def is_tag_gone(error: Exception) -> bool:
-    """True when Lance did not find a tag: there was none, or it went between two of its steps."""
+    """True when Lance did not find a tag: there was none, or it was deleted during the call."""
     text = str(error).lower()
     return "ref not found" in text or ("_refs/tags/" in text and "not found" in text)
 
 
 def is_moved_index(error: Exception) -> bool:
-    """True when pylance 14 cannot show a commit: a compaction of files that moved an index."""
+    """True when pylance 14 cannot represent a commit: a file compaction that moved an index."""
     return "RewrittenIndex" in str(error)
 
 
 def plain_text(error: Exception) -> str:
-    """What Lance said, without the places in its source."""
+    """Lance's message without the locations in its source."""
     return _PLACES.sub("", str(error))
 
 
 def translated(error: Exception, what: str) -> WeirError:
-    """The error of weir that says what a caller can do about `error`."""
+    """The weir error that tells the caller what to do about `error`."""
     text = str(error).lower()
     message = f"{what}: {plain_text(error)}"
     if isinstance(error, CommitConflictError) or any(word in text for word in _CONFLICT):

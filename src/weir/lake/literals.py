@@ -55,5 +55,5 @@ def is_one_of(column: str, values: pa.Array | pa.ChunkedArray) -> str:
 
 
 def key_filter(keys: pa.Table, names: Sequence[str]) -> str:
-    """A filter that the rows of those keys pass; others may too when a key has several columns."""
+    """A filter that the rows of `keys` pass; with several key columns other rows may pass too."""
     return " AND ".join(is_one_of(name, keys.column(name)) for name in names)

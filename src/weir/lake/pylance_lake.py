@@ -34,15 +34,15 @@ from weir.types import Version
 _BASES_LIMIT: Final = 16
 """Versions of the base kept open at once."""
 _SSTABLES_LIMIT: Final = 256
-"""SSTables kept open at once; a handle is a manifest, its caches are bounded apart."""
+"""SSTables kept open at once; a handle holds a manifest, its caches are bounded separately."""
 _MARK_ATTEMPTS: Final = 16
 
 
 class PylanceLake:
     """The Lance side of one table. Safe to share between threads.
 
-    `storage_options` is what pylance takes; `store` is rooted at the same place and serves the
-    files that Lance has no call for. `agree` raises for a place whose files the base may not name.
+    `storage_options` are pylance's; `store` is rooted at the same place and serves the files that
+    Lance has no call for. `agree` raises for a place whose files the base may not name.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PylanceLake:
         return f"PylanceLake({self.uri})"
 
     def _require_places(self, version: int) -> None:
-        """Every place whose files this version names is agreed to, each asked for once (G-13)."""
+        """Check each place whose files this version names, once per place (G-13)."""
         if self._agree is None:
             return
         for place in borrowed_places(self.store, version) - self._agreed:
@@ -79,7 +79,7 @@ class PylanceLake:
             self._agreed.add(place)
 
     def open_base(self, version: int | None = None) -> LanceBase:
-        """The latest version (one listing), or that one (nothing when it is known)."""
+        """The latest version (one listing), or `version` (no request when it is known)."""
         if version is not None:
             known = self._bases.get(version)
             if known is not None:
@@ -88,7 +88,7 @@ class PylanceLake:
         return self._bases.get_or_make(dataset.version, lambda: self._base(dataset), lambda _: 1)
 
     def base_before(self, moment: float) -> LanceBase | None:
-        """The newest version that was there at that moment of the store's clock, if known."""
+        """The newest version that existed at `moment` by the store's clock, if known."""
         _, objects = self.store.list_folder(paths.VERSIONS)
         then = [
             version
@@ -99,7 +99,7 @@ class PylanceLake:
         try:
             return self.open_base(max(then)) if then else None
         except (MissingEntry, SnapshotExpired):
-            return None  # cleaned up just now: the next look finds a newer one
+            return None  # cleaned up just now: the next call finds a newer one
 
     def _base(self, dataset: lance.LanceDataset) -> LanceBase:
         return LanceBase(dataset, lambda: self._manifest(dataset.version), self._resident)
@@ -140,23 +140,23 @@ class PylanceLake:
         )
 
     def schema_for_writing(self) -> TableSchema:
-        """The latest schema, every column marked: in one commit if one was added since.
+        """The latest schema with every column marked; new columns are marked in one commit.
 
-        One listing, as `open_base`, when there is nothing to mark.
+        One listing, as in `open_base`, when there is nothing to mark.
         """
         for _ in range(_MARK_ATTEMPTS):
             base = self.open_base()
             if not base.schema.unmarked:
                 return base.schema
             try:
-                # A handle of its own: the commit moves it.
+                # A separate handle: the commit moves it to another version.
                 adopt.mark_columns(self.datasets.open(self.uri, base.version))
             except CommitConflict:
-                continue  # somebody else marked them, or changed the columns
+                continue  # another process marked them, or changed the columns
         raise CommitConflict(f"{self.uri}: its columns keep changing; open the writer again")
 
     def set_expire(self, expire: Expire | None) -> int:
-        """Make that the rule by which rows expire, from the next version on; that version."""
+        """Set the rule by which rows expire, from the next version on; return that version."""
         for _ in range(_MARK_ATTEMPTS):
             base = self.open_base()
             if expire is not None:
@@ -165,22 +165,22 @@ class PylanceLake:
             try:
                 expiring.set_expire(dataset, expire)
             except CommitConflict:
-                continue  # somebody else changed the columns, or the rule
+                continue  # another process changed the columns, or the rule
             return dataset.version
         raise CommitConflict(f"{self.uri}: its columns keep changing; set the rule again")
 
     def drop_expired(self, version: int, alive: Alive) -> int:
-        """Delete the rows that have expired, as seen in that version; how many."""
+        """Delete the rows of `version` that have expired; return how many there were."""
         return expiring.drop_expired(self.datasets.open(self.uri, version), alive)
 
     def _storage_version(self) -> str:
-        # Fixed when the base was made; any version of it tells.
+        # Fixed when the base was made, so any version of it will do.
         return self.datasets.known().data_storage_version
 
     def open_sstable(self, shard: UUID, name: str, schema: TableSchema) -> LanceSsTable:
         """Open for reading; rows come out in the shape of `schema`, matched by field id.
 
-        Kept open: no request the second time.
+        The SSTable is kept open: the next call makes no request.
         """
         path = paths.sstable_dir(shard, name)
         known = self._sstables.get(path)
@@ -196,7 +196,7 @@ class PylanceLake:
     def replace_mem_wal(
         self, details: MemWalDetails, *, planned_at: int, properties: Mapping[str, str]
     ) -> int:
-        """Put `details` in the place of the MemWAL index entry: resharding in one commit (C-11)."""
+        """Replace the MemWAL index entry with `details`: resharding in one commit (C-11)."""
         return mem_wal.replace_mem_wal(
             self.datasets, self.open_base(planned_at), details, properties
         )
@@ -216,19 +216,19 @@ class PylanceLake:
         return versions.protected_versions(self.datasets)
 
     def check_version(self, version: int) -> None:
-        """Raise `MissingEntry` when that version can no longer be read."""
+        """Raise `MissingEntry` when `version` can no longer be read."""
         versions.check_version(self.datasets, version)
 
     def shallow_clone(self, destination: Store, version: int) -> int:
         """Make the table root `destination` a base that shares the files of `version`.
 
-        Any two kinds of store; protect the version first. Idempotent; `CommitConflict` when
-        another dataset is there. The clone keeps the version number.
+        Works between any two kinds of store; protect the version first. Idempotent;
+        `CommitConflict` when another dataset is there. The clone keeps the version number.
         """
         return versions.shallow_clone(self.datasets, self.store, destination, version)
 
     def restore(self, version: int) -> int:
-        """Make the content of `version` the latest again; the new version."""
+        """Make the content of `version` the latest again; return the new version."""
         return versions.restore(self.datasets, version)
 
     def cleanup_old_versions(
@@ -250,7 +250,7 @@ class PylanceLake:
         max_source_bytes: int | None = None,
         threads: int | None = None,
     ) -> int:
-        """Rewrite small and much-deleted fragments; the version after it."""
+        """Rewrite fragments that are small or have many deletes; return the new version."""
         return versions.compact_files(
             self.datasets,
             target_rows_per_fragment=target_rows_per_fragment,
@@ -261,19 +261,19 @@ class PylanceLake:
         )
 
     def plan_files(self, *, target_rows_per_fragment: int) -> versions.FilePlan:
-        """The same as tasks for `rewrite_files`, which other processes may run."""
+        """Plan `compact_files` as tasks for `rewrite_files`, which other processes may run."""
         return versions.plan_files(self.datasets, target_rows_per_fragment=target_rows_per_fragment)
 
     def rewrite_files(self, task: str) -> str:
-        """One task of a plan; commits nothing."""
+        """Run one task of a plan; commit nothing."""
         return versions.rewrite_files(self.datasets, task)
 
     def commit_files(self, plan: versions.FilePlan, results: Sequence[str]) -> int:
-        """Commit what the tasks of a plan wrote; the version after it."""
+        """Commit what the tasks of a plan wrote; return the new version."""
         return versions.commit_files(self.datasets, plan, results)
 
     def optimize_indices(self, names: Sequence[str] | None = None) -> int:
-        """Bring the base's indexes up to the rows added since; the version after it."""
+        """Extend the base's indexes to the rows added since; return the new version."""
         return versions.optimize_indices(self.datasets, names)
 
     def index_names(self) -> list[str]:
@@ -283,7 +283,7 @@ class PylanceLake:
     # Folding rows into the base
 
     def fence_base(self, token: str) -> int:
-        """Commit a fence: no fold planned before it can be committed any more; its version."""
+        """Commit a fence, so that no fold planned before it can commit; return its version."""
         return fence.fence_base(self.datasets, token)
 
     def commit_fold(
@@ -298,9 +298,9 @@ class PylanceLake:
         number: int = 0,
         hide: fold_commit.Hide | None = None,
     ) -> int:
-        """Make `changes` part of the base, once; the version. `CommitConflict`: plan anew.
+        """Commit `changes` to the base, once; return the version. `CommitConflict`: plan anew.
 
-        `folded`: the generations whose rows are in the base with them. `number`, `hide`: see
+        `folded` are the generations whose rows the base then holds. For `number` and `hide` see
         `fold_commit`.
         """
         return fold_commit.commit_fold(
@@ -317,7 +317,7 @@ class PylanceLake:
         )
 
     def mark_compacted(self, marks: Mapping[UUID, int]) -> int | None:
-        """Tell native readers which generations are in the base; None when they know already."""
+        """Mark for native readers which generations are in the base; None if already marked."""
         return fold_commit.mark_compacted(self.datasets, self.open_base, marks)
 
     def find_commit(self, key: str, value: str, *, after_version: int) -> int | None:

@@ -26,8 +26,8 @@ _OF_VERSIONS: Final = frozenset({NOTE.encode(), NUMBER.encode(), EXPIRE_AFTER.en
 def with_field_ids(dataset: lance.LanceDataset) -> pa.Schema:
     """The dataset's schema with `lance:field_id` on every field that has an id of its own.
 
-    `_tombstone` gets none: its id in an SSTable is the next one the base gives to a new column, and
-    the two must not be paired.
+    `_tombstone` gets none: its id in an SSTable is the one that the base gives to its next new
+    column, and the two must not be matched.
     """
     lance_fields = dataset.lance_schema.fields()
     arrow = dataset.schema
@@ -45,8 +45,8 @@ def base_schema(dataset: lance.LanceDataset) -> TableSchema:
 
 
 def _with_id(field: pa.Field, lance_field: LanceField) -> pa.Field:
-    # A fold's note and the rule of expiry are of a version, not of the table: the schema stays the
-    # same through folds and changes of the rule.
+    # A fold's note and the expiry rule belong to a version, not to the table: without them the
+    # schema stays the same across folds and rule changes.
     kept = {k: v for k, v in (field.metadata or {}).items() if k not in _OF_VERSIONS}
     metadata = {**kept, FIELD_ID: str(lance_field.id()).encode()}
     return pa.field(
@@ -77,10 +77,9 @@ def _typed(dtype: pa.DataType, children: Sequence[LanceField]) -> pa.DataType:
 def marked_key(
     schema: pa.Schema, primary_key: Sequence[str], expire: Expire | None = None
 ) -> pa.Schema:
-    """`schema` as Lance wants it with that key: key columns not null, marked and numbered.
+    """`schema` as Lance wants it for `primary_key`: key columns not null, marked and numbered.
 
-    Each column is marked as one of the base's first version, and the one that tells when a row
-    expires carries the rule.
+    Each column gets the mark of the base's first version, and the expiry column carries the rule.
     """
     for name in primary_key:
         if schema.get_field_index(name) < 0:

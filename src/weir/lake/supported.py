@@ -1,8 +1,8 @@
-"""Which pylance weir works on: the versions whose bytes and calls `make interop` has proven.
+"""The pylance versions weir works with: those whose bytes and calls `make interop` has proven.
 
-Lance makes a major version every few weeks, and its MemTable & WAL format is marked experimental. A
-version that was not tried is refused before a table is touched, not met half-way through a write
-(X-8).
+Lance releases a major version every few weeks, and its MemTable & WAL format is marked
+experimental. An untested version is refused before a table is touched, rather than discovered
+half-way through a write (X-8).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RANGE: tuple[tuple[int, int], tuple[int, int]] = ((14, 0), (14, 1))
 
 
 def require_supported(version: str = lance.__version__) -> None:
-    """Raise `InvalidInput` for a pylance that was not tried with this release."""
+    """Raise `InvalidInput` for a pylance that was not tested with this release."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     found = None if numbers is None else (int(numbers[1]), int(numbers[2]))
     first, end = RANGE

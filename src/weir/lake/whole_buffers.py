@@ -1,4 +1,4 @@
-"""Rows as Lance can take them over: arrow-rs panics on some slices, and on unaligned buffers."""
+"""Copies rows that Lance cannot import: arrow-rs panics on some slices and unaligned buffers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
 def for_lance(rows: _Rows) -> _Rows:
-    """`rows`; columns that Lance would panic over are copied.
+    """`rows`, with copies of those columns on which Lance would panic.
 
-    Measured with pylance 14.0.2: a struct in a struct that starts inside its buffers, any other
-    nesting survives a slice; and buffers that do not begin where Rust wants them, which is what a
-    decimal out of an IPC stream has every other time (its format aligns to 8 bytes, not to 16).
+    Measured with pylance 14.0.2: it panics on a struct in a struct that starts inside its buffers
+    (any other nesting survives a slice), and on buffers not aligned as Rust requires. Decimals from
+    an IPC stream are misaligned every other time (the format aligns to 8 bytes, not to 16).
     """
     columns = [
         _sound(column, nested=_is_nested(field.type), step=_alignment(field.type))

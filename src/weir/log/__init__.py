@@ -1,2 +1,1 @@
-"""One shard's log and manifest: claiming, fencing, appending, tailing. Knows nothing of
-MemTables."""
+"""One shard's log and manifest: claim, fence, append, tail. Knows nothing of MemTables."""

@@ -1,18 +1,17 @@
-"""Appends entries to one shard's log: one put in flight, nothing overwritten, fenced for good when
-fenced.
+"""Appends entries to one shard's log: one put in flight, no overwrites, a fence is final.
 
 Keeps
   F-5  on this path a collision always ends the appender
   F-9  a lost answer is settled by the entry's own bytes, which carry a random id
   F-10 the next entry is not attempted before the one before it is known to be durable
   F-11 what stays unknown is `UnknownOutcome`, not a conflict and not success
-  F-13 a fenced appender acknowledges nothing, then or later, and asks the store nothing more
+  F-13 a fenced appender acknowledges nothing, then or later, and makes no further request
   F-14 tags never fall and never jump; where folds rely on it, a rise is announced before its use
   F-16 an interrupted entry is written again, the same bytes to the same place, before any other
   G-7b success also needs a proof of ownership younger than `fence_ttl`
-  S-7  a log on a store of its own is opened beside the data before its first entry is written, and
-       shut when the last one is covered and none is under way; whoever moves R in between, it is
-       not taken for empty
+  S-7  a log on a store of its own is marked open beside the data before its first entry is
+       written, and shut when the last one is covered and none is in flight; moving R in between
+       does not make it look empty
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ log = logging.getLogger("weir.log")
 
 
 class OpenShard(HasSite, Protocol):
-    """What `open` needs to know of a shard: `weir.Shard` has it."""
+    """What `open` needs of a shard; `weir.Shard` implements it."""
 
     def schema_for_writing(self) -> TableSchema:
-        """The table's schema with its field ids, once nothing stands in the way of a writer."""
+        """The table's schema with its field ids; raises when a writer may not open the shard."""
 
 
 class WalAppender:
-    """The low-level writer of one shard's log. Safe between threads; entries go one at a time."""
+    """The low-level writer of one shard's log. Thread-safe; writes one entry at a time."""
 
     def __init__(
         self,
@@ -83,20 +82,20 @@ class WalAppender:
         self._lock = site.env.threads.lock()
         self._home = Home(site.env)
         self._end: Callable[[Sequence[pa.RecordBatch]], WeirError] | None = None
-        """What a later call is told, of rows that were never sent."""
+        """Makes the error for a later call, from rows that were never sent."""
         self._unsettled: Entry | None = None
-        """An entry whose writing was interrupted: whether it is at `_next` is not known."""
+        """An entry whose write was interrupted: it may or may not be at `_next`."""
         self._folder = paths.wal_dir(site.shard)
         self._is_apart = site.wal is not site.store
         is_mounted = self._is_apart and site.wal_id is not None and is_local(site.wal)
         self._presence = Presence(site) if is_mounted else None
         self._marks = site.env.threads.lock()
-        """Guards the two below: opening and shutting are decided one after the other."""
+        """Guards the fields below: decisions to open and to shut the log do not overlap."""
         self._opened_at: Position | None = None
-        """The open mark that our entries stand behind (S-7); None: shut, the next one opens."""
+        """The open mark that covers our entries (S-7); None: shut, the next entry opens it."""
         self._in_flight = False
         self._shut_at: Position | None = None
-        """The shut mark we owe: what was decided is carried out even if the store fails once."""
+        """The shut mark not yet written: kept, so a store failure does not undo the decision."""
 
     @classmethod
     def open(cls, shard: OpenShard, *, fence_ttl: Duration | None = None) -> WalAppender:
@@ -117,7 +116,7 @@ class WalAppender:
 
     @property
     def claim(self) -> Claim:
-        """The claim it rests on."""
+        """The claim this appender writes under."""
         return self.tagging.claim
 
     @property
@@ -145,11 +144,11 @@ class WalAppender:
         """Make the rows of `batches` durable as one entry and return its position.
 
         The batches have the table's columns; a boolean `_tombstone` marks deletes. `generation` is
-        the one of the entry before or the next (F-14); None: as full MemTables would. On return the
-        rows survive the loss of this process. Raises `FencedError` when a newer writer owns the
-        shard (keep `.unacknowledged`), `StoreError` when it was certainly not written (append again
-        is safe), `UnknownOutcome` when nobody can tell (this appender is then finished). One put,
-        plus two reads once per `fence_ttl`.
+        that of the previous entry or the next one (F-14); None: it rises as full MemTables would.
+        On return the rows survive the loss of this process. Raises `FencedError` when a newer
+        writer owns the shard (keep `.unacknowledged`), `StoreError` when the entry was certainly
+        not written (appending again is safe), `UnknownOutcome` when that cannot be known (this
+        appender is then finished). One put, plus two reads once per `fence_ttl`.
         """
         shaped = [rows for batch in batches for rows in self._intake.rows(batch)]
         return self.append_shaped(shaped, generation=generation, tokens=tokens)
@@ -165,7 +164,7 @@ class WalAppender:
         """`append` for rows that an `Intake` has shaped already.
 
         Staged rows do not count before a manifest publishes them; their tag is below the current
-        generation, by which native writers pass over them too (`weir.shard.large_batch`).
+        generation, so native writers skip them too (`weir.shard.large_batch`).
         """
         if self._home.is_left:
             raise WriterClosed(
@@ -188,7 +187,7 @@ class WalAppender:
         tokens: Sequence[Token],
         more: Fill,
     ) -> Entry:
-        """An entry for `write`, which alone touches the store; `more`: what the batches hold."""
+        """Encode an entry for `write`, without a request; `more`: what the batches hold."""
         with self._lock:
             self._check(batches)
             return self._entries.make(batches, generation, tokens, after=self._unsettled, more=more)
@@ -196,8 +195,8 @@ class WalAppender:
     def write(self, entry: Entry) -> Position:
         """Make the entry durable and return its position; raises as `append` does.
 
-        After an interrupt (any `BaseException`) the same call settles what it left open: nobody
-        who waits for the entry's rows need hear of it (F-16).
+        After an interrupt (any `BaseException`) the same call settles the outcome: callers that
+        wait for the entry's rows do not see the interrupt (F-16).
         """
         with self._lock:
             if entry.position is None:
@@ -206,8 +205,8 @@ class WalAppender:
             return self._write(entry) if entry.position is None else entry.position
 
     def _settle(self) -> None:
-        """Finish what an interrupt left open. To look is not enough: the request may be on its way
-        still, and land where the next entry is to go."""
+        """Finish an interrupted write. A read would not be enough: the request may still be in
+        flight, and land where the next entry should go."""
         entry = self._unsettled
         if entry is None:
             return
@@ -232,14 +231,14 @@ class WalAppender:
             self._unsettled = entry if entry.sent else None
             if isinstance(error, WeirError) or not entry.sent:
                 raise
-            # No word of the store's: it may have been said of an entry that is there (F-11).
+            # An untranslated error proves nothing: the entry may be in the log (F-11).
             raise self._finish_unknown(position, entry, error) from error
         finally:
             self._in_flight = False
         return position
 
     def _landed(self, entry: Entry, position: Position) -> None:
-        """Safe to be interrupted and called again: the entry knows first."""
+        """Safe to interrupt and call again: the entry's position is set first."""
         entry.position = position
         self._next = Position(position + 1)
         if not entry.is_staged:
@@ -277,27 +276,27 @@ class WalAppender:
                 self._presence.check()
             self.ownership.require(stored)
         except FencedError as fenced:
-            # The entry is there. Before the new owner's fence it counts, in a collected place it
-            # does not (G-7b), and nobody can tell which without the new owner's log.
+            # The entry is there. It counts if it precedes the new owner's fence, but not in a
+            # collected place (G-7b); only the new owner's log can tell which.
             raise self._finish_fenced(fenced, entry) from None
         except WeirError as error:
-            # The entry is there, but whether it counts is not known (F-11), or it went into the
-            # empty folder where a disk was mounted before (S-7).
+            # The entry was written, but it may not count (F-11), or it went into the empty folder
+            # where a disk was mounted before (S-7).
             raise self._finish_unknown(position, entry, error) from error
 
     def shut(self, reached: Position | None = None) -> None:
-        """S-7: nothing is or will be after our last entry, unless an open mark says so first.
+        """S-7: mark that nothing follows our last entry unless a higher open mark comes first.
 
-        Called with R before a manifest with that R is committed, which shuts nothing while entries
-        above it are there or under way; without it when the last entry was written, and then a
-        store that fails is no error: every row is durable. One put, and only when the log is on a
-        store of its own and was opened since.
+        Called with R before a manifest with that R is committed; shuts nothing while entries above
+        R exist or are in flight. Called without R after the last entry; a failing store is then no
+        error, since every row is durable. One put, and only when the log is on a store of its own
+        and was opened since.
         """
         with self._marks:
             last = Position(self._next - 1)
             ongoing = self._in_flight or (reached is not None and last > reached)
             ongoing = ongoing or self._unsettled is not None
-            # The outcome of an entry is unknown, or nothing was written since the mark was put up.
+            # The outcome of an entry is unknown, or nothing was written since the open mark.
             unsure = self._end is not None or self._opened_at is None or last < self._opened_at
             if not ongoing and not unsure:
                 self._opened_at, self._shut_at = None, last
@@ -313,9 +312,9 @@ class WalAppender:
             log.info("wal.shut.skipped shard=%s reason=%s", self.site.shard, error)
 
     def _open_log(self, position: Position, entry: Entry) -> None:
-        """S-7: the first entry after the log was shut is told to the table before it is written.
+        """S-7: mark the log open in the table's store before its first entry since it was shut.
 
-        Owning the shard is proved after the mark is up: who takes a lost log over claims first and
+        Ownership is proved after the mark is written: a takeover of a lost log claims first and
         reads the mark second. One put and two reads for each time the log is shut.
         """
         check_identity(self.site)
@@ -328,8 +327,8 @@ class WalAppender:
             self._opened_at = position
 
     def _find_ours(self, position: Position, entry: Entry) -> Meta | None:
-        """Our entry, when a proxy repeated our request and the answer is about the repetition, or
-        when the request was interrupted and had been applied."""
+        """Our entry, if it is the one there: a proxy repeated our request and answered for the
+        repetition, or the request was interrupted after it was applied."""
         try:
             found = self.site.wal.get(paths.wal_path(self.site.shard, position))
         except ObjectMissing:
@@ -339,7 +338,7 @@ class WalAppender:
         return found.meta if found.data == bytes(entry.data) else None
 
     def _collected(self, position: Position, entry: Entry) -> WeirError:
-        """What was there is gone: ours or not, nobody can tell any more (F-11)."""
+        """The entry found there is gone, so whether it was ours cannot be known (F-11)."""
         gone: WeirError = StoreError(
             "an entry was there, and was collected before it could be compared"
         )
@@ -352,9 +351,8 @@ class WalAppender:
         return self._finish_unknown(position, entry, gone)
 
     def _collided(self, position: Position, entry: Entry) -> WeirError:
-        """F-5: somebody wrote where we were to write; either we are fenced or the log is not ours
-        alone."""
-        entry.sent = False  # its place is another's, and it was tried nowhere else
+        """F-5: our position was taken; either we are fenced or something writes without a claim."""
+        entry.sent = False  # another entry has its place, and it was sent nowhere else
         try:
             self.ownership.prove()
         except FencedError as fenced:

@@ -1,4 +1,4 @@
-"""Entries on their way to the log: encoded once, and the same bytes whenever they are sent."""
+"""Entries to be written to the log: encoded once, and the same bytes in every attempt."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Entry:
     generation: Generation
     data: memoryview
     filled: Fill
-    """What its generation holds with it (F-15)."""
+    """What its generation holds, this entry included (F-15)."""
     is_staged: bool = False
     sent: bool = False
-    """True when it may be in the log: false again once it certainly is not."""
+    """True while it may be in the log; false again once it certainly is not."""
     position: Position | None = None
     """Where it is, once it is durable."""
 
@@ -52,8 +52,8 @@ class EntryMaker:
         more: Fill | None = None,
         is_staged: bool = False,
     ) -> Entry:
-        """The entry; `after`: one that is to be written before it, `more`: what the batches add to
-        a generation, if that is known."""
+        """Encode an entry. `after`: an entry to be written before it; `more`: what the batches add
+        to a generation, if that is known."""
         before = None if after is None else (after.generation, after.filled)
         filled = self._tagging.filled(generation, more or fill_of(batches), before)
         data = self._encoder.encode(

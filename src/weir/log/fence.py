@@ -1,16 +1,15 @@
-"""Opens a shard for writing: probe, claim, fence, validate, then hand over to replay. This is a
-write.
+"""Opens a shard for writing (a write): probe, claim, fence, validate; replay comes next.
 
 Keeps
   F-1  both logs are fenced: the epoch in the manifest and a fence entry in the WAL
   F-2  no position is ever used twice, whatever the store still holds
   F-4  the fence is validated after it is written, never only before
   F-5  a collision at open means 'read the manifest'; only a newer epoch means fenced
-  F-6  replay ends at our fence, not at a second look at the tip
+  F-6  replay ends at our fence, not at a second probe of the tip
   F-7  a log that is ahead of its manifest is damaged: nothing is claimed and written on top of it
   S-3  after the claim the log is where we fenced it, and nobody can move it without being seen
-The tip is probed before the epoch is claimed: the other order lets a slower, older claimant put its
-fence above ours.
+The tip is probed before the epoch is claimed: in the other order a slower, older claimant could
+put its fence above ours.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def claim_shard(
 ) -> Claim:
     """Become the only writer of the shard; every older writer is fenced when this returns.
 
-    Raises `SealedShard`, `FencedError` (a still newer writer came while we opened),
+    Raises `SealedShard`, `FencedError` (an even newer writer claimed the shard),
     `UnknownOutcome` (the store never answered), and `InvalidInput` for a `fence_ttl` above the
     table's, with nothing claimed. `announces` promises that no entry will be tagged above those in
     the log before the manifest says so (F-14). Seventeen requests in nine round trips, six of
@@ -115,10 +114,10 @@ def _next_position(
 def _is_outdated(
     site: ShardSite, manifests: Manifests, current: ShardManifest | None, tip: Position
 ) -> bool:
-    """F-7: who writes in an epoch below that of the last entry is acknowledged and never read.
+    """F-7: entries of an epoch below that of the last one would be acknowledged and never read.
 
-    An entry follows the claim of its epoch, so that a newer one means: look again, at manifest and
-    tip. One request, and only when entries are above R.
+    An entry follows the claim of its epoch, so a newer epoch means that the manifest and the tip
+    must be read again. One request, and only when entries are above R.
     """
     if current is None or tip <= current.replay_after:
         return False
@@ -126,7 +125,7 @@ def _is_outdated(
     try:
         header = read_header(site.wal.get_range(path, 0, HEADER_BYTES))
     except ObjectMissing:
-        return False  # collected meanwhile, or only known to be used
+        return False  # collected since, or only marked as used
     if header is None or header.epoch <= current.writer_epoch:
         return False
     current = manifests.require()
@@ -147,8 +146,8 @@ def _fence(
     floors: FloorValues,
 ) -> Claim:
     epoch = Epoch(claimed.writer_epoch)
-    # Before the fence: one in a store that the log has left would be taken for its tip by whoever
-    # has not heard of the move yet, and the position be marked as used (S-3, F-6).
+    # Settle before fencing: a reader that does not know of a move yet would mistake a fence in the
+    # store that the log has left for the tip, and mark its position as used (S-3, F-6).
     settle(site, epoch, floors)
     site.env.failpoint("claim.settled")
     assert position > claimed.replay_after, "F-2: the claim is not of the manifest that was probed"
@@ -174,7 +173,7 @@ def _fence(
     current, floors = manifests.latest_with_floors()
     _validate(site, manifests, current or claimed, floors, epoch, position)
     if site.wal is not site.store:
-        # Told to the table's own store: whatever older writers opened ends here, and a wiped log
+        # Mark it in the table's own store: this shuts what older writers opened, and a wiped log
         # must not look like one without a gap (S-2, S-7).
         manifests.floors.raise_to("shut", position)
     log.info("shard.claimed shard=%s epoch=%d fence=%d", site.shard, epoch, position)
@@ -189,8 +188,7 @@ def _validate(
     epoch: Epoch,
     position: Position,
 ) -> None:
-    """F-4: while we fenced, others may have flushed past us and collected what we would have
-    met."""
+    """F-4: meanwhile others may have flushed past us and collected what we would have hit."""
     manifests.require_owner(current, epoch, position)
     if position <= max(current.replay_after, floors.wal):
         raise FencedError(

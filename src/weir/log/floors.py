@@ -1,18 +1,18 @@
 """Numbers of a shard that only rise: what may have been collected, what was certainly used.
 
 Keeps
-  G-6  the manifest floor: versions at or below it may be gone, and committing one of them is no
-       success
-  G-7c the WAL floor: tells a collected prefix of the log from a hole
+  G-6  the manifest floor: versions at or below it may be gone, and committing one of them is not
+       a success
+  G-7c the WAL floor: distinguishes a collected prefix of the log from a hole
   F-2  the used mark: positions a checkpoint refers to, also after the log itself was lost
-  G-8  create-only markers whose maximum counts; they need no conditional overwrite, and no cache is
-       asked
-  S-7  the open and the shut mark: whether a log on a store of its own may go on above R. From the
-       open mark on entries follow, nobody beside the data knows how many; nothing is after the
-       shut mark until a higher open mark says so
-  L-6  the left mark: the epoch whose owner wrote its last entry and closed, so that who folds its
-       log knows that nothing follows under the same tag
-  S-3  the record that says where the log is, by its number: who lists the floors learns of a move
+  G-8  create-only markers whose maximum counts; they need no conditional overwrite, and reads
+       bypass caches
+  S-7  the open and the shut mark: whether a log on a store of its own may continue above R. Entries
+       follow from the open mark on, and how many is not known beside the data; nothing follows the
+       shut mark until there is a higher open mark
+  L-6  the left mark: the epoch whose owner wrote its last entry and closed, which tells a
+       fold of its log that nothing follows under the same tag
+  S-3  the number of the record that says where the log is: listing the floors reveals a move
 One listing reads all of them.
 """
 
@@ -50,7 +50,7 @@ class FloorValues:
     def is_closed(self, manifest: ShardManifest) -> bool:
         """True when no row can be in the log beyond R: losing the log loses nothing (S-2).
 
-        R alone does not tell, whoever moved it: a log that was not shut goes on meanwhile (S-7).
+        R alone does not prove that, whoever moved it: a log that was not shut may grow (S-7).
         A sealed shard takes no more entries (C-11). The floors were read after the manifest.
         """
         ended = self.open <= self.shut or manifest.status is Status.SEALED
@@ -61,7 +61,7 @@ _NONE: Final = FloorValues()
 
 
 def load_all(store: Store, folders: Sequence[str]) -> list[FloorValues]:
-    """The floors in those folders, one of each shard: a listing each, in one round."""
+    """The floors in those folders, one folder per shard: a listing each, in one round."""
     return [_values(metas) if metas else _NONE for metas in store.list_many(folders)]
 
 
@@ -93,7 +93,7 @@ class Floors:
         self._marks(kind).raise_to(number)
 
     def trim(self, kind: FloorKind) -> None:
-        """Delete marks that no longer count: the maximum, which does, stays."""
+        """Delete the marks below the maximum, which alone counts."""
         self._marks(kind).trim()
 
     def _marks(self, kind: FloorKind) -> Marks:

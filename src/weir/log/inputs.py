@@ -1,4 +1,4 @@
-"""What users hold rows and keys in: Arrow, DataFrames, numpy, dicts, objects with named fields."""
+"""Accepted forms of rows and keys: Arrow, DataFrames, numpy, dicts, objects with named fields."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow as pa
 from weir.errors import InvalidInput
 
 RUN_ROWS: Final = 10_000
-"""Rows of an iterable that become one batch."""
+"""How many rows of an iterable become one batch."""
 
 
 def arrow_batches(data: Any) -> Sequence[pa.RecordBatch] | None:
-    """The batches of anything that is rows as Arrow, pandas or numpy know them; None otherwise."""
+    """The batches of rows in any form of Arrow, pandas or numpy; None for anything else."""
     if isinstance(data, pa.RecordBatch):
         return (data,)
     if isinstance(data, pa.Table):
@@ -37,7 +37,7 @@ def arrow_batches(data: Any) -> Sequence[pa.RecordBatch] | None:
 
 
 def arrow_column(data: Any) -> pa.Array | None:
-    """The values of anything that is one column: an Arrow array, a Series, a numpy array."""
+    """The values of a single column: an Arrow array, a Series, a numpy array; else None."""
     if isinstance(data, pa.Array | pa.ChunkedArray):
         return data
     try:
@@ -45,7 +45,7 @@ def arrow_column(data: Any) -> pa.Array | None:
             return pa.array(data)
         if _is_pandas(data, "Series") or _is_pandas(data, "Index"):
             return pa.array(data, from_pandas=True)
-        # A Series of polars is a stream of values, a DataFrame one of structs.
+        # A polars Series is a stream of values, a DataFrame is a stream of structs.
         if type(data).__name__ == "Series" and hasattr(data, "__arrow_c_stream__"):
             return pa.chunked_array(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -54,7 +54,7 @@ def arrow_column(data: Any) -> pa.Array | None:
 
 
 def is_row(data: Any) -> bool:
-    """A dict, a dataclass, a named tuple, or a model of pydantic: one row."""
+    """True for a single row: a dict, a dataclass, a named tuple, or a pydantic model."""
     return (
         isinstance(data, Mapping)
         or (dataclasses.is_dataclass(data) and not isinstance(data, type))
@@ -64,7 +64,7 @@ def is_row(data: Any) -> bool:
 
 
 def as_dict(row: Any) -> Mapping[str, Any]:
-    """One row as a dict; what is nested in it, too."""
+    """One row as a dict, including what is nested in it."""
     if isinstance(row, Mapping):
         return row
     if hasattr(row, "model_dump"):
@@ -82,7 +82,7 @@ def as_dict(row: Any) -> Mapping[str, Any]:
 
 
 def row_runs(data: Iterable[Any]) -> Iterator[list[Any]]:
-    """The items in order: rows in runs, and every item that is Arrow by itself."""
+    """The items in order: rows grouped into runs, and each Arrow item on its own."""
     run: list[Any] = []
     for item in data:
         if is_row(item) or not _is_arrow(item):

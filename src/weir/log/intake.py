@@ -1,8 +1,8 @@
-"""Turns what a caller hands over into rows of the log, or refuses it with the column named.
+"""Turns a caller's data into rows of the log, or refuses it and names the column.
 
 Keeps
   M-7  a bad put fails alone, here, before it can reach the entry of its neighbours
-  F-15 what is accepted can be read: values and nulls are held to the rules of those who read
+  F-15 accepted rows can be read: values and nulls are checked by the rules that readers apply
   M-9  a value is accepted only if the table's type can hold it exactly (`weir.format.exact`)
 """
 
@@ -29,7 +29,7 @@ Owns = Callable[[pa.RecordBatch], pa.Array]
 
 _SMALL_BYTES = 4096
 _FALSE = (pa.repeat(False, 512), pa.repeat(False, 1 << 16))
-"""Sliced for batches without deletes: making such a column costs more than checking all others."""
+"""Sliced for batches without deletes: building that column costs more than checking all others."""
 
 
 class Intake:
@@ -40,7 +40,7 @@ class Intake:
     """
 
     def __init__(self, schema: TableSchema, owns: Owns | None = None) -> None:
-        """`owns` marks the rows that belong here; a row of another shard is then refused."""
+        """`owns` masks the rows that belong to this shard; with it, other rows are refused."""
         self._schema = schema
         self.owns = owns
         self._required = [
@@ -57,14 +57,14 @@ class Intake:
 
     @property
     def schema(self) -> TableSchema:
-        """The schema whose rows these become."""
+        """The table schema that rows are shaped to."""
         return self._schema
 
     def rows(self, data: Any) -> list[pa.RecordBatch]:
         """The rows of `data` as batches of the WAL schema, empty ones left out.
 
         `data` is a RecordBatch, Table, RecordBatchReader, DataFrame, anything Arrow-shaped, or an
-        iterable of such, of dicts, or of objects with named fields. A boolean column `_tombstone`
+        iterable of these, of dicts, or of objects with named fields. A boolean column `_tombstone`
         marks rows that are deletes. Raises `SchemaMismatch` or `InvalidInput`, nothing written.
         """
         if type(data) is pa.RecordBatch:
@@ -99,12 +99,11 @@ class Intake:
         return shaped
 
     def stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch that came out of the log, in today's shape: matched by field id, null where it
-        was not there."""
+        """A batch from the log in the current schema, matched by field id, missing columns null."""
         return align_batch(batch, self._schema.wal)
 
     def fit(self, batches: Sequence[pa.RecordBatch], limits: Limits) -> int:
-        """The bytes shaped rows keep in memory; `InvalidInput` when they do not fit one entry."""
+        """The bytes shaped rows take in memory; `InvalidInput` when they do not fit one entry."""
         nbytes = sum(map(size_of, batches))
         require_fit(batches, self._schema, nbytes=nbytes, max_bytes=limits.entry_bytes)
         return nbytes
@@ -129,7 +128,7 @@ class Intake:
         return self._from_dicts([as_dict(row) for row in part]) if found is None else found
 
     def _from_whole_dicts(self, rows: list[Any]) -> pa.RecordBatch | None:
-        """The rows in one step if they are dicts of all columns, as most are; None: look closer."""
+        """The rows in one step if all are dicts of all columns, as most are; None: slow path."""
         names = self._names
         for row in rows:
             if type(row) is not dict or row.keys() != names:
@@ -152,7 +151,7 @@ class Intake:
         return (pa.RecordBatch.from_arrays(columns, schema=fields),)
 
     def _fields(self, rows: Sequence[Any]) -> pa.Schema:
-        """The columns that one of the rows has at least; remembered for rows like the last."""
+        """The columns that at least one row has; cached for further rows of the same shape."""
         known = self._dict_fields
         if known is not None and all(row.keys() == known[0] for row in rows):
             return known[1]
@@ -162,7 +161,7 @@ class Intake:
                 extra = sorted(str(name) for name in row.keys() - names)
                 raise SchemaMismatch(f"the table has no column {extra[0]!r}")
         present = [f for f in self._schema.plain if any(f.name in row for row in rows)]
-        # Rows that name no column are rows all the same: of nulls, or refused for their key.
+        # Rows that name no column are still rows: all nulls, or refused for their key.
         fields = [f.with_nullable(True) for f in present or self._schema.plain]
         if any(TOMBSTONE in row for row in rows):
             fields.append(pa.field(TOMBSTONE, pa.bool_()))
@@ -181,8 +180,8 @@ class Intake:
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
-            # What every reader of the log asks of it: text that is UTF-8, numbers within their
-            # type, offsets within their buffers. 0.3 us for a row, 12 GB/s for many.
+            # Every reader of the log relies on this: text is UTF-8, numbers fit their type,
+            # offsets lie within their buffers. 0.3 us for a row, 12 GB/s for many.
             batch.validate(full=True)
         except pa.ArrowInvalid as error:
             raise _broken(batch, error) from error
@@ -194,7 +193,7 @@ class Intake:
         if self.owns is not None:
             mine = self.owns(batch)
             if not pc.all(mine).as_py():
-                # Routing is an invariant, not a hint: a lookup asks only the shard of its key.
+                # Routing is an invariant, not a hint: a lookup reads only the shard of its key.
                 names = self._schema.primary_key or self._schema.arrow.names[:1]
                 row = batch.filter(pc.invert(mine)).slice(0, 1).select(list(names)).to_pylist()[0]
                 raise InvalidInput(
@@ -206,7 +205,7 @@ class Intake:
     def _checked_inside(self, batch: pa.RecordBatch, index: int, name: str) -> pa.RecordBatch:
         if find_null(batch.column(index), name) is None:
             return batch
-        # Of a delete nothing counts but its key: what else it brought along is left out.
+        # Only the key of a delete counts: its other values are dropped.
         column = pc.if_else(
             batch.column(TOMBSTONE),
             pa.scalar(None, batch.column(index).type),
@@ -280,17 +279,17 @@ def _no_tombstones(rows: int) -> pa.BooleanArray:
 
 
 def size_of(batch: pa.RecordBatch) -> int:
-    """The bytes a batch of rows keeps in memory.
+    """The bytes a batch of rows takes in memory.
 
-    Of a small one those of its buffers, although it may be a slice of them: counting exactly takes
-    7 us, a tenth of a durable put, and lets go of the interpreter.
+    For a small batch, those of its buffers, although it may be a slice of them: counting exactly
+    takes 7 us, a tenth of a durable put, and releases the interpreter lock.
     """
     held: int = batch.get_total_buffer_size()
     return held if held <= _SMALL_BYTES else batch.nbytes
 
 
 def fill_of(batches: Sequence[pa.RecordBatch]) -> Fill:
-    """What those batches add to a generation."""
+    """What these batches add to a generation."""
     return Fill(sum(b.num_rows for b in batches), len(batches), sum(map(size_of, batches)))
 
 

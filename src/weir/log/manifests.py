@@ -3,10 +3,9 @@
 Keeps
   F-1  an update is made only in the epoch its author owns
   F-3  `rules.check` runs on every write
-  F-9  each version carries a random commit id, so that a lost answer can be settled by its bytes
-  G-6  a version at or below the floor is no success
-  G-7d the hint, and any walk that ends at or below the floor, is not believed; then the folder is
-       listed
+  F-9  each version carries a random commit id, so a lost answer can be settled by comparing bytes
+  G-6  committing a version at or below the floor is not a success
+  G-7d a hint or a walk that ends at or below the floor is not trusted; the folder is listed instead
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ COMMIT_ATTEMPTS = 16
 """How often an update is rebased on somebody else's version before giving up."""
 
 LIST_ATTEMPTS = 16
-"""How often the folder is listed again when what it held was collected before it was read."""
+"""How often the folder is listed again when a listed version was collected before the read."""
 
 _PROBE_BATCHES = (2, 4, 8, 16, 32, 64)
 
@@ -86,7 +85,7 @@ class Manifests:
         found = self._walk(self._known or self._hinted())
         floors = self.floors.load()
         if found is None or found.version <= floors.manifest:
-            # G-7d: versions were collected, and perhaps recreated by a zombie, where the walk went.
+            # G-7d: versions along the walk were collected, and perhaps recreated by a zombie.
             found, floors = self._listed(floors)
         if found is not None:
             self._known = found
@@ -102,9 +101,9 @@ class Manifests:
         return found
 
     def cover(self, through: Position, epoch: Epoch) -> ShardManifest:
-        """R at `through`, in that epoch: nothing but fences is between. Fences nobody (W-3).
+        """Move R to `through` in that epoch, over nothing but fences. Fences nobody (W-3).
 
-        Raises `FencedError` when another has claimed the shard.
+        Raises `FencedError` when another writer has claimed the shard.
         """
 
         def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
@@ -117,8 +116,7 @@ class Manifests:
         return self.update(change, epoch=epoch)
 
     def create(self, first: ShardManifest) -> ShardManifest:
-        """Write version 1 unless there is one; returns whichever stands. For creators that
-        agree."""
+        """Write version 1 unless it exists; return the stored one. For creators that agree."""
         rules.check(first, None)
         try:
             self.site.store.put_if_absent(
@@ -134,8 +132,7 @@ class Manifests:
     def commit(
         self, following: ShardManifest, current: ShardManifest | None, evidence: Evidence
     ) -> ShardManifest:
-        """Write `following` right after `current`, or raise `CommitConflict`. Put, floor check,
-        hint."""
+        """Write `following` after `current`, or raise `CommitConflict`. Put, floor check, hint."""
         following = replace(following, commit_id=self.site.env.new_id().bytes)
         rules.check(following, current, evidence)
         path = paths.manifest_path(self.site.shard, following.version)
@@ -148,8 +145,7 @@ class Manifests:
             ) from None
         except LostAnswer as lost:
             raise self._unknown(following.version) from lost
-        # Read the floor after the put: collection may have passed this version while it was on its
-        # way.
+        # Read the floor after the put: collection may have passed this version during the put.
         if following.version <= self.floors.load().manifest:
             raise CommitConflict(
                 f"{self.site}: manifest {following.version} lies below the collected floor (G-6); "
@@ -160,7 +156,7 @@ class Manifests:
         return following
 
     def _encode(self, manifest: ShardManifest) -> bytes:
-        """Its bytes, read back: a version that readers refuse would end the shard (F-15, G-13)."""
+        """Encode and read it back: a version that readers refuse ends the shard (F-15, G-13)."""
         path = f"{self.site.store.uri}/{paths.manifest_path(self.site.shard, manifest.version)}"
         try:
             data = encode_manifest(manifest)
@@ -175,7 +171,7 @@ class Manifests:
         *,
         epoch: Epoch,
     ) -> ShardManifest:
-        """Commit `change(latest)` in `epoch`, rebasing on versions third parties wrote in it.
+        """Commit `change(latest)` in `epoch`, rebasing on versions others wrote in that epoch.
 
         `change` sees the latest manifest and returns the next one with its evidence (the version
         number is filled in), or None for 'nothing to do'. Raises `FencedError` when a newer epoch
@@ -233,9 +229,9 @@ class Manifests:
         return self.commit(claimed, current, Evidence())
 
     def published(self, table: SsTable, current: ShardManifest, tried: Sequence[Version]) -> bool:
-        """Whether a version names that SSTable: the latest, or one of `tried` compacted since.
+        """Whether the latest version names that SSTable, or one of `tried` did before a compaction.
 
-        Asked by whoever owns the epoch of `current` and got no answer to a commit that may have
+        For the owner of the epoch of `current`, after a commit that got no answer and may have
         been applied.
         """
         if any(known.path == table.path for known in current.sstables):
@@ -243,11 +239,11 @@ class Manifests:
         if not tried:
             return False
         if current.current_generation > table.generation:
-            # Only the owner ends a generation. Its version was collected before it could see that
-            # it counts; a fold that ends one has taken every entry of those before it (L-6).
+            # Only the owner ends a generation: its version counted, and was collected before the
+            # owner saw that. A fold that ends one has taken every entry of those before it (L-6).
             return True
         found = [self.load(version) for version in tried]
-        # After the reads: a version of ours in a collected place names what it likes (G-6).
+        # Read the floor last: a version of ours in a collected place proves nothing (G-6).
         floor = self.floors.load().manifest
         return any(
             known.path == table.path
@@ -260,7 +256,7 @@ class Manifests:
         self, manifest: ShardManifest, epoch: Epoch, position: Position | None = None
     ) -> None:
         """Raise `FencedError` when the manifest shows a newer epoch than `epoch`; `position` is
-        where its owner was to write."""
+        where the owner of `epoch` tried to write."""
         if manifest.writer_epoch > epoch:
             fenced = FencedError(
                 f"{self.site}: epoch {epoch} was fenced by epoch {manifest.writer_epoch}, a newer "
@@ -304,8 +300,8 @@ class Manifests:
     def _listed(self, floors: FloorValues) -> tuple[ShardManifest | None, FloorValues]:
         """The highest version in the folder; versions at or below the floor do not count (G-6).
 
-        Others commit and collect meanwhile: what was listed may be gone when it is read, which is
-        no shard without a manifest.
+        Others commit and collect concurrently: a listed version may be gone when it is read, which
+        does not mean that the shard has no manifest.
         """
         for _ in range(LIST_ATTEMPTS):
             versions: list[Version] = []

@@ -4,17 +4,17 @@ An entry that put-if-absent accepted proves nothing if collection removed the fe
 met. So an acknowledgement also needs a proof that our epoch is current, begun less than `fence_ttl`
 before the entry was written. In steady state that is one small read per `fence_ttl`.
 
-Which clock tells (F-18)? This machine's may stand still: one that was suspended, or restored from a
-snapshot, goes on as if nothing had happened. So every clock there is must agree that little time
-has passed, and any that does not, or that runs backwards, costs a new proof and nothing else:
+Which clock measures that (F-18)? This machine's may stop: a machine that was suspended, or restored
+from a snapshot, continues as if no time had passed. So every available clock must agree that little
+time has passed. A clock that disagrees, or runs backwards, costs a new proof and nothing else:
 
-  the store's  the time it gave to our entry, against the one it gave to the entry before the proof.
-               Files tell it with every put. obstore does not pass it on, so on object stores a put
-               that had to be repeated (connections do not survive a restore) counts as late.
+  the store's  the time it gave our entry, compared with that of the last entry before the proof.
+               Files report it with every put. obstore does not, so on object stores a put that had
+               to be repeated (connections do not survive a restore) counts as late.
   boot time    runs while the machine sleeps, but not while it is a snapshot.
-  wall clock   is set right some time after a restore. S3 and Azure refuse a signed request whose
-               date is more than 15 minutes off: the wall clock of a put they took is one that the
-               store itself has checked.
+  wall clock   is corrected some time after a restore. S3 and Azure refuse a signed request whose
+               date is more than 15 minutes off, so the store itself has checked the wall clock of
+               every put that it took.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ log = logging.getLogger("weir.log")
 
 
 def proof_lifetime(site: ShardSite, wanted: Duration | None = None) -> float:
-    """How long a writer of the shard trusts a proof, in seconds; None: as long as the table says.
+    """Seconds for which a writer of the shard trusts a proof; None: the table's value.
 
-    The one place that decides: collection keeps fences for as long as the table's own value
+    The only place that decides it: collection keeps fences for as long as the table's own value
     demands, so no writer may trust its ownership longer (G-7b).
     """
     if wanted is None:
@@ -50,20 +50,20 @@ def proof_lifetime(site: ShardSite, wanted: Duration | None = None) -> float:
 
 
 class Moment(NamedTuple):
-    """When a proof began, by every clock there is; later is not known of it."""
+    """When a proof began, by every available clock; it proves nothing about later times."""
 
     boot: float
     wall: float
     stored: float | None = None
-    """What the store of the log said of the last entry of ours before it; None: it was not told."""
+    """The log store's time of our last entry before the proof; None: the store gave none."""
 
     @staticmethod
     def now(clock: Clock, stored: float | None = None) -> Moment:
-        """This moment; `stored` is the time of an entry that is there already."""
+        """The current moment; `stored` is the store's time of an entry already written."""
         return Moment(clock.boottime(), clock.wall(), stored)
 
     def is_within(self, lifetime: float, now: Moment) -> bool:
-        """True when every clock says that less than `lifetime` has passed until `now`."""
+        """True when every clock says that less than `lifetime` passed from this moment to `now`."""
         if now.boot - self.boot >= lifetime or abs(now.wall - self.wall) >= lifetime:
             return False
         if now.stored is None:
@@ -72,15 +72,15 @@ class Moment(NamedTuple):
 
 
 LONG_AGO = Moment(float("-inf"), float("-inf"))
-"""A proof that nobody trusts."""
+"""A proof too old to be trusted."""
 
 
 class Claimed(Protocol):
-    """What a claim says of its proof: `weir.log.fence.Claim` has it."""
+    """What `Ownership` needs of a claim; `weir.log.fence.Claim` implements it."""
 
     @property
     def epoch(self) -> Epoch:
-        """The epoch that is ours."""
+        """The epoch that the claim holds."""
 
     @property
     def proof(self) -> Moment:
@@ -88,7 +88,7 @@ class Claimed(Protocol):
 
     @property
     def fence_ttl(self) -> float:
-        """How long that is trusted."""
+        """Seconds for which that proof is trusted."""
 
 
 class Ownership:
@@ -103,35 +103,34 @@ class Ownership:
         self._stored = claim.proof.stored
 
     def require(self, stored: float | None = None) -> None:
-        """Return if the proof is young enough, else prove again; `FencedError` if the shard was
-        taken over.
+        """Return if the proof is young enough, else prove again; `FencedError` after a takeover.
 
         Called after the put, which the store dated `stored`, and before the acknowledgement: a
-        proof from before the put would not cover the time the put was on its way.
+        proof from before the put would not cover the time the put was in flight.
         """
         self._stored = stored
         if not self._proof.is_within(self._ttl, Moment.now(self._clock, stored)):
             self.prove()
 
     def prove(self) -> None:
-        """Read the manifest now. The proof counts from before the read: later is not known."""
+        """Read the manifest now. The proof dates from before the read, not from its end."""
         began = self.moment()
         self._manifests.require_owner(self._manifests.require(), self._epoch)
         self._proof = began
 
     def moment(self) -> Moment:
-        """Now, for whoever is about to commit in our epoch and reports it by `proven`."""
+        """The current moment, for a caller that commits in our epoch and then calls `proven`."""
         return Moment.now(self._clock, self._stored)
 
     def proven(self, began: Moment) -> None:
-        """A commit in our epoch that began then has succeeded, which proves as much."""
+        """Count a commit in our epoch, begun at `began`, as a proof."""
         if began.boot > self._proof.boot:
             self._proof = began
 
     def leave(self) -> None:
-        """L-6: nothing of our epoch follows. Called by who closes, after its last entry is durable.
+        """L-6: mark our epoch as ended. Called on close, after its last entry is durable.
 
-        A store that fails is no error: the log is folded later then. One put.
+        A failing store is not an error: the log is then folded later. One put.
         """
         try:
             self._manifests.floors.raise_to("left", self._epoch)

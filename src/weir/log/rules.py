@@ -1,5 +1,4 @@
-"""Predicates over (next, current) manifest, run on every manifest write; none can be skipped by a
-call site.
+"""Predicates over (next, current) manifests, run on every write; no call site can skip them.
 
 Keeps
   F-3  versions rise by one; R and L never fall; R stays at or below L
@@ -8,7 +7,7 @@ Keeps
   W-5  generations are published in order, none twice
   F-14 the current generation rises with what is published, or by proof that nothing live is below
   M-4  an SSTable and the R that rests on it come in one version
-A broken predicate is a bug of ours or a damaged store: it raises before anything reaches the store.
+A broken predicate is a bug in weir or a damaged store: it raises before anything is written.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from weir.types import Position
 
 
 class RuleBroken(WeirError):
-    """A manifest that must never be written was about to be; this is a bug in weir, please report
-    it."""
+    """A manifest that must never be written was refused: a bug in weir, please report it."""
 
 
 @dataclass(frozen=True, slots=True)

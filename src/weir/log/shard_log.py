@@ -1,13 +1,13 @@
 """`ShardLog`: one shard's manifest and log through one handle.
 
 It knows where the log is and where it was before moves, its floors, and the highest position used.
-Feeds, tailers, replays, collectors and copies ask it instead of a store.
+Feeds, tailers, replays, collectors and copies use it instead of a store.
 
 Keeps
-  S-9  entries of before a move are read from the store that took them, by everybody alike
-  G-7c the WAL floor tells a collected prefix from a hole, and a zombie's entry from one that counts
+  S-9  entries from before a move are read from the store that took them, by every reader
+  G-7c the WAL floor separates a collected prefix from a hole, and a zombie's entry from a valid one
   F-2  the highest position known used is computed in one place (`FloorValues.highest_used`)
-  S-7  a log that is not there ends at R if it provably holds nothing more; otherwise it is an error
+  S-7  a missing log ends at R if it provably holds nothing more; otherwise it is an error
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from weir.records.wal_places import latest_record
 from weir.types import Position
 
 TIP_ATTEMPTS: Final = 16
-"""How often the end of a log is looked for anew that is moved or collected meanwhile."""
+"""How often the search for the tip restarts because the log was moved or collected."""
 
 
 class ShardLog:
@@ -40,9 +40,9 @@ class ShardLog:
         stores: WalStores | None = None,
         manifests: Manifests | None = None,
     ) -> None:
-        """With `stores` the log is looked for where the records say; otherwise it is at `site`.
+        """With `stores` the log is looked up in the records; otherwise it is at `site`.
 
-        Only who holds the shard's claim knows without asking that its log does not move (S-3).
+        Only the holder of the shard's claim knows without a request that its log stays (S-3).
         """
         self._site = site
         self._stores = stores
@@ -50,7 +50,7 @@ class ShardLog:
 
     @staticmethod
     def of(shard: ShardLog | ShardSite | HasSite) -> ShardLog:
-        """The log of whatever stands for a shard."""
+        """The log of anything that represents a shard."""
         if isinstance(shard, ShardLog):
             return shard
         if isinstance(shard, ShardSite):
@@ -86,16 +86,16 @@ class ShardLog:
     # -- where ------------------------------------------------------------------------------------
 
     def site(self, floors: FloorValues | None = None) -> ShardSite:
-        """Where the log is now; with `floors` just read a move since the last look is seen (S-3).
+        """Where the log is now; freshly read `floors` reveal a move since the last call (S-3).
 
         Raises `WalStoreMismatch` when the store is not the recorded one (S-1).
         """
         return self._site if self._stores is None else self._stores.site(self.shard, floors)
 
     def stretch(self, position: int) -> Stretch:
-        """Where the entry of that position is, or will be. Asks nothing above the last move known.
+        """Where the entry at that position is, or will be. No request above the last known move.
 
-        Raises `WalStoreMismatch` when the store that took it is gone or another's.
+        Raises `WalStoreMismatch` when the store that took it is gone or another is in its place.
         """
         if self._stores is None:
             return self._site.stretch(position)
@@ -117,7 +117,7 @@ class ShardLog:
                 if manifest is None or not floors.is_closed(manifest):
                     raise
                 return manifest.replay_after
-            # What is collected while we probe looks like the end; its floor rose before it went.
+            # Entries collected while we probe look like the end; their floor rose before that.
             if self.floors().wal <= tip:
                 return tip
         raise SnapshotExpired(
@@ -126,10 +126,9 @@ class ShardLog:
         ) from last
 
     def lost_through(self, position: int) -> int | None:
-        """The store of that entry is gone: up to where nobody misses it but who feeds on the log.
+        """For an entry whose store is gone, the position through which only feeds miss entries.
 
-        None: rows may be missing (S-7), or it is a store that the log has left, which may come
-        back.
+        None: rows may be missing (S-7), or the log has left that store, which may come back.
         """
         manifest, floors = self.state()
         if manifest is None or not floors.is_closed(manifest):
@@ -138,7 +137,7 @@ class ShardLog:
         return None if position <= left else int(manifest.replay_after)
 
     def sizes(self, after: int, count: int) -> list[int]:
-        """Bytes of the next `count` entries after a position; 0 for one that is not there."""
+        """Bytes of the next `count` entries after a position; 0 for a missing one."""
         found: list[int] = []
         while len(found) < count:
             first = after + len(found) + 1
@@ -157,8 +156,8 @@ class ShardLog:
     def require_uncollected(self, position: int, floors: FloorValues) -> None:
         """Raise `SnapshotExpired` when `floors` say that the position was collected.
 
-        What is found in such a place proves nothing: a writer that slept may have put it there, and
-        nobody acknowledged it (G-7b). Floors rise before anything goes, so floors read *after* an
+        An entry found there proves nothing: a writer that slept may have put it there, and nobody
+        acknowledged it (G-7b). Floors rise before anything is deleted, so floors read *after* an
         entry vouch for it.
         """
         if position <= floors.wal:
@@ -168,7 +167,7 @@ class ShardLog:
             )
 
     def hole(self, position: int) -> MissingEntry:
-        """The error for an entry that must be there and is not."""
+        """The error for an entry that must exist and does not."""
         return MissingEntry(
             f"{self}: the log has a hole at position {position}, "
             f"{paths.wal_path(self.shard, Position(position))} does not exist although later "

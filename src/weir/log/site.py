@@ -1,5 +1,4 @@
-"""Where one shard lives: its table's store, the store of its log, and the environment to reach both
-with."""
+"""Where one shard lives: its table's store, the store of its log, and the environment."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class ShardSite:
         return f"shard {self.shard} of {self.store.uri}"
 
     def stretch(self, position: int) -> Stretch:
-        """The part of the log that the position lies in, as far as this place alone tells."""
+        """The stretch of the log that contains the position, as far as this site alone knows."""
         if self.wal_empty_after is None:
             return Stretch(self)
         if position > self.wal_after:
@@ -45,13 +44,13 @@ class ShardSite:
         return Stretch(self, 0, self.wal_empty_after)
 
     def past_empty(self, position: Position) -> Position:
-        """The position, or the last of those that follow it and hold nothing (S-2)."""
+        """The position, or the last of the empty positions that follow it (S-2)."""
         where = self.stretch(position + 1)
         return Position(self.wal_after) if where.is_empty else position
 
     @property
     def in_table(self) -> ShardSite:
-        """The shard with its log beside the data, where another may have left entries (S-3)."""
+        """The shard with its log beside the data, where entries may have been left (S-3)."""
         return replace(self, wal=self.store, wal_id=None, wal_after=0, wal_empty_after=None)
 
 
@@ -62,12 +61,12 @@ class Stretch:
     site: ShardSite
     after: int = 0
     last: int | None = None
-    """None: to the end of the log, which is there now."""
+    """None: up to the end of the log, which is in this place now."""
     is_empty: bool = False
-    """True: no store is asked for these, they hold nothing (S-2)."""
+    """True: these positions hold nothing, and no store is read for them (S-2)."""
 
     def holds(self, position: int) -> bool:
-        """True when the position is one of them."""
+        """True when the position is in this stretch."""
         return position > self.after and (self.last is None or position <= self.last)
 
     def count(self, first: int, most: int) -> int:
@@ -76,7 +75,7 @@ class Stretch:
 
 
 class HasSite(Protocol):
-    """Anything that stands for a shard and knows where it is."""
+    """Anything that represents a shard and knows where it is."""
 
     @property
     def site(self) -> ShardSite:

@@ -1,11 +1,11 @@
-"""What a WAL store says of itself: under which id it holds a shard's log, and of which table.
+"""The stamp in a WAL store: under which id it holds a shard's log, and for which table.
 
 Keeps
   S-1  identity is checked, not presence: the id in the store must be the id in the record
-  S-7  a disk that is gone, or another in its place, is noticed with the next entry
-  S-8  a log belongs to a table: the store names it, and a store of another is refused
-  G-13 a table's record alone opens no new place for its log: the place names the table, because a
-       call named the place before, or there is nothing in it
+  S-7  a missing disk, or another one in its place, is noticed at the next entry
+  S-8  a log belongs to a table: the store names it, and another table's store is refused
+  G-13 a table's record alone opens no new place for its log: the place must name the table, because
+       an earlier call named the place, or be empty
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from weir.store.api import Meta, ObjectExists, ObjectMissing, Store, is_local
 from weir.store.consent import ALLOW, Consent, real_place, same_place
 
 _DISKS_OWN: Final = "lost+found"
-"""What an empty disk holds."""
+"""The folder that an empty disk holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a WAL store says of a shard's log: the id it is known by, and whose it is."""
+    """What a WAL store says about a shard's log: its id, and which table it belongs to."""
 
     store_id: str
     table: str | None
-    """The URI of the table that gave the store its id; a record of another cannot change it."""
+    """The URI of the table that gave the store its id; no record of another table can change it."""
 
 
 def read_stamp(wal: Store, shard: UUID) -> Stamp | None:
-    """What the WAL store says of that shard, or None. One get."""
+    """The WAL store's stamp for that shard, or None. One get."""
     path = paths.store_id_path(shard)
     try:
         return stamp_in(wal.get(path).data, f"{wal.uri}/{path}")
@@ -45,7 +45,7 @@ def read_stamp(wal: Store, shard: UUID) -> Stamp | None:
 
 
 def stamp_in(data: bytes, path: str) -> Stamp:
-    """What the object at `path` says; `CorruptEntry` when it is none."""
+    """Decode the stamp at `path`; `CorruptEntry` when it is not one."""
     raw = codec.loads(data, path)
     store_id, table = raw.get("store_id"), raw.get("table")
     if not isinstance(store_id, str) or not isinstance(table, str | None):
@@ -69,7 +69,7 @@ def require_store_id(wal: Store, shard: UUID, store_id: str) -> None:
 
 
 def stamp_store_id(wal: Store, shard: UUID, store_id: str, table: str) -> None:
-    """Write the id unless one is there; `WalStoreMismatch` when it is another's."""
+    """Write the id unless the store has one; `WalStoreMismatch` when that is a different one."""
     body = codec.dumps({"store_id": store_id, "table": table, "shard": str(shard)})
     try:
         wal.put_if_absent(paths.store_id_path(shard), body)
@@ -109,7 +109,7 @@ def name_table(wal: Store, table: str) -> None:
 
 
 def unname_table(wal: Store, table: str) -> None:
-    """Take that word back. One delete."""
+    """Undo `name_table`. One delete."""
     wal.delete([paths.wal_table_path(real_place(table))])
 
 
@@ -120,13 +120,13 @@ def _is_named(wal: Store, table: str) -> bool:
 def require_named(wal: Store, consent: Consent) -> None:
     """`StoreDenied` unless a log of the table may begin in a store that its record names (G-13).
 
-    It may where the store names the table, or where nothing is: the disk of the log was replaced by
-    an empty one (S-2). One head; what was made before stores named tables is known by its shards.
+    It may if the store names the table, or is empty because the disk of the log was replaced (S-2).
+    One head. Logs from before stores named tables are recognised by the stamps of their shards.
     """
     table = consent.root
     if _is_named(wal, table):
         return
-    # Asked again after the look: a writer of another shard may have begun in between.
+    # The name is checked again last: a writer of another shard may have begun in between.
     if not (_is_empty(wal) or _holds_a_log_of(wal, table) or _is_named(wal, table)):
         raise consent.refused(
             wal.uri, "as a new place of its log, which does not know the table and is not empty"
@@ -150,7 +150,7 @@ def _is_empty(wal: Store) -> bool:
 def _holds_a_log_of(wal: Store, table: str) -> bool:
     folders, _ = wal.list_folder(paths.SHARDS)
     for name in folders:
-        with contextlib.suppress(InvalidInput):  # a folder of somebody else's
+        with contextlib.suppress(InvalidInput):  # not a shard's folder
             found = read_stamp(wal, paths.parse_shard_id(name))
             if found is not None and same_place(found.table, table):
                 return True
@@ -158,10 +158,10 @@ def _holds_a_log_of(wal: Store, table: str) -> bool:
 
 
 def require_no_table(wal: Store, shard: UUID) -> None:
-    """`WalStoreMismatch` when that shard of some table is in the store itself, log and all (S-8).
+    """`WalStoreMismatch` when the store is the place of a table that has this shard (S-8).
 
-    Tables with the same sharding have shards of the same ids: our entries would go into its log.
-    One list.
+    Tables with the same sharding have the same shard ids: our entries would go into the log of that
+    table. One list.
     """
     if next(iter(wal.list(paths.manifest_dir(shard))), None) is not None:
         raise WalStoreMismatch(
@@ -171,8 +171,10 @@ def require_no_table(wal: Store, shard: UUID) -> None:
 
 
 def require_new(wal: Store, shard: UUID) -> None:
-    """`require_no_table`, and no entries either: without the id of a store they were put there by
-    somebody who took this disk for another, and our log would have a hole before them. Two lists.
+    """`require_no_table`, and no entries either. Two lists.
+
+    Without a store id they were written by a process that mistook this disk for another, and our
+    log would have a hole before them.
     """
     require_no_table(wal, shard)
     if next(iter(wal.list(paths.wal_dir(shard))), None) is not None:
@@ -184,29 +186,29 @@ def require_new(wal: Store, shard: UUID) -> None:
 
 
 def check_identity(site: ShardSite) -> None:
-    """`WalStoreMismatch` unless the site's log is where it was met: a disk may be unmounted since.
+    """`WalStoreMismatch` unless the store of the site's log is still there, its disk mounted.
 
-    What is not found in a store of its own is not there only if the store is (S-7). One get, and
-    only for such a log.
+    An entry not found on a store of its own is missing only if that store is present (S-7). One
+    get, and only for such a log.
     """
     if site.wal_id is not None:
         require_store_id(site.wal, site.shard, site.wal_id)
 
 
 def check_mounted(site: ShardSite) -> None:
-    """`check_identity` before the log is looked at; the look is followed by another one.
+    """`check_identity` before the log is probed; the probes are followed by a second check.
 
-    What was looked for in a hole must not be proved by the disk that is back after it. Only a disk
-    comes and goes: for a log on an object store this asks nothing.
+    A disk that is back after them must not vouch for probes of an empty mount point. Only disks
+    come and go: for a log on an object store this makes no request.
     """
     if is_local(site.wal):
         check_identity(site)
 
 
 class Presence:
-    """`check_identity` for each entry on a local disk, at the price of one stat.
+    """`check_identity` for each entry on a local disk, at the cost of one stat.
 
-    The file that holds the id is read again when it is not the one seen last: another disk in the
+    The file that holds the id is read again when it is not the one seen last: another disk at the
     same place may bear an id too.
     """
 
@@ -215,7 +217,7 @@ class Presence:
         self._seen: Meta | None = None
 
     def check(self) -> None:
-        """`WalStoreMismatch` unless the site's log is where it was met."""
+        """`WalStoreMismatch` unless the store of the site's log is still there."""
         found = self._site.wal.head(paths.store_id_path(self._site.shard))
         if found is None or found != self._seen:
             check_identity(self._site)

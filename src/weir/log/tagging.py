@@ -1,4 +1,4 @@
-"""The tags of one owner's entries, as they are appended: the one place that checks them (F-14).
+"""The tags of one owner's entries as they are appended: the only place that checks them (F-14).
 
 See `weir.log.tags` for the rule.
 """
@@ -20,7 +20,7 @@ from weir.types import Generation, Position
 
 
 class Tagging:
-    """What the log's last entry was tagged with, and what may follow it. Used under a lock."""
+    """The tag of the log's last entry, and which tags may follow it. Used under a lock."""
 
     def __init__(self, manifests: Manifests, claim: Claim, bounds: Bounds) -> None:
         self.claim = claim
@@ -31,7 +31,7 @@ class Tagging:
         self._last = claim.manifest.replay_after
 
     def follow_log(self, *, keyed: bool) -> bool:
-        """Look at the tags in the log, to go on where they end; False: it must be flushed first."""
+        """Read the tags in the log and continue after them; False: it must be flushed first."""
         ends = look_at_ends(self._manifests.site, self._manifests, self.claim, keyed=keyed)
         if ends is None:
             return False
@@ -40,8 +40,9 @@ class Tagging:
         return True
 
     def begin_at(self, first: Generation | None) -> None:
-        """The live log begins with that tag, above the current generation, if any is given: commit
-        it as the current one, or a native writer would tag below it."""
+        """Commit `first`, the first tag of the live log, as the current generation, unless None.
+
+        It is above the current one, and a native writer would tag below it."""
         if first is None:
             return
         manifest = self._manifests.update(beginning_at(first), epoch=self.claim.epoch)
@@ -49,29 +50,29 @@ class Tagging:
         self._tag = Generation(manifest.current_generation)
 
     def go_on(self, ends: LogEnds) -> None:
-        """The next entry follows a log that ends so."""
+        """Let the next entry follow a log with these ends."""
         self._tag, self._filled, self._last = ends.generation, ends.filled, ends.last
 
     def without_memtable(self) -> GenerationTags:
-        """Tags that go on where the log ends and rise where a MemTable would be full."""
+        """Tags that continue where the log ends and rise where a MemTable would be full."""
         return GenerationTags(self._tag, self._filled, self.bounds)
 
     def choose(self, batches: Sequence[pa.RecordBatch]) -> Generation:
-        """The tag of those rows as the next entry."""
+        """The tag of the next entry if it holds these rows."""
         return self.without_memtable().tag(fill_of(batches))
 
     def filled(
         self, generation: Generation, more: Fill, after: tuple[Generation, Fill] | None = None
     ) -> Fill:
-        """What the generation holds with `more`; `after`: an entry that comes before."""
+        """What the generation holds with `more`; `after`: tag and fill of the entry before."""
         tag, filled = after or (self._tag, self._filled)
         return filled + more if generation == tag else more
 
     def require(self, tag: Generation, position: Position) -> None:
-        """Return if the entry at `position` may be tagged so, announced if need be.
+        """Return if the entry at `position` may have that tag, and announce it if needed.
 
-        Never below the log's highest tag, never more than one above. A rise of an owner without a
-        MemTable is told to folds first, by one commit. `InvalidInput`, `FencedError`, or
+        Never below the log's highest tag, never more than one above. An owner without a MemTable
+        announces a rise to folds first, by one commit. Raises `InvalidInput`, `FencedError`, or
         `StoreError` with nothing changed.
         """
         if tag == self._tag:
@@ -87,9 +88,9 @@ class Tagging:
         try:
             self._manifests.update(rising_to(tag, self._last), epoch=self.claim.epoch)
         except (UnknownOutcome, CommitConflict) as failed:
-            # Of the manifest: the rows were not sent, and announcing again is harmless.
+            # Only the manifest is in doubt: no rows were sent, and announcing again is harmless.
             raise StoreError(str(failed)) from failed
 
     def landed(self, tag: Generation, filled: Fill, position: Position) -> None:
-        """An entry with that tag is durable."""
+        """Record that an entry with that tag is durable."""
         self._tag, self._filled, self._last = tag, filled, position

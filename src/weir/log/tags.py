@@ -1,20 +1,20 @@
 """Generation tags: which entries share a MemTable when a log is replayed, and which still count.
 
 Keeps
-  F-14 in the order of positions tags never fall: a writer tags at or above the highest tag in the
+  F-14 tags never fall from position to position: a writer tags at or above the highest tag in the
        log and the manifest's current generation
   F-14 no entry above R is left out because of its tag alone
   F-15 no generation holds more than the table's defaults let any writer replay
 
-The rule of tags, for all who write, weir or native: the first live entry (above R, with rows) is
+The tag rule, for every writer, weir or native: the first live entry (above R, with rows) is
 tagged with the manifest's current generation g, and tags rise one by one from there. pylance starts
-its MemTable at g whatever the first tag is, and tags its own rows with the MemTable's number: over
-a log that begins above g it would tag below what is there. Three may move R or g:
+its MemTable at g whatever the first tag is, and tags its own rows with the MemTable's number: on
+a log that begins above g it would tag below existing entries. Three operations may move R or g:
 
   a flush       publishes generation g and covers its entries: the next begins with g + 1
   a fold        covers entries by rows in the base (L-6) and sets g to the tag of the next entry; so
                 an owner without a MemTable announces each rise in the manifest before it uses it,
-                and of an owner that announces nothing the last entry stays above R
+                and the last entry of an owner that announces nothing stays above R
   a claim       finds a log that breaks the rule (another program's, an older release's) and sets g
                 to the first tag, or flushes everything before its first put
 """
@@ -40,12 +40,12 @@ Change = Callable[[ShardManifest], tuple[ShardManifest, Evidence] | None]
 
 
 def is_live(entry: WalEntry, current_generation: int, *, keyed: bool) -> bool:
-    """True when the rows of an entry above R count: they may be in no SSTable.
+    """True when the rows of an entry above R count, since they may be in no SSTable.
 
-    pylance lets R lag behind what it flushed, by an entry or two. With a primary key that needs no
-    telling apart: entries applied again in their order are the same rows. Without one they would be
-    there twice; but there the current generation rises only with SSTables, each of which holds
-    every entry with its number, so that a lower tag tells (F-14).
+    pylance lets R lag behind what it flushed by an entry or two. With a primary key that is
+    harmless: entries applied again in order give the same rows. Without one, rows would appear
+    twice; but there the current generation rises only with SSTables, each of which holds every
+    entry with its number, so a lower tag means that the entry was flushed (F-14).
     """
     if entry.is_fence or not entry.batches or entry.is_staged:
         return False
@@ -66,7 +66,7 @@ def require_own(site: ShardSite, entry: WalEntry, claim: Claim) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one generation may hold (F-15); a single larger put has a generation for itself."""
+    """What one generation may hold (F-15); a single larger put gets its own generation."""
 
     rows: int
     batches: int
@@ -74,14 +74,14 @@ class Bounds:
 
     @staticmethod
     def of(config: WriterConfig) -> Bounds:
-        """Those of a writer's settings."""
+        """The bounds in a writer's settings."""
         return Bounds(
             config.max_memtable_rows, config.max_memtable_batches, config.max_memtable_size
         )
 
     def has_room(self, filled: Fill, more: Fill) -> bool:
         """True when a generation that holds `filled` may take `more`."""
-        # Without a sum of its own: asked twice for each put.
+        # Does not build the sum as a `Fill`: called twice for each put.
         return not filled.rows or (
             filled.rows + more.rows <= self.rows
             and filled.batches + more.batches <= self.batches
@@ -89,7 +89,7 @@ class Bounds:
         )
 
     def holds(self, fill: Fill) -> bool:
-        """True when a generation may hold so much, of more than one put."""
+        """True when a generation of several puts may hold `fill`."""
         return (
             fill.rows <= self.rows and fill.batches <= self.batches and fill.nbytes <= self.nbytes
         )
@@ -98,12 +98,12 @@ class Bounds:
 class GenerationTags:
     """Tags of a writer without a MemTable: they rise where a MemTable would be full.
 
-    So whoever replays the log later, weir or a native writer, can do it in bounded memory (F-8).
+    So a later replay of the log, by weir or a native writer, takes bounded memory (F-8).
     Not locked: its owner calls it under a lock.
     """
 
     def __init__(self, generation: Generation, filled: Fill, bounds: Bounds) -> None:
-        """`filled`: what the generation holds already."""
+        """`filled` is what the generation already holds."""
         self.generation = generation
         self._filled = filled
         self._bounds = bounds
@@ -136,8 +136,9 @@ def look_at_ends(
 ) -> LogEnds | None:
     """What an owner that does not replay must know of the log; None: it must be flushed first.
 
-    An entry that says how full its generation is was appended by who had followed the whole log: if
-    the last one does, all of it keeps the rule. Two gets, and one for each fence on the way.
+    Only a writer that followed the whole log notes in an entry how full its generation is: if the
+    last entry has that note, the whole log keeps the rule. Two gets, and one for each fence
+    on the way.
     """
     current = Generation(claim.manifest.current_generation)
     after = int(claim.manifest.replay_after)
@@ -165,7 +166,7 @@ def look_at_ends(
                 f"{site}: the log has a hole between {after} and our fence"
                 f" {claim.fence}: {missing}; restore that object or clone from a checkpoint"
             ) from missing
-        # Folded while we looked, and collected (L-6).
+        # Folded and collected while we read (L-6).
         return look_at_ends(site, manifests, replace(claim, manifest=latest), keyed=keyed)
     begins, filled = first.generation, last.filled
     if begins is None or last.generation is None or filled is None or begins < current:
@@ -175,7 +176,7 @@ def look_at_ends(
 
 
 def beginning_at(first: Generation) -> Change:
-    """Sets the current generation to the tag the live log begins with; nothing is tagged lower."""
+    """Set the current generation to the first tag of the live log; no live tag is lower."""
 
     def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
         if current.current_generation >= first:
@@ -186,10 +187,10 @@ def beginning_at(first: Generation) -> Change:
 
 
 def rising_to(generation: Generation, last: Position) -> Change:
-    """Announces that the owner's next entry is tagged so; `last` is its last entry with rows.
+    """Announce the tag of the owner's next entry; `last` is its last entry with rows.
 
-    Folds commit to the same manifest: one that came before has passed `last` or not, and one that
-    comes after finds the announcement (`upkeep.compact.logs.pass_folded`).
+    Folds commit to the same manifest: an earlier fold has either passed `last` or not, and a later
+    one finds the announcement (`upkeep.compact.logs.pass_folded`).
     """
 
     def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:

@@ -1,13 +1,13 @@
-"""Reads one shard's log, in order, while it grows. Takes nothing, fences nobody, asks no writer.
+"""Reads one shard's log in order while it grows. Claims nothing, fences nobody, needs no writer.
 
 Keeps
   F-7  an entry with rows whose epoch is lower than its predecessor's is damage
-  F-12 fences are passed over for readers of rows, and shown to those who ask for raw entries
-  G-7c the WAL floor tells a collected prefix from a hole; a hole is `MissingEntry`, never a silent
-       skip. It is read after the entries and before they are handed out: what lies in a collected
-       place is a zombie's, and nobody acknowledged it
+  F-12 fences are skipped for readers of rows, and shown to readers of raw entries
+  G-7c the WAL floor separates a collected prefix from a hole; a hole is `MissingEntry`, never a
+       silent skip. The floor is read after the entries and before they are handed out: an entry in
+       a collected place is a zombie's, and nobody acknowledged it
   L-10 a round of gets is bounded in bytes, however large the entries are
-  S-2  positions that were passed over when a store was lost are read as fences, no store is asked
+  S-2  positions that were skipped when a store was lost are read as fences, without a request
   S-9  the log is followed from store to store, as `ShardLog` knows them
 Entries are fetched concurrently ahead of the reader and handed out in order.
 """
@@ -28,24 +28,24 @@ from weir.types import Epoch, Position
 
 PREFETCH_ENTRIES_FIRST = 8
 PREFETCH_ENTRIES = 256
-"""Entries asked for in one round of concurrent gets: few at first and at the end of the log, where
-most would be missing; then twice as many each round. A round ends with its slowest get, so that
-rounds of 32 leave a store idle a third of the time."""
+"""Entries in one round of concurrent gets: few at first and at the end of the log, where most would
+be missing; otherwise twice as many each round. A round ends with its slowest get, so rounds of 32
+leave a store idle a third of the time."""
 PREFETCH_BYTES = 64 << 20
-"""Aim of one round of concurrent gets, unless the reader's own limit is less; how many there are
-adapts to the size of the entries seen."""
+"""Target bytes of one round of concurrent gets, unless the reader's own limit is lower; the number
+of gets adapts to the size of the entries seen."""
 PREFETCH_BYTES_LOCAL = 1 << 20
-"""The same for files, which are read one after the other: what stays in the processor's cache until
-it is decoded. 500 entries of 41 kB took 88 us each in rounds of 256, 62 in rounds of 32."""
+"""The same for files, which are read one after the other: small enough to stay in the processor
+cache until decoded. 500 entries of 41 kB took 88 us each in rounds of 256, 62 in rounds of 32."""
 
 
 def passed_over(position: Position) -> WalEntry:
-    """What is read at a position that holds nothing (S-2): a fence that fences nobody."""
+    """The entry read at a position that holds nothing (S-2): a fence that fences nobody."""
     return WalEntry(position, Epoch(0), None, True, (), None, (), 0)
 
 
 class WalTailer:
-    """A reader of one shard's log, wherever it was moved. Not for several threads at once."""
+    """A reader of one shard's log that follows its moves. Not thread-safe."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class WalTailer:
         self._position = Position(start) if start is not None else None
         self._epoch = 0
         self._seen = 0
-        """The highest position found: whatever lies below it was written."""
+        """The highest position found: every position below it was written."""
         self._entry_bytes = 4096.0
         self._ahead = PREFETCH_ENTRIES_FIRST
 
@@ -81,7 +81,7 @@ class WalTailer:
         return self.log.tip()
 
     def read(self, position: int) -> WalEntry | None:
-        """The entry at that position, fences included; None when the log has not got there yet.
+        """The entry at that position, fences included; None when the log has not reached it.
 
         Raises `SnapshotExpired` when it was collected, `MissingEntry` when it should exist and does
         not, `CorruptEntry` when its bytes are not those of an entry. A get and a listing.
@@ -114,7 +114,7 @@ class WalTailer:
     def follow(
         self, poll: float = 0.1, *, stop: Callable[[], bool] = lambda: False
     ) -> Iterator[WalEntry]:
-        """Like iteration, but waits `poll` seconds at the end of the log and goes on, until
+        """Like iteration, but waits `poll` seconds at the end of the log and continues, until
         `stop()` is true."""
         while not stop():
             yield from self
@@ -124,16 +124,16 @@ class WalTailer:
     def read_range(self, after: int, last: int, *, pinned: bool = False) -> Iterator[WalEntry]:
         """Every entry in `(after, last]`, fences included, in order; a missing one is an error.
 
-        `pinned` says that a checkpoint or a consumer holds them, so that the floor may have passed.
+        `pinned`: a checkpoint or a consumer holds the entries, so the floor may be above them.
         """
         self._position = Position(after + 1)
         while self.position <= last:
-            # All of these must be there; but entries may be large, and their size is not known yet.
+            # All of these must exist; but entries may be large, and their size is not known yet.
             self._ahead = max(self._ahead, 4 * PREFETCH_ENTRIES_FIRST)
             entries = self._fetch(min(self._window(), last - self.position + 1))
             if not entries:
                 if pinned:
-                    # What is held is not collected, but its disk may be gone (S-7).
+                    # Pinned entries are not collected, but their disk may be gone (S-7).
                     check_identity(self._where(self.position).site)
                 if not self._came_meanwhile(self.position):
                     raise self.log.hole(self.position)
@@ -146,7 +146,7 @@ class WalTailer:
                 yield entry
 
     def _where(self, position: int) -> Stretch:
-        """The part of the log that the position lies in; asked for once for each part (S-9)."""
+        """The stretch of the log that contains the position; looked up once per stretch (S-9)."""
         if self._stretch is None or not self._stretch.holds(position):
             self._stretch = self.log.stretch(position)
         return self._stretch
@@ -190,7 +190,7 @@ class WalTailer:
             self._entry_bytes += (entry.size - self._entry_bytes) / 8
             room -= entry.size
             if entries and room < 0:
-                break  # compressed entries are small until they are read; the rest comes later
+                break  # compressed entries grow when decoded; the rest comes next round
             entries.append(entry)
         return entries
 
@@ -211,16 +211,15 @@ class WalTailer:
                 f"{self._where(entry.position).site.wal.uri}/"
                 f"{paths.wal_path(self.log.shard, entry.position)}, and who wrote it"
             )
-        # A fence that fell behind holds no rows and owns nothing: a native claimant looks for the
-        # tip only after its claim, and one that slept in between leaves its fence above a newer
-        # one. It finds itself fenced before it serves.
+        # A fence that fell behind holds no rows and owns nothing: a native claimant probes the tip
+        # only after its claim, and if it slept in between, its fence lands above a newer one. It
+        # learns that it is fenced before it serves.
 
     def _came_meanwhile(self, position: Position) -> bool:
-        """Nothing was found at `position`: False if the log just ends there, True if it was written
-        since, or goes on in another store.
+        """After a miss at `position`: True if the entry was written since or is in another store.
 
-        Raises when neither can be: `SnapshotExpired`, or `MissingEntry` for a hole; and
-        `WalStoreMismatch` when the log's own store is not there (S-7).
+        False if the log ends there. Raises when neither can be: `SnapshotExpired`, `MissingEntry`
+        for a hole, and `WalStoreMismatch` when the log's own store is gone (S-7).
         """
         looked = self._where(position)
         manifest, floors = self.log.state()
@@ -232,7 +231,7 @@ class WalTailer:
         check_identity(looked.site)
         if position > max(self._seen, floors.highest_used(manifest)):
             return False
-        # The manifest is younger than our look at the log: only a second look tells a hole.
+        # The manifest is newer than our read of the log: only a second read proves a hole.
         if looked.site.wal.head(paths.wal_path(self.log.shard, position)) is not None:
             return True
         self.log.require_uncollected(position, self.log.floors())

@@ -1,10 +1,11 @@
-"""Puts of a few rows. Shaping one takes longer than its rows are worth, so that the rows of all
-puts that wait are shaped together, in one conversion.
+"""Puts of a few rows, shaped together: one conversion for the rows of all puts that wait.
+
+Shaping such a put by itself takes longer than its rows are worth.
 
 Keeps
   M-7  a bad put fails alone: where the common conversion fails, each put is shaped by itself
-What comes out is what `Intake.rows` gives for each put. Only values that no code of a user's takes
-part in are left to others to shape: what a list of plain dicts, or a small batch, holds.
+The result is what `Intake.rows` gives for each put. Another thread may shape a put only if no user
+code runs for its values: those of a list of plain dicts, or of a small batch.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ _PLAIN_BYTES: Final = 16
 
 
 class Tiny(NamedTuple):
-    """The rows of one put, as they were handed over. A tuple: one is made for each put, and takes
-    a third of the time of a frozen dataclass."""
+    """The rows of one put, as the caller passed them. A tuple, since one is made for each put: it
+    takes a third of the time of a frozen dataclass."""
 
     data: list[dict[str, Any]] | pa.RecordBatch
     rows: int
     nbytes: int
-    """About what they take in memory."""
+    """Roughly what they take in memory."""
     kind: pa.Schema | None = None
-    """What is shaped together is of one kind: dicts, or batches of one schema."""
+    """Only puts of one kind are shaped together: dicts (None), or batches of one schema."""
 
     def names(self, column: str) -> bool:
         """True when a row has a column of that name."""
@@ -63,7 +64,7 @@ class Tiny(NamedTuple):
         return False
 
     def column(self, name: str, dtype: pa.DataType) -> pa.Array | None:
-        """The values of one column; None where the rows have others, or are to be refused."""
+        """The values of one column; None where it has another type, or will be refused."""
         if isinstance(self.data, pa.RecordBatch):
             index = self.data.schema.get_field_index(name)
             found = None if index < 0 else self.data.column(index)
@@ -75,7 +76,7 @@ class Tiny(NamedTuple):
 
 
 class Shaped(NamedTuple):
-    """The rows of one put within a batch of the log's shape that holds those of others too."""
+    """The rows of one put, within a shaped batch that may hold the rows of others too."""
 
     batch: pa.RecordBatch
     offset: int
@@ -89,7 +90,7 @@ class Shaped(NamedTuple):
 
 
 def tiny(data: Any) -> Tiny | None:
-    """`data` if it is so little that it is better shaped together with others; else None."""
+    """`data` if it is small enough to be shaped together with other puts; else None."""
     if isinstance(data, pa.RecordBatch):
         if not 0 < data.num_rows <= TINY_ROWS:
             return None
@@ -111,7 +112,7 @@ def tiny(data: Any) -> Tiny | None:
                 nbytes += len(value)
             else:
                 return None
-    # The list is the caller's; the dicts are too, but whoever waits does not change them.
+    # Copies the caller's list. Its dicts are shared, but a waiting caller does not change them.
     return Tiny(list(data), len(data), nbytes) if nbytes <= TINY_BYTES else None
 
 
@@ -128,7 +129,7 @@ def shape_together(
 def _shape_run(intake: Intake, run: list[Tiny], limits: Limits) -> Sequence[Shaped | Exception]:
     try:
         batch, nbytes = _shape(intake, run, limits)
-    except Exception as error:  # noqa: BLE001  told to whose rows they are
+    except Exception as error:  # noqa: BLE001  returned to the put that caused it
         if len(run) == 1:
             return [error]
         return [result for put in run for result in _shape_run(intake, [put], limits)]

@@ -20,13 +20,13 @@ _AHEAD = (1, 2, 3, 5, 9, 17)
 
 
 def find_tip(site: ShardSite, after: Position) -> Position:
-    """The highest position used, given that everything up to `after` is.
+    """The highest position used, given that all up to `after` are.
 
     Raises `MissingEntry` when entries are seen beyond a missing one, `SnapshotExpired` when the log
-    was moved away and back meanwhile, `WalStoreMismatch` when it is on a store of its own that is
-    not there any more. O(log n) requests in O(log n / 6) round trips.
+    was moved away and back during the search, `WalStoreMismatch` when it is on a store of its own
+    that is gone. O(log n) requests in O(log n / 6) round trips.
     """
-    # Whoever planned on a manifest of before a move of the log asks for less than is there (S-3).
+    # A caller that planned on a manifest from before a move passes too low a position (S-3).
     tip = max(int(after), site.wal_after)
     check_mounted(site)
     while True:
@@ -40,11 +40,11 @@ def find_tip(site: ShardSite, after: Position) -> Position:
             if tip + _AHEAD[missing] - border == 1:
                 check_identity(site)
                 return Position(border)
-            # Looked at from far away: what lies right beyond it was not (F-6).
+            # The probes were too far apart: positions right beyond the border are unchecked (F-6).
             tip = _bisect(site, border, tip + _AHEAD[missing])
             continue
         tip = border
-        if not _exists(site, [tip + 1])[0]:  # else a writer went on while we looked
+        if not _exists(site, [tip + 1])[0]:  # else a writer appended while we probed
             floor = Floors(site).load().wal
             if floor > tip:  # flushed and collected since the caller read the manifest (G-7c)
                 tip = floor
@@ -63,7 +63,7 @@ def find_tip(site: ShardSite, after: Position) -> Position:
 
 
 def _border(site: ShardSite, low: int) -> int:
-    """The last position used of those after `low`, by doubling and bisection."""
+    """The last position used after `low`, by doubling and bisection."""
     reach = _AHEAD[-1]
     while True:
         offsets = [reach << i for i in range(_STEPS_PER_ROUND)]
@@ -77,7 +77,7 @@ def _border(site: ShardSite, low: int) -> int:
 
 
 def _bisect(site: ShardSite, present: int, missing: int) -> int:
-    """Narrow down, four probes a round."""
+    """Narrow down to the last position used, four probes a round."""
     while missing - present > 1:
         step = max(1, (missing - present) // 5)
         probes = list(range(present + step, missing, step))[:4]

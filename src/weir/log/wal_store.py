@@ -1,17 +1,17 @@
 """Which store holds a shard's log: beside the data, or a second one known by its id.
 
-A chain per shard says where the log is (`records/wal_places.py`). The store itself holds the id it
-is known by, so that a wrong or empty one is recognised.
+A chain per shard says where the log is (`records/wal_places.py`). The store itself holds its
+id, so a wrong or empty store is recognised.
 
 Keeps
   S-1  identity is checked, not presence: the id in the store must be the id in the record
-  S-3  a move is prepared, proved and confirmed: the preparer looks for a newer claim after it
-       wrote, a claimant looks for a prepared move after it claimed, so one of the two sees the
-       other; of a confirmation and a refusal exactly one gets the next number
+  S-3  a move is prepared, proved and confirmed: the preparer checks for a newer claim after its
+       write, a claimant checks for a prepared move after its claim, so one of the two sees the
+       other; exactly one of a confirmation and a refusal gets the next number
   S-8  the store names the table whose log it holds, and only that table's handles go there
-  S-5  who reads the log without its store is told so when it asks, not by a 404 later
-A marker among the floors carries the number of the record, so that a reader who lists the floors
-anyway learns of a move for free; it is raised before the first entry in the new store counts.
+  S-5  reading the log without its store fails at open, not with a 404 later
+A marker among the floors carries the number of the record, so a reader that lists the floors anyway
+learns of a move at no cost. The marker is raised before the first entry in the new store counts.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class WalStores:
         fence_ttl: Callable[[], float] = lambda: FENCE_TTL,
         consent: Consent | None = None,
     ) -> None:
-        """`table` gives the table's own store; `open_wal` opens one by URI, with its options.
+        """`table` returns the table's own store; `open_wal` opens a store by URI, with its options.
 
-        `fence_ttl` gives the table's own setting, the bound of every writer's (G-7b). `consent`:
-        which stores may hold its logs without naming it.
+        `fence_ttl` returns the table's setting, the upper bound for its writers (G-7b). `consent`
+        says which stores may hold the table's logs without naming the table.
         """
         self._consent = consent
         self._table = table
@@ -75,9 +75,9 @@ class WalStores:
         self._opened: dict[str, Store] = {}
         self._places: dict[UUID, tuple[WalRecord, Store | None]] = {}
         self._histories: dict[UUID, tuple[int, list[WalRecord]]] = {}
-        """By shard the number of its latest record and every place its log was in."""
+        """By shard: the number of its latest record, and every place its log was in."""
         self.alias: str | None = None
-        """A URI under which the recorded store may be reached as well (another mount point)."""
+        """Another URI at which the recorded store may be reachable (a second mount point)."""
 
     @property
     def store(self) -> Store:
@@ -85,7 +85,7 @@ class WalStores:
         return self._table()
 
     def at(self, uri: str | None) -> Store:
-        """The store at that URI; the table's own for None. Contacts nothing."""
+        """The store at that URI; the table's own for None. No request."""
         if uri is None:
             return self.store
         with self._lock:
@@ -94,14 +94,13 @@ class WalStores:
             return self._opened[uri]
 
     def table_site(self, shard: UUID) -> ShardSite:
-        """The shard with nothing but the table's own store: for all that never reads the log
-        (S-5)."""
+        """The shard with the table's own store only, for callers that never read the log (S-5)."""
         return self._site(shard, WalRecord(), None)
 
     def site(self, shard: UUID, floors: FloorValues | None = None) -> ShardSite:
-        """The shard with the store of its log, its identity checked when it is first met.
+        """The shard with the store of its log, whose identity is checked on first use.
 
-        With `floors` just read it costs nothing unless the log was moved. Raises
+        With freshly read `floors` it costs no request unless the log was moved. Raises
         `WalStoreMismatch`.
         """
         known = self._places.get(shard)
@@ -113,23 +112,23 @@ class WalStores:
         return self.resolve(shard)
 
     def recorded(self, shard: UUID) -> WalRecord:
-        """Where the log is by the records, reachable or not; remembered as `site` remembers."""
+        """Where the records say the log is, reachable or not; cached by `site`."""
         known = self._places.get(shard)
         return known[0] if known else latest_record(self.store, shard)
 
     def resolve(self, shard: UUID, record: WalRecord | None = None) -> ShardSite:
-        """Like `site`, from the chain itself: one list, and two gets when there is a record."""
+        """Like `site`, but read from the chain: one list, and two gets when there is a record."""
         record = record or latest_record(self.store, shard)
         return self._remember(shard, record, self._checked(shard, record))
 
     def _checked(self, shard: UUID, record: WalRecord) -> Store | None:
-        """The store of a record, its identity checked (S-1); None: beside the data."""
+        """The store of a record, its identity checked (S-1); None if the log is beside the data."""
         if record.uri is None or record.store_id is None:
             return None
         return self.bearing(shard, record.uri, record.store_id)
 
     def bearing(self, shard: UUID, uri: str, store_id: str) -> Store:
-        """The store at that URI, or where this handle reaches it, if it bears the id (S-1)."""
+        """The store at that URI, or at this handle's alias of it, if it bears the id (S-1)."""
         wal = self.at(uri)
         if self.alias is not None and self.alias != uri:
             other = self.at(self.alias)
@@ -146,13 +145,13 @@ class WalStores:
 
     @property
     def consent(self) -> Consent:
-        """Which places the caller agreed to."""
+        """The places that the caller allowed."""
         return self._consent or Consent(self.store.uri)
 
     def require_own(self, wal: Store, shard: UUID, found: Stamp) -> None:
         """`WalStoreMismatch` unless the store itself names this table, or was allowed (S-8, G-13).
 
-        A record of ours can be made to name another table's store, and its id as well.
+        A forged record of this table can name another table's store, and even its id.
         """
         consent = self.consent
         if not same_place(found.table, consent.root) and not consent.covers(wal.uri):
@@ -176,14 +175,14 @@ class WalStores:
         )
 
     def stretch(self, shard: UUID, position: int) -> Stretch:
-        """The part of the log that the position lies in, before moves or after them (S-9).
+        """The stretch of the log that contains the position, before or after moves (S-9).
 
-        Nothing is asked unless the log was moved after that position; then one list and a get for
-        each record the shard ever had, once, and one for the id. `WalStoreMismatch`.
+        No request unless the log was moved after that position. Then one list and a get for each
+        record the shard ever had, once, and a get for the id. Raises `WalStoreMismatch`.
         """
         current = self.recorded(shard)
         if position > current.after:
-            # Only here is the store asked for that the log is in now: it may be out of reach.
+            # Only this branch needs the store that the log is in now, which may be unreachable.
             known = self._places.get(shard)
             site = self._site(shard, *known) if known else self.resolve(shard, current)
             return Stretch(site, site.wal_after)
@@ -194,7 +193,7 @@ class WalStores:
         if index + 1 < len(places):
             last, empty_after = places[index + 1].after, places[index + 1].empty_after
             if empty_after is not None and position > empty_after:
-                # In no store; the place says so itself to whoever is given nothing else.
+                # In no store. The site says so itself, for callers that get nothing but the site.
                 nowhere = replace(
                     self.table_site(shard), wal_after=last, wal_empty_after=empty_after
                 )
@@ -203,7 +202,7 @@ class WalStores:
         return Stretch(self._site(shard, record, self._checked(shard, record)), record.after, last)
 
     def _history(self, shard: UUID) -> list[WalRecord]:
-        """Where the log was and is, oldest first: a record for each place, in its time."""
+        """Every place of the log, oldest first and the current one last: a record for each."""
         known, _ = self._places.get(shard, (WalRecord(), None))
         seq, places = self._histories.get(shard, (-1, []))
         if seq >= known.seq and places:
@@ -212,7 +211,7 @@ class WalStores:
         for record in all_records(self.store, shard):
             seq = record.seq
             # A prepared move has not happened, and a refused one leaves the log where it was.
-            # One that was given up and found again is a place of its own: it holds nothing between.
+            # A store that was given up and found again is another place: it holds nothing between.
             last = places[-1]
             if not record.prepared and (record.store_id, record.after) != (
                 last.store_id,
@@ -224,10 +223,10 @@ class WalStores:
         return places
 
     def former(self, shard: UUID) -> tuple[list[ShardSite], list[str]]:
-        """Stores that held the log before and still bear the id it was known by; for collection.
+        """Stores that held the log earlier and still bear the id recorded then; for collection.
 
-        The table's own is not among them, nor the one the log is in now, nor one that is gone. What
-        could not be asked is told in words (S-6). One list, a get for each record.
+        Leaves out the table's own store, the one the log is in now, and any that is gone. Stores
+        that could not be read are described in the notes (S-6). One list, a get for each record.
         """
         self.forget(shard)
         places = self._history(shard)
@@ -253,22 +252,22 @@ class WalStores:
         return sites, notes
 
     def forget(self, shard: UUID) -> None:
-        """Let the next `site` look at the chain."""
+        """Make the next `site` read the chain."""
         with self._lock:
             self._places.pop(shard, None)
             self._histories.pop(shard, None)
 
 
 def settle(site: ShardSite, epoch: Epoch, floors: FloorValues) -> None:
-    """After a claim: nobody moves the log any more, and it is where `site` says (S-3).
+    """After a claim, make sure that the log is where `site` says and that nobody moves it (S-3).
 
-    A move that an older epoch prepared and did not confirm is refused for good. Raises `WalMoved`
-    when one was confirmed. One list.
+    A move that an older epoch prepared but did not confirm is refused for good. Raises `WalMoved`
+    when a move was confirmed. One list.
     """
     for _ in range(SETTLE_ATTEMPTS):
         record = latest_record(site.store, site.shard)
-        # Of the same store too: one that was given up as lost, and was back before the record that
-        # passes over what might have been in it (S-2).
+        # The same store counts as moved too, if it was given up as lost and came back before the
+        # record that skips the positions it might have held (S-2).
         if (record.store_id, record.after) != (site.wal_id, site.wal_after):
             raise WalMoved(f"{site}: its log was moved to {record.uri or 'the table'}; open again")
         if not record.prepared or record.epoch >= epoch:

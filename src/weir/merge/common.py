@@ -1,13 +1,13 @@
-"""The few rows that each of many shards holds, as one level.
+"""One level for the few rows that each of many shards holds.
 
-A merge takes a step for each level. A thousand shards with twenty rows each are a thousand tails
-and SSTables, each of which costs more to open than to read: they are kept together in memory.
+A merge takes a step for each level. A thousand shards with twenty rows each have a thousand tails
+and SSTables, each of which costs more to open than to read, so they are kept together in memory.
 
 Keeps
-  L-2  what is kept of a shard are its newest levels, later rows later. No key is in two shards of
-       one routing, so the order among shards says nothing
-  L-5  a read sees the rows of its own cut: a level that grew since, or moved on, is not used for it
-What is kept is bounded; a shard with more than a few rows has levels of its own.
+  L-2  of each shard its newest levels are kept, newer rows after older ones. No key is in two
+       shards of one routing, so the order of the shards does not matter
+  L-5  a read sees the rows of its own cut: a level that has since grown or moved on is not used
+The level is bounded in size; a shard with more than a few rows has levels of its own.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from weir.merge.levels import MemLevel, MemView
 from weir.merge.tail_levels import is_same_schema
 
 PART_BYTES: Final = 256 << 10
-"""What a shard may add at most: its tail, and each of its SSTables."""
+"""Limit for each part that a shard adds: its tail, and each of its SSTables."""
 PART_ROWS: Final = 2_000
 PART_ENTRIES: Final = 512
 COMMON_BYTES: Final = 32 << 20
-"""What all shards may add at most."""
+"""Limit for all shards together."""
 _ATTEMPTS: Final = 3
 _LOOSE_BATCHES: Final = 1_024
-"""Batches that are appended before all are joined into one."""
+"""Batches that are appended before all of them are joined into one."""
 
 
 class Want(NamedTuple):
-    """What a cut has of one shard in the common level."""
+    """The part of a shard's cut that is in the common level."""
 
     after: int
     generation: int
@@ -46,14 +46,14 @@ class Want(NamedTuple):
     through: int
 
     def follows(self, other: Want) -> bool:
-        """True when nothing but entries came since."""
+        """True when only log entries were added since `other`."""
         return self[:3] == other[:3] and self.through >= other.through
 
 
 Batches = tuple[pa.RecordBatch, ...]
 """Rows of one shard in the order they were put, WAL shape."""
 Parts = Mapping[UUID, tuple[Want, Batches | None]]
-"""What is held of each shard; None: it was found too large to be."""
+"""What is held of each shard; None means that it was found to be too large."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class _State:
     parts: Parts
     level: MemLevel
     view: MemView
-    """The level as these parts made it."""
+    """The level with exactly these parts."""
     wanted: Mapping[UUID, Want] = field(default_factory=dict)
-    """What was asked for when it was made: who asks for the same again need not compare."""
+    """The request it was made for: a read that passes the same object need not compare."""
 
     @cached_property
     def left_out(self) -> frozenset[UUID]:
@@ -89,11 +89,11 @@ class CommonLevel:
         wanted: Mapping[UUID, Want],
         load: Callable[[Sequence[UUID]], Sequence[Batches | None]],
     ) -> tuple[MemView, frozenset[UUID]]:
-        """The rows of those shards, and which are not in it: too large, as `load` said by None.
-        It is asked for what is not held. `wanted` does not change any more.
+        """The rows of the shards in `wanted`, and the shards left out because they are too large.
 
-        Of those and of no other shard: what was held of another may be older than its levels, which
-        come after this one (L-2).
+        `load` reads the shards that are not held; it returns None for one that is too large. The
+        caller must not change `wanted` afterwards. The rows of any other shard are left out: what
+        was held of it may be older than its own levels, which come after this one (L-2).
         """
         for _ in range(_ATTEMPTS):
             found = state = self._state
@@ -115,7 +115,7 @@ class CommonLevel:
             extra = None if state is None or others else _grown(held, parts, stale)
             with self._lock:
                 if self._state is not found:
-                    continue  # another read moved it on
+                    continue  # another read replaced the state
                 made = _next(state, schema, parts, extra, self._env)
                 made = self._state = replace(made, wanted=wanted)
                 return made.view, made.left_out
@@ -129,7 +129,7 @@ def _is_held(held: Parts, shard: UUID, want: Want) -> bool:
 
 
 def _grown(held: Parts, parts: Parts, stale: Sequence[UUID]) -> list[pa.RecordBatch] | None:
-    """What is to be appended; None when more than that changed."""
+    """The batches to append; None when appending is not enough."""
     extra: list[pa.RecordBatch] = []
     for shard in stale:
         want, batches = parts[shard]
@@ -151,6 +151,6 @@ def _next(
         state.level.append(extra)
         return _State(schema, parts, state.level, state.level.now())
     every = [batch for _, batches in parts.values() for batch in batches or ()]
-    # One batch: to join a thousand takes longer than to read them, and happens once.
+    # Joined once, here: joining a thousand batches takes longer than reading them.
     level = MemLevel([pa.concat_batches(every)] if every else (), schema, env)
     return _State(schema, parts, level, level.now())

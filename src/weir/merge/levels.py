@@ -1,7 +1,7 @@
 """Levels of a shard: what a merge reads, newest first.
 
-`SsTableReader` of the lake is one kind; `MemLevel` the other, over batches in memory: a MemTable,
-or the tail of the log. Both hand out rows without field ids, non-key columns nullable, `_tombstone`
+One kind is the lake's `SsTableReader`; the other is `MemLevel`, over batches in memory: a MemTable,
+or the tail of the log. Both return rows without field ids, non-key columns nullable, `_tombstone`
 last.
 
 Keeps
@@ -28,11 +28,11 @@ from weir.lake.filters import filter_rows
 
 COLD_LOOKUPS: Final = 4
 SMALL_ROWS: Final = 2_000
-"""A level is indexed after so many lookups, or at once when it is small."""
+"""A level is indexed after `COLD_LOOKUPS` lookups, or at once when it has few rows."""
 
 
 class Scanned(Protocol):
-    """A level, or a part of one, as far as a merge of all its rows cares."""
+    """A level, or a part of one: what a merge of all its rows needs."""
 
     @property
     def rows(self) -> int:
@@ -55,11 +55,11 @@ class Level(Protocol):
         """The newest row of each key (all rows without a key), tombstones included."""
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of those keys that are here, tombstones included, in no promised order."""
+        """The rows of `keys` found here, tombstones included, in no promised order."""
 
 
 def level_schema(schema: TableSchema, columns: Sequence[str] | None = None) -> pa.Schema:
-    """The shape in which a level hands out `columns` (all of them when None), `_tombstone` last."""
+    """The shape in which a level returns `columns` (all of them when None), `_tombstone` last."""
     key = None if columns is None else tuple(columns)
     known = schema.levels.get(key)
     if known is None:
@@ -88,8 +88,8 @@ class MemLevel:
     """Rows in memory, in put order. Safe to share between threads.
 
     The lock guards the list of batches and the key index; rows are read outside of it. The first
-    lookups compare all keys, natively; who looks up more often gets an index, which costs about
-    0.3 microseconds a row, once, and catches up with what was appended.
+    lookups compare all keys in native code. Later ones use an index, which costs about 0.3
+    microseconds a row, once, and catches up with what was appended.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class MemLevel:
         self.append(batches)
 
     def append(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Take in rows of WAL shape; empty batches are left out."""
+        """Append rows of WAL shape; empty batches are left out."""
         with self._lock:
             for batch in batches:
                 if batch.num_rows:
@@ -119,7 +119,7 @@ class MemLevel:
 
     @property
     def batches(self) -> list[pa.RecordBatch]:
-        """The rows in put order, WAL shape; a list of its own."""
+        """The rows in put order, WAL shape; the list is a copy."""
         with self._lock:
             return list(self._batches)
 
@@ -170,39 +170,40 @@ class MemLevel:
         return result if len(newest) == rows.num_rows else result.take(pa.array(newest))
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """The newest row of each of those keys that is here. Microseconds a key."""
+        """The newest row of each of `keys` found here. Takes microseconds a key."""
         return self._lookup(keys, columns, None)
 
     def now(self) -> MemView:
-        """The level as it is, whatever is appended later."""
+        """The level as it is now, unaffected by later appends."""
         with self._lock:
             return MemView(self, len(self._batches), self._rows)
 
     def first(self, count: int, rows: int) -> MemView:
-        """The level as it was with so many batches and rows, whatever is appended later."""
+        """The level as it was with `count` batches and `rows`, unaffected by later appends."""
         return MemView(self, count, rows)
 
     def all_keys(self) -> list[Any]:
-        """The keys of all rows, superseded ones included, as the values that compare."""
+        """The keys of all rows, superseded ones included, as values of `pk_values`."""
         key = self._schema.primary_key
         return [value for batch in self.batches for value in pk_values(batch, key).to_pylist()]
 
     def holds_any(self, keys: Sequence[Any]) -> bool:
-        """False when no row has one of those keys, given as the values that compare."""
+        """False when no row has one of those keys, given as values of `pk_values`."""
         with self._lock:
             self._lookups += 1
             if self._lookups <= COLD_LOOKUPS and self._rows > SMALL_ROWS:
-                return True  # not indexed yet: look closer
+                return True  # not indexed yet: the caller must look closer
             self._catch_up()
             return not self._index.keys().isdisjoint(keys)
 
     def get(self, keys: Sequence[Any], target: pa.Schema) -> pa.Table | None:
-        """The newest rows of a few keys, given as the values that compare, all of one moment and in
-        the shape of `target`, deleted ones left out; None when a key is not here, or not indexed.
+        """The newest rows of a few keys at one moment, in the shape of `target`, without deletes.
+
+        The keys are values of `pk_values`. None when one is not here, or nothing is indexed yet.
         """
         if self._lookups <= COLD_LOOKUPS and self._rows > SMALL_ROWS:
-            return None  # whoever looks closer counts the lookup
-        # Without the lock, which many readers would wait for, unless something was appended.
+            return None  # not counted here: the full lookup that follows is
+        # Avoid the lock, for which many readers would wait, unless something was appended.
         count = len(self._batches)
         places = [self._index.get(key) for key in keys] if self._indexed == count else []
         if not places or len(self._batches) != count:
@@ -236,7 +237,7 @@ class MemLevel:
                 (batch.select(places) if narrow else batch).take(pa.array(rows, pa.int64()))
                 for batch, rows in by_batch.values()
             ]
-        # Joined first: giving a batch another shape takes as long for one row as for many.
+        # Join first: reshaping a batch takes as long for one row as for many.
         rows_found = taken[0] if len(taken) == 1 else pa.concat_batches(taken)
         return pa.Table.from_batches([shaped(rows_found, target)], target)
 
@@ -251,8 +252,8 @@ class MemLevel:
                 places = [known[key] for key in dict.fromkeys(wanted.to_pylist()) if key in known]
                 if count is None or all(number < count for number, _ in places):
                     return [(self._batches[number], row) for number, row in places]
-            # The index knows the newest row of a key only; who looks at an earlier state, and
-            # meets a later row, compares all keys instead.
+            # The index knows only the newest row of a key. A view of an earlier state that finds
+            # a later row there compares all keys instead.
             batches = self._batches[:count]
         if not batches:
             return []
@@ -267,7 +268,7 @@ class MemLevel:
         ]
 
     def _catch_up(self) -> None:
-        """Index what was appended since the last lookup; a later row replaces the earlier."""
+        """Index what was appended since the last lookup; a later row replaces an earlier one."""
         for number in range(self._indexed, len(self._batches)):
             keys = pk_values(self._batches[number], self._schema.primary_key).to_pylist()
             self._index.update(
@@ -294,12 +295,12 @@ class MemView:
         self, columns: Sequence[str] | None = None, *, filter: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The newest row of each key, in put order."""
-        return self._level._scan(self.batches, columns, filter)  # noqa: SLF001  one thing in two classes
+        return self._level._scan(self.batches, columns, filter)  # noqa: SLF001  friend class
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """The newest row of each of those keys that is here."""
+        """The newest row of each of `keys` found here."""
         return self._level._lookup(keys, columns, self._count)  # noqa: SLF001
 
     def holds_any(self, keys: Sequence[Any]) -> bool:
-        """False when no row has one of those keys, given as the values that compare."""
+        """False when no row has one of those keys, given as values of `pk_values`."""
         return self._level.holds_any(keys)

@@ -2,9 +2,9 @@
 
 Keeps
   L-2  levels in the order given, newest first, the base last; append-only tables concatenate
-  L-3  a filter sees winners only: fresh levels are filtered after the merge; the base, the oldest
-       level, may filter early because every fresh key masks its rows, filtered out or not.
-  L-11 rows that have expired are left out like that: an expired winner brings no older one back
+  L-3  a filter sees winners only: fresh levels are filtered after the merge. The base, the oldest
+       level, may filter early: a fresh key masks its base rows even if its own row is filtered out
+  L-11 expired rows are left out in the same way: an expired winner brings no older one back
 Memory: the keys of the fresh levels, and a few batches. Payload is read once and never gathered.
 """
 
@@ -33,17 +33,17 @@ T = TypeVar("T")
 Belongs = Callable[[pa.RecordBatch], pa.Array]
 """Marks the rows of one shard."""
 Emit = Literal["all", "fresh", "base"]
-"""Which winners a scan hands out; an engine that splits a scan reads them apart."""
+"""Which winners a scan returns; an engine that splits a scan reads them separately."""
 
 PLAN_ATTEMPTS: Final = 5
 READ_AHEAD_LEVELS: Final = 8
 READ_AHEAD_BYTES: Final = 128 << 20
-"""Levels read concurrently, and what they may hold together; a larger one is streamed alone."""
+"""Levels read concurrently, and the limit on their size together; a larger level is streamed."""
 _FILTER_ROWS: Final = 200_000
 
 
 def output_schema(schema: TableSchema, columns: Sequence[str] | None) -> pa.Schema:
-    """What a scan of `columns` hands out; `InvalidInput` names a column the table does not have."""
+    """The schema of a scan of `columns`; `InvalidInput` names a column the table does not have."""
     if columns is None:
         return schema.plain
     known = schema.outputs.get(tuple(columns))
@@ -121,8 +121,8 @@ def merge_lookup(
 ) -> pa.Table:
     """The newest row of each of `keys` that has one, in the order of `keys`, each key once.
 
-    A level is asked only for keys that no newer level had; none is taken from `levels`, nor a base
-    given as a function opened, when no key is left. A key whose newest row is not `alive` has none.
+    Each level is searched only for keys that no newer level had. With no key left, no more `levels`
+    are taken and a callable base is not called. A key whose newest row is not `alive` has no row.
     """
     target = output_schema(schema, columns)
     key = schema.primary_key
@@ -170,9 +170,9 @@ def winners(
 ) -> Iterator[pa.RecordBatch]:
     """The newest row of each key, tombstones included, `levels` given newest first (L-2).
 
-    Every merge is this one: scans and counts, compaction, overwrites. `columns` include the key;
-    None: all. Keys in `seen` are left out, and it holds all keys in the end. Without a key all rows
-    come, in the order they were put. Small neighbours are read concurrently.
+    Scans, counts, compaction and overwrites all merge here. `columns` include the key; None means
+    all. Keys in `seen` are left out, and in the end it holds all keys. Without a primary key, all
+    rows are returned in put order. Small adjacent levels are read concurrently.
     """
     key = schema.primary_key
     if not key:
@@ -187,7 +187,7 @@ def winners(
             level_keys.append(keys if new is None else keys.filter(pa.array(new)))
             if rows.num_rows:
                 yield rows
-        # Only now: within a level no key occurs twice.
+        # Added only now: within a level no key occurs twice.
         for keys in level_keys:
             seen.add(keys)
 
@@ -198,14 +198,14 @@ def no_keys(schema: TableSchema, levels: Iterable[Scanned]) -> KeySet:
 
 
 def key_type(schema: TableSchema) -> pa.DataType:
-    """The type of the values that stand for keys."""
+    """The type of the values that represent keys."""
     return pk_type(schema.key_schema, schema.primary_key)
 
 
 def _read_levels(
     levels: Sequence[Scanned], schema: TableSchema, env: Env, columns: Sequence[str] | None
 ) -> Iterator[Iterable[pa.RecordBatch]]:
-    """Each level's batches, in order; small neighbours are read concurrently."""
+    """Each level's batches, in order; small adjacent levels are read concurrently."""
     row_bytes = _row_bytes(level_schema(schema, columns))
     waiting = list(levels)
     while waiting:
@@ -223,9 +223,9 @@ def _read_levels(
 
 
 def replanned(read: Callable[[], T], where: object) -> T:
-    """What `read` gives, planned anew when what it planned on was collected meanwhile (L-1, G-12).
+    """The result of `read`, repeated when objects it planned on were collected (L-1, G-12).
 
-    What is missing plan after plan was not collected but lost: `MissingEntry`.
+    An object that is missing in every plan was not collected but lost: `MissingEntry`.
     """
     error: MissingEntry | SnapshotExpired | None = None
     for _ in range(PLAN_ATTEMPTS):
@@ -243,7 +243,7 @@ def replanned(read: Callable[[], T], where: object) -> T:
 
 
 def unless_collected(rows: Iterator[pa.RecordBatch], where: object) -> Iterator[pa.RecordBatch]:
-    """The rows; `SnapshotExpired` when a file they were planned on was collected meanwhile."""
+    """The rows; `SnapshotExpired` when a file they were planned on has been collected."""
     try:
         yield from rows
     except MissingEntry as gone:
@@ -255,7 +255,7 @@ def unless_collected(rows: Iterator[pa.RecordBatch], where: object) -> Iterator[
 
 def _without(keys: pa.Table, found: pa.Table, key: Sequence[str]) -> pa.Table:
     """The keys that were not found."""
-    if keys.num_rows == found.num_rows:  # each key once: all of them, and comparing takes longer
+    if keys.num_rows == found.num_rows:  # keys are distinct, so all of them were found
         return keys.slice(0, 0)
     missing = pc.invert(pc.is_in(pk_values(keys, key), value_set=pk_values(found, key)))
     return keys.filter(missing)

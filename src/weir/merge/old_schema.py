@@ -1,8 +1,8 @@
-"""The base as somebody sees it who was opened before its columns changed.
+"""The base as seen by a writer that was opened before the columns changed.
 
-A writer keeps the schema it was opened with. Its own reads of the base are matched by field id, as
-rows in the log are: a column renamed since goes by its old name, one dropped since is null, one
-added since is not there.
+A writer keeps the schema it was opened with. Its own reads of the base match columns by field id,
+as for rows in the log: a column renamed since has its old name, one dropped since is null, one
+added since is absent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
 def under_schema(base: Base, schema: TableSchema) -> Base | OldSchemaBase:
-    """`base`, with the columns of `schema` if those are not the ones it has."""
+    """`base`, wrapped to have the columns of `schema` if its own differ."""
     now = base.schema
     if now is schema or now.arrow.equals(schema.arrow, check_metadata=True):
         return base
@@ -37,7 +37,7 @@ def _is_same(column: pa.Field, wanted: pa.Field) -> bool:
 
 
 class OldSchemaBase:
-    """One version of the base under the columns of an older schema: what merges ask of it."""
+    """One version of the base under an older schema, with the methods that merges call."""
 
     def __init__(self, base: Base, schema: TableSchema) -> None:
         self._base = base
@@ -49,7 +49,7 @@ class OldSchemaBase:
             if f.metadata[FIELD_ID] in by_id and is_same_column(f, by_id[f.metadata[FIELD_ID]])
         }
 
-        # As they are now, but known by the mark they had: paired already, above.
+        # The current fields with the marks of the old ones: the two were matched above.
         self._sources = {
             now.name: now.with_metadata(schema.arrow.field(name).metadata)
             for name, now in self._now.items()
@@ -63,7 +63,7 @@ class OldSchemaBase:
         fragments: Sequence[int] | None = None,
         limit: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Live rows. A filter speaks of the old names, so it is applied to what was read."""
+        """Live rows. A filter uses the old names, so it is applied to the rows read."""
         names = list(self._schema.plain.names if columns is None else columns)
         looked_at = filter_columns(filter, self._schema.plain.names)
         read = list(dict.fromkeys((*names, *looked_at)))
@@ -85,13 +85,13 @@ class OldSchemaBase:
         return sum(int(batch.num_rows) for batch in self.scan(first, filter=filter))
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of those keys."""
+        """The rows of `keys`."""
         names = list(self._schema.plain.names if columns is None else columns)
         renamed = keys.rename_columns([self._now[name].name for name in keys.column_names])
         return self._shaped(self._base.lookup(renamed, self._stored(names)), names)
 
     def _stored(self, names: Sequence[str]) -> list[str]:
-        """What those columns are called now; a key at least, to have rows at all."""
+        """The current names of those columns; at least one column, to get rows at all."""
         found = [self._now[name].name for name in names if name in self._now]
         return found or self._base.schema.plain.names[:1]
 

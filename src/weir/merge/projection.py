@@ -1,6 +1,6 @@
-"""Which columns a scan hands out: some of the table's, or computed ones, each by its SQL.
+"""The columns that a scan returns: some of the table's, or computed ones, each with its SQL.
 
-Computed from winners, after the merge and the filter, so that no row that is hidden is looked at.
+Columns are computed from winners, after the merge and the filter, so hidden rows are not evaluated.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from weir.merge.merge import output_schema
 from weir.types import Columns
 
 _GROUP_ROWS: Final = 65_536
-"""Rows computed at a time: what a batch of the base has."""
+"""Rows computed at once: as many as in a batch of the base."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """The columns of a scan: names of the table's, or None for all; or SQL by name."""
+    """The columns of a scan: names of the table's columns, None for all, or SQL by name."""
 
     names: tuple[str, ...] | None = None
     sql: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, columns: Columns | None) -> Projection:
-        """What a caller said, checked as far as no schema is needed."""
+        """The projection a caller passed, with the checks that need no schema."""
         if columns is None:
             return cls()
         if isinstance(columns, str) or not list(columns):
@@ -51,11 +51,11 @@ class Projection:
 
     @property
     def asked(self) -> Columns | None:
-        """As a caller says it."""
+        """In the form that callers pass."""
         return dict(self.sql) or self.names
 
     def read(self, schema: TableSchema) -> list[str] | None:
-        """The table's columns that have to be read; None: all."""
+        """The table's columns that must be read; None means all."""
         if not self.sql:
             return None if self.names is None else list(self.names)
         known = schema.plain.names
@@ -65,21 +65,21 @@ class Projection:
         return list(read) or known[:1]
 
     def schema(self, schema: TableSchema) -> pa.Schema:
-        """What comes out."""
+        """The schema of the output."""
         read = self.read(schema)
         if not self.sql:
             return output_schema(schema, read)
         return self._table(output_schema(schema, read).empty_table()).schema
 
     def narrowed(self, names: Sequence[str]) -> Projection:
-        """Some of these columns."""
+        """This projection restricted to `names`."""
         if not self.sql:
             return Projection(tuple(names))
         sql = dict(self.sql)
         return Projection(tuple(names), tuple((name, sql[name]) for name in names))
 
     def also(self, names: Sequence[str], schema: TableSchema) -> Projection:
-        """These, and columns of the table."""
+        """This projection plus columns of the table."""
         if not names:
             return self
         if not self.sql:
@@ -95,7 +95,7 @@ class Projection:
     def apply(
         self, batches: Iterator[pa.RecordBatch], batch_size: int | None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows, which have the columns of `read`, as they come out."""
+        """The output rows, given rows with the columns of `read`."""
         if not self.sql:
             yield from batches
             return

@@ -1,10 +1,10 @@
-"""The tail of a shard's log as a level that grows with it, so that a read pays for what is new.
+"""The tail of a shard's log as a level that grows with it: a read pays only for new entries.
 
 Keeps
-  L-5  a read sees the entries of its own cut, also while the level grows under another's
+  L-5  a read sees the entries of its own cut, also while another read extends the level
   F-12 fences are no rows
 A lookup right after a put costs the one entry that was added, not the whole tail: 0.8 ms instead of
-8 ms behind 400 entries (local disk). What is held is bounded; a longer tail is read in pieces.
+8 ms behind 400 entries (local disk). The level is bounded; a longer tail is read in pieces.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ HELD_ENTRIES: Final = 10_000
 """The longest tail held as one level, unless it has more bytes than a read may hold; the default
 MemTable is flushed after 8000 puts."""
 _READS_HELD: Final = 4
-"""All tails held take as much as so many reads."""
+"""All held tails together take at most as much memory as this many reads."""
 TAILS_HELD: Final = 4_096
-"""Tails held by one table handle: one for each shard and cut that is read again and again. What
-they take together is bounded as well."""
+"""Tails held by one table handle: one for each shard and cut that is read repeatedly. Their total
+size is bounded as well."""
 
 Key = tuple[UUID, int, int]
 """A tail: its shard, the position after which it begins, and the manifest's generation."""
@@ -71,13 +71,13 @@ class TailLevels:
         self._bytes = 0
 
     def reached(self, key: Key, schema: TableSchema) -> int | None:
-        """The last position that level holds; None when the tail is too large to be held."""
+        """The last position the level holds; None when the tail is too large to be held."""
         with self._lock:
             tail = self._get(key, schema)
             return None if tail.is_too_large else tail.last
 
     def extend(self, key: Key, schema: TableSchema, entries: Sequence[WalEntry]) -> bool:
-        """Take in entries that follow; False when the tail got too large to be held."""
+        """Append the entries that follow; False when the tail got too large to be held."""
         with self._lock:
             tail = self._get(key, schema)
             before = tail.nbytes
@@ -86,7 +86,7 @@ class TailLevels:
                     tail.take(entry, key[2])
             self._bytes += tail.nbytes - before
             if tail.is_too_large:
-                # Remembered as such, so that nobody gathers it again.
+                # Remember that it is too large, so that no read gathers it again.
                 tail.level = MemLevel((), schema, self._env)
             most = _READS_HELD * self._env.limits.read_bytes
             while self._bytes > most and len(self._tails) > 1:
@@ -94,7 +94,7 @@ class TailLevels:
             return not tail.is_too_large
 
     def view(self, key: Key, schema: TableSchema, through: int) -> MemView | None:
-        """The tail up to `through`; None when it is not held that far any more."""
+        """The tail up to `through`; None when it is no longer held that far."""
         with self._lock:
             tail = self._get(key, schema)
             if tail.is_too_large or tail.last < through:
@@ -119,7 +119,7 @@ class TailLevels:
 
 
 def is_same_schema(one: TableSchema, other: TableSchema) -> bool:
-    """True when rows of one are rows of the other as they are."""
+    """True when rows of one schema are rows of the other without conversion."""
     return one is other or (
         one.primary_key == other.primary_key
         and one.wal.equals(other.wal, check_metadata=True)

@@ -2,7 +2,7 @@
 
 Keeps
   F-12 fences are no rows
-  G-9  positions once used stay used, so that a remembered tip is where the next look begins
+  G-9  a position once used stays used, so the next search begins at the remembered tip
 Entries are keyed by their path, which never holds other bytes.
 """
 
@@ -33,12 +33,12 @@ from weir.merge.tail_levels import TailLevels, is_same_schema
 from weir.types import Position
 
 _READS_KEPT: Final = 4
-"""The decoded log entries kept by one table handle take as much as so many reads (L-10)."""
+"""The decoded log entries kept by a table handle take at most as much as this many reads (L-10)."""
 _ENTRY_OVERHEAD_BYTES: Final = 1024
 
 
 class Tails:
-    """What one table handle knows of its shards' manifests and logs. Safe between threads."""
+    """What one table handle knows of its shards' manifests and logs. Thread-safe."""
 
     def __init__(self, env: Env) -> None:
         self._lock = env.threads.lock()
@@ -47,18 +47,18 @@ class Tails:
         self._floors: dict[UUID, FloorValues] = {}
         self._entries: ByteCache[WalEntry] = ByteCache(_READS_KEPT * env.limits.read_bytes, env)
         self.looks: dict[UUID, object] = {}
-        """What `read.fast_snapshot` asked when it last looked at a shard: it asks it again."""
+        """Per shard, the requests of the last `read.fast_snapshot`, for it to repeat."""
         self.look: object = None
-        """What it asked of many together, and found as it was."""
+        """Its requests for many shards together, if they found nothing changed."""
         self.plan: object = None
-        """How `read.reader` last put the levels of many shards together."""
+        """How `read.reader` last combined the levels of many shards."""
         self.levels = TailLevels(env)
         self.common = CommonLevel(env)
         self._small: ByteCache[tuple[TableSchema, pa.RecordBatch]] = ByteCache(COMMON_BYTES, env)
         self.base_version: int | None = None
-        """The base as the last durable read saw it; older is as good."""
+        """The base version that the last durable read saw; an older one would do as well."""
         self.record_number: int | None = None
-        """The table's record as the last durable read of several shards saw it."""
+        """The number of the table's record that the last durable read of several shards saw."""
         self.shards: list[UUID] | None = None
         """The shards as the last durable read listed them."""
 
@@ -77,12 +77,12 @@ class Tails:
     def tip(self, site: ShardSite, manifest: ShardManifest, floors: FloorValues) -> Position:
         """The last position used. Seven requests when nothing was added.
 
-        Raises `SnapshotExpired` when entries after the manifest's R were collected while we looked.
+        Raises `SnapshotExpired` when entries after the manifest's R were collected during the call.
         """
         known = max(self._tips.get(site.shard, 0), floors.highest_used(manifest))
         tip = find_tip(site, Position(known))
-        # Entries are flushed and collected while we probe, and what is gone looks like the end of
-        # the log. The floor rises before anything goes: read after the probes, it tells (G-7c).
+        # Entries may be flushed and collected while we probe, and a collected entry looks like the
+        # end of the log. The floor rises before any deletion, so read it after the probes (G-7c).
         floor = self.manifests(site).floors.load().wal
         if floor > manifest.replay_after:
             raise SnapshotExpired(
@@ -93,18 +93,18 @@ class Tails:
         return tip
 
     def saw(self, shard: UUID, floors: FloorValues, tip: Position) -> None:
-        """Remember a look at a shard."""
+        """Remember the floors and the tip found for a shard."""
         with self._lock:
             self._floors[shard] = floors
             self._tips[shard] = max(tip, self._tips.get(shard, tip))
 
     def seen(self, shard: UUID) -> tuple[FloorValues | None, Position | None]:
-        """The floors and the tip of the last look."""
+        """The floors and the tip last found for a shard."""
         with self._lock:
             return self._floors.get(shard), self._tips.get(shard)
 
     def keep(self, site: ShardSite, position: Position, data: bytes) -> None:
-        """Take an entry somebody fetched: it is not asked for again."""
+        """Cache an entry that the caller fetched, so that it is not fetched again."""
         path = paths.wal_path(site.shard, position)
         entry = decode_entry(data, position=position, path=path)
         self._entries.put((site.shard, int(position)), entry, entry.size + _ENTRY_OVERHEAD_BYTES)
@@ -112,7 +112,7 @@ class Tails:
     def small(
         self, shard: UUID, name: str, schema: TableSchema, read: Callable[[], pa.RecordBatch]
     ) -> pa.RecordBatch:
-        """The rows of a small SSTable, WAL shape: read once under each schema."""
+        """The rows of a small SSTable in WAL shape, read once under each schema."""
         held = self._small.get((shard, name))
         if held is not None and is_same_schema(held[0], schema):
             return held[1]
@@ -123,12 +123,13 @@ class Tails:
     def entries(
         self, shard: ShardLog | ShardSite, after: int, last: int, *, pinned: bool
     ) -> Iterator[WalEntry]:
-        """Every entry in `(after, last]`; one get for each that was never read before.
+        """Every entry in `(after, last]`; one get for each entry not read before.
 
-        Given the `ShardLog`, it follows a log that was moved since this handle last looked (S-9).
+        Given the `ShardLog`, it follows a log that was moved since this handle last read it (S-9).
 
-        `pinned`: a checkpoint holds them. Else one list more for each round of gets: what is found
-        where an entry was collected meanwhile is a sleeper's, and `SnapshotExpired` (G-7b).
+        `pinned` says that a checkpoint holds the entries. Otherwise each round of gets costs one
+        more list: an entry found at a position that has been collected is a zombie's, and raises
+        `SnapshotExpired` (G-7b).
         """
         log, start = ShardLog.of(shard), after
         while start < last:

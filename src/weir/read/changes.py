@@ -1,9 +1,9 @@
 """The log of all shards as a change feed that can be resumed.
 
 Keeps
-  F-12 fences are passed over
-  K-8  a feed that follows survives an error of the store: logged, counted, asked again
-  G-7c a bookmark behind the collected floor is an error that says so, never a silent skip
+  F-12 fences are skipped
+  K-8  a following feed survives an error of the store: it logs, counts and polls again
+  G-7c a bookmark below the WAL floor raises an error that says so, never a silent skip
 Changes of one shard come in the order they were made durable; between shards there is no order.
 """
 
@@ -42,15 +42,15 @@ _EXPIRED: Final = "expired_through"
 
 @dataclass(frozen=True)
 class Bookmark:
-    """How far a consumer has read: per shard the last position. Small, serializable, comparable."""
+    """How far a consumer has read: the last position per shard. Small, serializable, comparable."""
 
     positions: Mapping[UUID, int] = field(default_factory=dict)
     expired_through: float | None = None
-    """Of a feed that tells of expired rows: those whose time, in seconds since 1970, is not after
-    this were told."""
+    """For a feed that reports expired rows: it has reported those whose time is at or before this,
+    in seconds since 1970."""
 
     def to_json(self) -> str:
-        """As text."""
+        """The bookmark as JSON text."""
         record: dict[str, float] = {str(shard): at for shard, at in self.positions.items()}
         if self.expired_through is not None:
             record[_EXPIRED] = self.expired_through
@@ -58,7 +58,7 @@ class Bookmark:
 
     @staticmethod
     def from_json(text: str) -> Bookmark:
-        """Back from text; `InvalidInput` for anything else."""
+        """Parse the text made by `to_json`; `InvalidInput` for anything else."""
         try:
             raw = json.loads(text)
             expired = raw.pop(_EXPIRED, None)
@@ -74,20 +74,20 @@ class Change:
 
     shard: UUID
     position: int
-    """Of the entry; expired: of the last that was told of this shard."""
+    """Position of the entry; for expired rows, the last position reported for this shard."""
     epoch: int
-    """Of the entry; expired: 0, nobody wrote it."""
+    """Epoch of the entry; 0 for expired rows, which no writer wrote."""
     kind: Kind
     batch: pa.RecordBatch
-    """Put: whole rows in the table's schema. Delete and expire: the key columns; without a key
-    whole rows."""
+    """Put: whole rows in the table's schema. Delete and expire: the key columns, or whole rows if
+    the table has no key."""
 
 
 class Changes:
-    """An iterator of `Change`; `bookmark` says where to go on after the last one handed out.
+    """An iterator of `Change`; `bookmark` is where to resume after the changes handed out.
 
-    The bookmark moves past an entry when its last change was handed out and the next is asked for:
-    a consumer that stops in the middle gets the rest of that entry again.
+    The bookmark moves past an entry when the consumer requests the change after its last one: a
+    consumer that stops within an entry gets all changes of that entry again.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class Changes:
         self._stop = stop
         self._tailers: dict[UUID, WalTailer] = {}
         self._is_late = False
-        """Every shard was looked at once: what comes now was waited for."""
+        """True after the first round over all shards: later shards appeared while following."""
         self._begun: set[UUID] = set()
-        """Shards of which something was handed out."""
+        """Shards of which an entry was handed out."""
         self.failed_polls = 0
-        """Rounds of a following feed that met an error of the store and were made again (K-8)."""
+        """Rounds of a following feed that failed with a store error and were repeated (K-8)."""
         through = None if since is None else since.expired_through
         self._expired_through = through
         self._expiries = Expiries(core, through) if expired else None
@@ -144,7 +144,7 @@ class Changes:
             self._core.env.clock.sleep(self._poll)
 
     def poll(self) -> Iterator[Change]:
-        """The changes there are now, without waiting for more; to be called again and again."""
+        """The changes available now, without waiting for more; call it repeatedly."""
         try:
             yield from self._round()
         except StoreDenied:
@@ -156,7 +156,7 @@ class Changes:
             log.warning("changes.poll.failed table=%s reason=%s", self._core.uri, error)
 
     def _round(self) -> Iterator[Change]:
-        """Every shard to the end of its log as it is now."""
+        """Read every shard up to the current end of its log."""
         schema = self._core.schema()
         if self._expiries is not None:
             self._expiries.begin()
@@ -181,10 +181,10 @@ class Changes:
                     return
 
     def _pass_lost(self, shard: UUID, lost: WalStoreMismatch) -> bool:
-        """S-7: go on behind a log that was lost with nothing missing, if that is allowed.
+        """S-7: continue after a lost log whose rows are all in the table, if that is allowed.
 
-        False when there is nothing behind it yet. It is treated like a collected log: a feed that
-        has not read it raises, and one that starts behind it goes on.
+        False if nothing was written after the lost log yet. A lost log is treated like a collected
+        one: a feed that had begun before it raises, and a new feed starts after it.
         """
         shard_log = self._core.log(shard)
         at = self._positions[shard]
@@ -233,14 +233,14 @@ class Changes:
                         yield Change(shard, at, 0, "expire", gone)
             self._positions[shard] = int(entry.position)
             self._begun.add(shard)
-        # Fences behind the last rows are passed as well (F-12).
+        # Fences after the last rows are skipped as well (F-12).
         self._positions[shard] = max(self._positions[shard], int(tailer.position) - 1)
 
 
 def _runs(
     entry: WalEntry, schema: TableSchema
 ) -> Iterator[tuple[Literal["put", "delete"], pa.RecordBatch]]:
-    """The rows of an entry as stretches of one kind, in order."""
+    """The rows of an entry as runs of one kind, in order."""
     key = schema.key_schema
     for stored in entry.batches:
         batch = align_batch(stored, schema.wal)

@@ -14,10 +14,10 @@ from weir.read.scan import Scan
 
 
 class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
-    """The rows of a scan. Every read of it is a scan of its own, with the columns and the filter
-    that the engine asks for; what the scan itself was limited to stays so.
+    """The rows of a scan. Every read is a new scan with the columns and the filter that the engine
+    requests, on top of the columns and the filter of the original scan.
 
-    It has one fragment, which is all of it: one reader streams all rows.
+    It has a single fragment: one reader streams all rows.
     """
 
     def __init__(self, scan: Scan) -> None:
@@ -42,14 +42,14 @@ class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
         batch_size: int | None = None,
         **_: Any,
     ) -> _Scanner:
-        """A read of those columns, of the rows that the filter lets through."""
+        """A read of the given columns of the rows that pass the filter."""
         if isinstance(columns, dict):
             raise InvalidInput("columns of a weir table are named, not computed; give a list")
         narrowed = self._scan.narrowed(columns, filter, batch_size)
         return _Scanner(narrowed, counts=columns is not None and not list(columns))
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[_Fragment]:
-        """All of it in one: DataFusion reads by fragments, and tells each the filter again."""
+        """A single fragment: DataFusion reads by fragment and passes the filter to each scanner."""
         del filter
         return iter([_Fragment(self)])
 
@@ -66,7 +66,7 @@ class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
         return self._scan.narrowed(None, filter, None).count()
 
     def head(self, num_rows: int, **kwargs: Any) -> pa.Table:
-        """The first rows that come."""
+        """The first `num_rows` rows read, in no particular order."""
         found = self.scanner(**kwargs).to_table()
         return found.slice(0, num_rows)
 
@@ -76,7 +76,7 @@ class _Fragment:
         self._dataset = dataset
 
     def scanner(self, schema: pa.Schema | None = None, **kwargs: Any) -> _Scanner:
-        """As that of the dataset, whose schema it is."""
+        """The scanner of the whole dataset; `schema` is the dataset's own."""
         del schema
         return self._dataset.scanner(**kwargs)
 
@@ -88,12 +88,12 @@ class _Scanner(pads.Scanner):  # type: ignore[misc]
 
     @property
     def projected_schema(self) -> pa.Schema:
-        """The columns that come out; none, where an engine only counts."""
+        """The columns of the result; none when the engine only counts rows."""
         return pa.schema([]) if self._counts else self._scan.schema
 
     @property
     def dataset_schema(self) -> pa.Schema:
-        """The same: the scan was narrowed already."""
+        """The columns of the scan, which was narrowed already."""
         return self._scan.schema
 
     def to_reader(self) -> pa.RecordBatchReader:

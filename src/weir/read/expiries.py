@@ -1,11 +1,11 @@
-"""Which rows have expired since a feed looked last.
+"""Which rows have expired since a feed last checked.
 
-Expiry writes nothing, so this is not in the log: it is found in the table. A feed remembers the
-time through which it has told, as the column of the rule counts it; what lies between that and the
-time through which rows have expired now is told next, of the newest row of each key.
+Expiry writes nothing to the log, so expired rows are found by scanning the table. A feed remembers
+the time, as a value of the rule's column, through which it has reported. The next check reports the
+rows between that time and the current limit, considering only the newest row of each key.
 
 Keeps
-  L-11 the newest row decides: who applies the feed in its order holds what a read would show
+  L-11 the newest row decides: a consumer that applies the feed in order holds what a read shows
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from weir.read.snapshot import take_snapshot
 from weir.routing.core import Core
 
 PAUSE_S: Final = 10.0
-"""A feed that follows looks for rows that expired so often: it is a scan by time."""
+"""Seconds between two checks of a following feed: each is a scan filtered by time."""
 
 
 class Expiries:
     """The rows of one table that expire while a feed reads it."""
 
     def __init__(self, core: Core, through: float | None) -> None:
-        """`through`: what an earlier feed reached."""
+        """`through`: how far an earlier feed got, if this one resumes it."""
         self._core = core
         self.through = through
-        """Rows whose time, in seconds since 1970, is not after this were told."""
+        """Rows whose time is at or before this, in seconds since 1970, were reported."""
         self._rule: Expire | None = None
         self._looked_at: float | None = None
 
     def begin(self) -> None:
-        """Before the log is read. What had expired when a feed was made is told only of rows that
-        it tells as put."""
+        """Call before reading the log. Rows that had expired when the feed was made are reported
+        only if the feed also reports them as put."""
         self._rule = self._core.base().expire
         if self.through is None:
             self.through = self._now()
 
     def late(self, rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch | None:
-        """Of rows that are told as put those that had expired when they were; None: no one."""
+        """The put rows that the feed reports that had already expired; None if there are none."""
         alive = self._alive(self.through, schema)
         if alive is None:
             return None
@@ -57,16 +57,16 @@ class Expiries:
         return _told(rows.filter(expired), schema) if pc.any(expired).as_py() else None
 
     def since(self) -> Iterator[tuple[UUID, pa.RecordBatch]]:
-        """The rows that have expired since, by shard: their keys, or all columns without a key."""
+        """The rows expired since, by shard: keys only, or all columns in a table without a key."""
         clock, now = self._core.env.clock, self._now()
         if now is None or self.through is None:
-            self.through = now  # there is no rule, or there was none
+            self.through = now  # there is no rule now, or there was none before
             return
         if self._looked_at is not None and clock.boottime() - self._looked_at < PAUSE_S:
             return
         self._looked_at = clock.boottime()
         if now <= self.through:
-            return  # the rule is a longer one now
+            return  # the rule now keeps rows for longer
         schema, found = replanned(lambda: self._find(self.through, now), self._core.uri)
         for batch in found:
             for value, part in self._core.router.split(batch):
@@ -76,7 +76,7 @@ class Expiries:
     def _find(
         self, after: float | None, through: float
     ) -> tuple[TableSchema, list[pa.RecordBatch]]:
-        # As of 1970 nothing has expired: a read of then hides nothing.
+        # At time 0 nothing has expired, so this read hides no row.
         snapshot = replace(take_snapshot(self._core, "durable"), at=0.0)
         reader = SnapshotReader(self._core, snapshot, passing=False)
         told, gone = (self._alive(at, reader.schema) for at in (after, through))
@@ -95,7 +95,7 @@ class Expiries:
         return reader.schema, [batch for batch in rows if batch.num_rows]
 
     def _now(self) -> float | None:
-        """The time through which rows have expired by now; None: there is no rule."""
+        """The time through which rows have expired by now; None if there is no rule."""
         rule = self._rule
         return None if rule is None else self._core.env.clock.wall() - rule.after_s
 

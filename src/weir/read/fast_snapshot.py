@@ -1,23 +1,23 @@
-"""A durable cut in two rounds of requests, while little changed since this handle last looked.
+"""A durable cut in two rounds of requests, if little changed since this handle's last read.
 
-The careful way (`snapshot.take_snapshot`) looks at manifests, floors, tips, floors and the base one
-after the other, because each can move under the next look. Here everything is asked for at once and
-the answer only believed if nothing had moved:
+The slow path (`snapshot.take_snapshot`) reads manifests, floors, tips, floors and the base one
+after the other, because each can move while the next is read. Here each round sends its requests
+concurrently, and the result is used only if nothing had moved:
 
-    round 1   of each shard the manifest after the known one, the two entries after the known tip,
-              the id of a log on a store of its own; of one on a disk also before and after
+    round 1   of each shard, the manifest after the known one, the two entries after the known tip,
+              and the id of a log on its own store (a disk is also checked before and after)
     round 2   the floors of each shard, the latest version of the base, the list of shards
 
 Keeps
   L-1  no newer manifest in round 1, and no floor in round 2 that reached it: the known manifest was
-       the latest while the log was looked at. Entries that were collected rather than never written
-       show as a WAL floor above R (G-7c), collected manifests as a manifest floor (G-7d); floors
-       rise before anything is deleted, so a look at them after round 1 tells.
-  C-11 a shard that was not sealed when it was looked at has no heir that was claimed before; the
-       first claim of one is a newer manifest, if its rows are seen
-  L-5  the base is the known version before and after the tips were found, so nothing was folded
-       meanwhile
-Whatever else is found is no error: None, and the caller looks the careful way.
+       the latest while the log was read. Entries that were collected, rather than never written,
+       show as a WAL floor above R (G-7c), collected manifests as a manifest floor (G-7d). Floors
+       rise before anything is deleted, so reading them after round 1 detects both.
+  C-11 a shard that was not sealed when it was read has no heir that was claimed before; the first
+       claim of an heir is a newer manifest, if its rows are seen
+  L-5  the base is at the known version before and after the tips were found, so nothing was folded
+       in between
+Any other finding is not an error: the result is None, and the caller takes the slow path.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from weir.store.api import Store
 from weir.types import Position, Version
 
 Choice = Callable[[list[UUID]], list[UUID]]
-"""Which of the shards a read is about."""
+"""Picks the shards that a read needs from all shards."""
 
 _MANY: Final = 8
-"""Shards from which on what is asked of all of them is kept."""
+"""From this many shards on, the requests for all of them are kept for the next read."""
 _AS_KNOWN: Final[Sequence[Position]] = ()
-"""No tip has moved."""
+"""Result of round 1 when no tip has moved."""
 _AHEAD: Final = 2
-"""Entries fetched after the known tip. One is what a reader who follows a writer finds; the second
-tells an end from a hole."""
+"""Entries fetched after the known tip. A reader that follows a writer usually finds one; the second
+distinguishes the end of the log from a hole."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What this handle remembers of one shard, and what it asks to learn whether it is still so."""
+    """What this handle remembers of one shard, and the paths it reads to check that."""
 
     site: ShardSite
     manifests: Manifests
@@ -62,41 +62,41 @@ class _Known:
     floors: FloorValues
     tip: Position
     newer: str
-    """Where the next manifest would be."""
+    """Path of the next manifest."""
     entries: Sequence[str]
-    """Where the next entries would be."""
+    """Paths of the next entries."""
     identity: Sequence[str]
-    """What proves that a log on a store of its own is there; nothing for one beside the data."""
+    """Path of the id that proves a log on its own store is there; empty if beside the data."""
     marks: str
     """The folder of the floors."""
 
     def is_all(self, floors: FloorValues, tip: Position) -> bool:
-        """True when the handle has not learned more since."""
+        """True if the handle has learned nothing newer since."""
         return self.floors is floors and self.tip == tip and self.manifests.known is self.manifest
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What is asked of the chosen shards together; asked again as it is while it is found so.
+    """The requests for all chosen shards together; reused as long as nothing changed.
 
-    It need not be the newest that the handle knows: whatever it remembers is asked for anew.
+    It need not be the newest state that the handle knows: every read checks it again.
     """
 
     ids: list[UUID]
     shards: Sequence[_Known]
     apart: Sequence[_Known]
-    """Those whose log is on a store of its own."""
+    """Shards whose log is on its own store."""
     asked: Mapping[Store, list[str]]
-    """Round 1."""
+    """The paths to get in round 1, by store."""
     marks: list[str]
-    """The folders of the floors, of round 2."""
+    """The folders of the floors, listed in round 2."""
     floors: list[FloorValues]
     cuts: list[ShardCut]
-    """The shards as they are if nothing has moved."""
+    """The cuts of the shards if nothing has moved."""
 
 
 def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[ShardCut]] | None:
-    """The version of the base and the chosen shards as they are now; None: look carefully."""
+    """The current base version and cuts of the chosen shards; None: take the slow path."""
     ids, version = core.tails.shards, core.tails.base_version
     if ids is None or version is None:
         return None
@@ -106,7 +106,7 @@ def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[ShardCut]] | No
     look = known if isinstance(known, _Look) and is_known else _look_at(core, chosen)
     if look is None:
         return None
-    # In one round the id may be read of a disk that is back, and the entries in the hole before.
+    # Round 1 alone may read entries while a disk is gone, and the id after the disk is back.
     tips = _tips(core, look) if _are_mounted(look.apart) else None
     if tips is None or not _are_mounted(look.apart):
         core.tails.look = None
@@ -129,7 +129,7 @@ def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[ShardCut]] | No
 def _learned(
     core: Core, look: _Look, tips: Sequence[Position], floors: list[FloorValues], version: int
 ) -> tuple[int, list[ShardCut]] | None:
-    """What a look found, remembered; None when it cannot be relied on."""
+    """Remember what both rounds found and return it; None if it cannot be relied on."""
     tips = [one.tip for one in look.shards] if tips is _AS_KNOWN else tips
     for one, tip, found in zip(look.shards, tips, floors, strict=True):
         if (
@@ -153,7 +153,7 @@ def _learned(
 
 
 def _look_at(core: Core, chosen: list[UUID]) -> _Look | None:
-    """What to ask of those shards; None when the handle does not know one of them."""
+    """The requests for the chosen shards; None if the handle does not know one of them."""
     shards: list[_Known] = []
     asked: dict[Store, list[str]] = {}
     for shard in chosen:
@@ -204,9 +204,9 @@ def _remembered(core: Core, shard: UUID) -> _Known | None:
 
 
 def _tips(core: Core, look: _Look) -> Sequence[Position] | None:
-    """Round 1; None when a manifest moved or the log looks odd."""
+    """Round 1; None if a manifest moved or a log needs the slow path."""
     asked, stores = look.asked, list(look.asked)
-    # Each has its share of what a read may hold; a larger one is read with care (L-10).
+    # Each object gets a share of the bytes a read may hold; larger ones take the slow path (L-10).
     share = max(1, core.env.limits.read_bytes // max(1, sum(map(len, asked.values()))))
     answers = core.env.threads.map(
         lambda store: store.get_many(asked[store], first=share), stores, workers=core.workers
@@ -233,10 +233,10 @@ def _tips(core: Core, look: _Look) -> Sequence[Position] | None:
 
 
 def _are_mounted(shards: Sequence[_Known]) -> bool:
-    """True when every disk that holds a log is there; asks nothing of object stores (S-7)."""
+    """True if every disk that holds a log is mounted; no request to object stores (S-7)."""
     try:
         for one in shards:
-            if one.identity:  # beside the data it is there as long as they are
+            if one.identity:  # a log beside the data is there if the data is
                 check_mounted(one.site)
     except WalStoreMismatch:
         return False
@@ -244,9 +244,9 @@ def _are_mounted(shards: Sequence[_Known]) -> bool:
 
 
 def _advance(core: Core, one: _Known, entries: Sequence[bytes | None]) -> Position | None:
-    """The tip, the entries on the way to it kept; None when there is one beyond a missing one."""
+    """Find the tip and cache the entries up to it; None if an entry follows a missing one."""
     if entries.count(None) == len(entries):
-        return one.tip  # of a thousand shards nearly all
+        return one.tip  # the case for nearly all of a thousand shards
     there = [data for data in entries if data is not None]
     if any(data is not None for data in entries[len(there) :]):
         return None

@@ -1,7 +1,7 @@
-"""A scan as a lazy frame of polars, by its interface for IO plugins.
+"""A scan as a polars lazy frame, through polars' interface for IO plugins.
 
-What polars pushes down is translated as far as Lance is sure to let through every row that polars
-would; polars' own filter follows, so that a part left out costs time and changes nothing.
+A predicate that polars pushes down is translated to SQL only where Lance is sure to pass every row
+that polars would. Polars filters again, so an untranslated part costs time but changes no result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMPARE: Final = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">",
 _MIRRORED: Final = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}
 _BOUNDS: Final = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<=")}
 _FIRST_YEAR: Final = 1000
-"""From here on all write a year with four digits."""
+"""From this year on, a year is written with four digits everywhere."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -38,7 +38,7 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
         n_rows: int | None,
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
-        # A limit comes before the filter: what passes beyond the first rows must not come.
+        # polars limits before it filters: rows after the first n_rows must not be returned.
         pushed = None if predicate is None or n_rows is not None else as_sql(predicate, scan)
         rows = scan.narrowed(with_columns, pushed, batch_size, n_rows)
         for batch in rows.to_batches():
@@ -50,12 +50,12 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
 
 
 def as_sql(predicate: pl.Expr, scan: Scan) -> str | None:
-    """SQL that lets through every row that `predicate` does, and perhaps more; None: no such."""
+    """SQL that passes every row that `predicate` does, perhaps more; None if there is none."""
     if not scan.takes_sql:
         return None
     try:
         tree = json.loads(predicate.meta.serialize(format="json"))
-    except (pl.exceptions.PolarsError, ValueError):  # holds a function, or what JSON cannot say
+    except (pl.exceptions.PolarsError, ValueError):  # a function, or not representable
         return None
     return _sql(tree, scan.stored)
 
@@ -99,12 +99,12 @@ def _against(name: str, sign: str, value: Any, schema: pa.Schema) -> str | None:
     if said is None:
         return None
     text = f"{quoted(name)} {sign} {said}"
-    # To polars NaN is the largest number and equals itself; to Lance it depends on its sign.
+    # In polars NaN is the largest number and equals itself; in Lance it depends on its sign.
     return f"{text} OR isnan({quoted(name)})" if pa.types.is_floating(dtype) else text
 
 
 def _literal(value: Any, dtype: pa.DataType) -> str | None:
-    """A value as SQL, where polars and Lance compare it alike with values of that type."""
+    """A value as SQL, if polars and Lance compare it the same way with values of `dtype`."""
     kinds = pa.types
     match value:
         case {"Literal": {"Dyn": dict(said)}} | {"Literal": {"Scalar": dict(said)}} if said:
@@ -122,9 +122,9 @@ def _literal(value: Any, dtype: pa.DataType) -> str | None:
         return _timestamp(found, dtype)
     if kinds.is_integer(dtype) and isinstance(found, int):
         return str(found) if kind.startswith(("Int", "UInt")) and found in _range(dtype) else None
-    # A float32 is compared as another number by either.
+    # polars and Lance each compare a float32 as a different number.
     if kinds.is_float64(dtype) and isinstance(found, int | float):
-        # Zero has two signs, which are equal to polars and not to Lance.
+        # Positive and negative zero are equal in polars, but not in Lance.
         return repr(float(found)) if found and math.isfinite(found) else None
     return None
 
@@ -133,11 +133,11 @@ def _range(dtype: pa.DataType) -> range:
     bits = dtype.bit_width
     if pa.types.is_unsigned_integer(dtype):
         return range(min(2**bits, 2**63))
-    return range(-(2 ** (bits - 1)) + 1, 2 ** (bits - 1))  # the lowest does not parse
+    return range(-(2 ** (bits - 1)) + 1, 2 ** (bits - 1))  # Lance cannot parse the lowest value
 
 
 def _timestamp(found: list[Any], dtype: pa.DataType) -> str | None:
-    """Of columns in milli- and microseconds: Lance cuts what is finer."""
+    """Only for columns in milli- and microseconds: Lance truncates finer units."""
     number, unit, zone = found
     if not pa.types.is_timestamp(dtype) or dtype.unit not in ("ms", "us"):
         return None

@@ -1,7 +1,7 @@
-"""Rows for training: batches of one size, in an order that a seed decides, split between workers.
+"""Rows for training: batches of one size, in an order set by a seed, split between workers.
 
 Keeps
-  L-5  all passes and all workers read one snapshot: what is put meanwhile is in none of them
+  L-5  all passes and all workers read one snapshot: rows put later are in none of them
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from weir.env import Shuffler
 
 BUFFER_ROWS: Final = 65_536
-"""Rows that are shuffled together by default."""
+"""Default size of the shuffle buffer, in rows."""
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 Arrays: TypeAlias = dict[str, Array]
-"""A batch as numpy has it: an array for each column; a vector column is one of two dimensions."""
+"""A batch as numpy arrays, one for each column; a vector column has two dimensions."""
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Batches of rows for a training loop; made by `Scan.loader`. Each pass is an iteration.
+    """Batches of rows for a training loop; made by `Scan.loader`. Each iteration is one pass.
 
-    It reads one snapshot, whatever is put meanwhile, and is pickled as a place and that snapshot:
-    workers in other processes read the same rows, and no row twice.
+    It reads one snapshot, whatever is put later, and is pickled as the table's location and that
+    snapshot: workers in other processes read the same snapshot, and no row twice.
     """
 
     core: Core
@@ -77,19 +77,19 @@ class Loader:
         )
 
     def at_epoch(self, epoch: int) -> Loader:
-        """The same rows, shuffled for another pass: seed and epoch decide the order."""
+        """The same rows, shuffled for another pass: seed and epoch determine the order."""
         return replace(self, epoch=epoch)
 
     def part(self, index: int, count: int) -> Loader:
-        """The share of worker `index` of `count`: shares have no row in common, and together all.
+        """The share of worker `index` of `count`: shares are disjoint and together hold all rows.
 
-        Fragments of the base and shards are dealt out whole, by their rows.
+        Fragments of the base and shards are assigned whole, balanced by their number of rows.
         """
         return replace(self, worker=(index, count))
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """One pass. Raises `SnapshotExpired` when the rows were collected since (`gc`'s `min_age`);
-        a loader of a scan at a checkpoint keeps them."""
+        """One pass. Raises `SnapshotExpired` if rows were collected since (`gc`'s `min_age`); for a
+        scan at a checkpoint, the checkpoint keeps them."""
         chance = None if self.seed is None else seeded(self.seed, self.epoch, self.worker[0])
         kept = 0 if chance is None else self.buffer_rows // 2
         enough = max(0 if chance is None else self.buffer_rows, kept + self.batch_size)
@@ -101,7 +101,7 @@ class Loader:
             if count < enough:
                 continue
             rows = _mixed(held, chance)
-            # What stays is mixed with what comes.
+            # The rows kept back are shuffled with the rows read next.
             out = (count - kept) // self.batch_size * self.batch_size
             yield from _cut(rows.slice(0, out), self.batch_size)
             held, count = [rows.slice(out)], count - out
@@ -110,19 +110,19 @@ class Loader:
             yield from _cut(_mixed(held, chance).slice(0, out), self.batch_size)
 
     def numpy(self) -> Iterator[Arrays]:
-        """One pass, each batch as arrays of their own; `InvalidInput` for nulls, which numpy has
-        not, but in columns of objects (text, bytes, lists)."""
+        """One pass, each batch as new arrays. Raises `InvalidInput` for nulls, which numpy cannot
+        represent except in columns of objects (text, bytes, lists)."""
         for batch in self:
             yield {name: _array(name, batch.column(name)) for name in batch.schema.names}
 
     def _rows(self, chance: Shuffler | None) -> Iterator[pa.RecordBatch]:
-        """The rows of this worker as they are read."""
+        """The rows of this worker in the order they are read."""
         reader = SnapshotReader(self.core, self.snapshot)
         mine = _dealt(_parts(self.snapshot, reader.base), *self.worker)
         if chance is not None:
             mine = [mine[place] for place in chance.permutation(len(mine))]
         fragments = [part for part in mine if part.fragments]
-        # One merge reads all fragments: the keys of fresh rows are gathered once.
+        # One merge reads all fragments, so the keys of fresh rows are collected once.
         base = [Part(tuple(f for part in fragments for f in part.fragments))] if fragments else []
         fresh = [part for part in mine if part.shards]
         sides = [
@@ -140,7 +140,7 @@ class Loader:
 
 
 def _parts(snapshot: Snapshot, base: Base) -> list[Part]:
-    """All of the snapshot; the same in every process."""
+    """All parts of the snapshot, the same in every process."""
     sizes = {
         cut.shard: cut.wal_through
         - cut.replay_after
@@ -155,7 +155,7 @@ def _parts(snapshot: Snapshot, base: Base) -> list[Part]:
 
 
 def _dealt(parts: list[Part], index: int, count: int) -> list[Part]:
-    """The share of one worker: the largest parts first, each to who has least."""
+    """The share of one worker: parts, largest first, each go to the worker with fewest rows."""
     loads = [0] * count
     mine = []
     for place in sorted(range(len(parts)), key=lambda n: -parts[n].rows):
@@ -169,8 +169,8 @@ def _dealt(parts: list[Part], index: int, count: int) -> list[Part]:
 def _interleaved(
     sides: list[tuple[Iterator[pa.RecordBatch], int]], chance: Shuffler | None
 ) -> Iterator[pa.RecordBatch]:
-    """One after the other; by chance, as many rows of each as it has, so that fresh rows come in
-    all parts of a pass."""
+    """The sides in sequence; with `chance`, interleaved at random in proportion to the rows left,
+    which spreads fresh rows over the whole pass."""
     if chance is None:
         for batches, _ in sides:
             yield from batches

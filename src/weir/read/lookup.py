@@ -1,4 +1,4 @@
-"""Lookups by key in a whole table: a snapshot of the shards that can hold a key, one merge."""
+"""Lookups by key in a whole table: a snapshot of the shards that can hold the keys, one merge."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def get_rows(
     freshness: Freshness,
     pinned: Pinned | None,
 ) -> pa.Table:
-    """The newest rows of `keys`, in their order. Only the shards that can hold a key are asked."""
+    """The newest rows of `keys`, in their order. Reads only the shards that can hold a key."""
     check_freshness(freshness)
     schema = core.known_schema()
     if not schema.primary_key:

@@ -1,7 +1,7 @@
-"""A snapshot cut into parts that are read apart, by tasks of an engine or by workers.
+"""A snapshot split into parts that engine tasks or workers read independently.
 
 Keeps
-  L-2  what a part hands out is what the merge of the whole snapshot would: fragments of the base
+  L-2  a part returns the rows that a merge of the whole snapshot would: fragments of the base
        without the keys of fresh rows, and fresh rows of shards whose keys no other part holds
 """
 
@@ -27,11 +27,11 @@ class Part:
     fragments: tuple[int, ...] = ()
     shards: tuple[UUID, ...] = ()
     rows: int = 0
-    """About how many rows it has."""
+    """Estimated number of rows."""
 
 
 def base_parts(base: Base, split_rows: int) -> list[Part]:
-    """The fragments of the base, neighbours together up to so many rows."""
+    """The fragments of the base, neighbours grouped up to `split_rows` rows."""
     parts: list[Part] = []
     for fragment, rows in base.fragments():
         if parts and parts[-1].rows + rows <= split_rows:
@@ -43,7 +43,7 @@ def base_parts(base: Base, split_rows: int) -> list[Part]:
 
 
 def fresh_parts(snapshot: Snapshot, base: Base) -> list[Part]:
-    """The shards that hold rows which are not in the base."""
+    """The shards that hold rows not yet in the base."""
     folded = base.compacted
     fresh = [
         cut
@@ -52,7 +52,7 @@ def fresh_parts(snapshot: Snapshot, base: Base) -> list[Part]:
         or any(table.generation > folded.get(cut.shard, 0) for table in cut.sstables)
     ]
     if any(cut.sealed for cut in fresh):
-        # The heirs of a sealed shard may hold newer rows of its keys: one part sees them all.
+        # The heirs of a sealed shard may hold newer rows of its keys, so one part reads them all.
         return [Part((), tuple(cut.shard for cut in fresh))]
     return [Part((), (cut.shard,)) for cut in fresh]
 
@@ -60,7 +60,7 @@ def fresh_parts(snapshot: Snapshot, base: Base) -> list[Part]:
 def read_part(
     reader: SnapshotReader, part: Part, *, columns: Sequence[str] | None, filter: Any
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one part; fragments in the order it names them."""
+    """The rows of one part, fragments in the order of `part.fragments`."""
     if part.fragments:
         levels = reader.levels() if reader.schema.primary_key else []
         _, rows = merge_scan(

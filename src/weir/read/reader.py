@@ -1,8 +1,8 @@
-"""What a snapshot names, opened: the levels a reader merges, and the units they are made of.
+"""Opens the objects of a snapshot: the levels that a read merges, and the units they consist of.
 
 Keeps
   L-2  generations the base has folded in are skipped
-  L-10 of a tail memory holds so many bytes at a time, however large its entries are
+  L-10 the bytes of a tail held in memory are bounded, however large its entries are
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from weir.records.table import TableRecord
 from weir.routing.core import Core
 
 UNIT_ENTRIES: Final = 512
-"""Entries of a unit of a tail: what plans count in, without knowing their bytes."""
+"""Entries in one unit of a tail. Plans count entries because they do not know their sizes."""
 _SHARDS_TOGETHER: Final = 2
 _ENTRY_BYTES: Final = 4 << 10
-"""A guess at the size of an entry of a small tail."""
+"""Estimated size of an entry of a small tail."""
 _UNKNOWN_ROWS: Final = 1 << 40
 _TAKEN_BYTES: Final = 4 << 20
-"""Entries handed to a tail that is kept at a time: one that turns out too large is let go soon."""
+"""Bytes of entries added to a kept tail per step, so that one too large is dropped early."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """An SSTable of a shard, or a piece of its tail: what a task of its own can read."""
+    """An SSTable of a shard, or a piece of its tail: a piece that a separate task can read."""
 
     cut: ShardCut
     sstable: str | None = None
     after: int = 0
     through: int = 0
-    """A piece of the tail: its entries are above `after`, up to `through`."""
+    """For a piece of the tail: its entries are those in `(after, through]`."""
 
 
 def units_of(cuts: Sequence[ShardCut], folded: Mapping[UUID, int]) -> list[Unit]:
-    """The units of those shards, newest first; generations that are folded are left out."""
+    """The units of the given shards, newest first, without the generations already folded."""
     return [unit for cut in cuts for unit in (*_tail_units(cut), *_sstables(cut, folded))]
 
 
@@ -70,7 +70,7 @@ def _sstables(cut: ShardCut, folded: Mapping[UUID, int]) -> list[Unit]:
 
 
 def _tail_units(cut: ShardCut) -> list[Unit]:
-    """The tail in pieces of so many entries, newest first."""
+    """The tail in pieces of `UNIT_ENTRIES` entries, newest first."""
     return [
         Unit(cut, after=max(last - UNIT_ENTRIES, cut.replay_after), through=last)
         for last in range(cut.wal_through, cut.replay_after, -UNIT_ENTRIES)
@@ -78,8 +78,8 @@ def _tail_units(cut: ShardCut) -> list[Unit]:
 
 
 def _newest_small(cut: ShardCut, folded: Mapping[UUID, int]) -> tuple[Want | None, int, bool]:
-    """What a shard adds to the common level, about how many bytes, and whether that is all it has;
-    None: its newest level is too large, or it has none."""
+    """What a shard adds to the common level, its estimated bytes, and whether that is all the shard
+    has. None instead of a `Want`: the newest level is too large, or the shard has no level."""
     entries = cut.wal_through - cut.replay_after
     if entries > PART_ENTRIES:
         return None, 0, False
@@ -93,7 +93,7 @@ def _newest_small(cut: ShardCut, folded: Mapping[UUID, int]) -> tuple[Want | Non
         rows, size = table.physical_rows, table.in_memory_bytes
         if rows is None or size is None or rows > PART_ROWS or size > PART_BYTES:
             is_all = False
-            break  # L-2: what is older than it stays behind it
+            break  # L-2: older levels must stay behind this one
         names.append(table.path)
         nbytes += size
     if not names and not entries:
@@ -105,18 +105,18 @@ def _newest_small(cut: ShardCut, folded: Mapping[UUID, int]) -> tuple[Want | Non
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the levels of many shards are put together. Never changed: reads share it."""
+    """How the levels of many shards are combined. Immutable, because reads share it."""
 
     cuts: tuple[ShardCut, ...]
     record: TableRecord
     base: Base
     living: list[ShardCut]
-    """First in every snapshot: what is sealed, or outside the routing, is older or apart."""
+    """Routed and not sealed: first in every snapshot. The rest is older or outside the routing."""
     apart: list[ShardCut]
     wanted: Mapping[UUID, Want]
-    """What goes into the common level."""
+    """What each shard adds to the common level."""
     whole: frozenset[UUID]
-    """Living shards that have nothing besides."""
+    """Living shards whose levels are all in the common level."""
 
 
 def _plan(cuts: tuple[ShardCut, ...], record: TableRecord, base: Base) -> _Plan:
@@ -146,10 +146,10 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 class SnapshotReader:
-    """Opens what a snapshot names. Safe to share between threads."""
+    """Opens the objects of a snapshot. Safe to share between threads."""
 
     def __init__(self, core: Core, snapshot: Snapshot, *, passing: bool = True) -> None:
-        """`passing`: the snapshot is not read again and again as the table goes on."""
+        """`passing`: a one-off read, whose levels are not worth keeping for the next read."""
         self.core = core
         self.snapshot = snapshot
         self.base = core.base(snapshot.base_version)
@@ -157,35 +157,35 @@ class SnapshotReader:
 
     @property
     def schema(self) -> TableSchema:
-        """The schema of the snapshot's base version; older rows are brought into its shape."""
+        """The schema of the snapshot's base version; older rows are converted to it."""
         return self.base.schema
 
     @property
     def alive(self) -> Alive | None:
-        """Which rows have not expired at the snapshot's moment, by its base version's rule."""
+        """Tests which rows have not expired at the snapshot's time, by its base version's rule."""
         rule = self.base.expire
         if rule is None:
             return None
         return alive_at(rule, self.snapshot.at, self.schema.plain.field(rule.column))
 
     def levels(self, shards: Sequence[UUID] | None = None) -> list[Level]:
-        """The fresh levels, newest first, of those shards only when given.
+        """The fresh levels, newest first, of all shards or only of `shards`.
 
-        Tail entries are fetched and SSTables opened, several shards at a time.
+        Fetches tail entries and opens SSTables, several shards concurrently.
         """
         cuts = [c for c in self.snapshot.cuts if shards is None or c.shard in shards]
         opened = self.core.env.threads.map(self.levels_of, cuts, workers=16)
         return [level for levels in opened for level in levels]
 
     def merged_levels(self, shards: Sequence[UUID] | None = None) -> list[Level]:
-        """Like `levels`, for who merges all of them: what many shards hold is one level (L-2)."""
+        """Like `levels`, but with small levels of many shards combined into one (L-2)."""
         routed = len(self.core.record.routing)
         if self._passing or routed < _SHARDS_TOGETHER:
             return self.levels(shards)
         cuts = self.snapshot.cuts
         if shards is not None:
             cuts = tuple(cut for cut in cuts if cut.shard in shards)
-            if len(cuts) < routed:  # a lookup: what is held of the others would be let go
+            if len(cuts) < routed:  # a lookup: the common level would drop the other shards
                 return self.levels(shards)
         plan = self._planned(cuts)
         if len(plan.living) < (_SHARDS_TOGETHER if shards is None else routed):
@@ -196,7 +196,7 @@ class SnapshotReader:
         return [*levels, *rest, *(level for levels in opened for level in levels)]
 
     def _planned(self, cuts: tuple[ShardCut, ...]) -> _Plan:
-        """The plan of those cuts; that of the last read where nothing changed since."""
+        """The plan for `cuts`; reuses the plan of the last read if nothing changed since."""
         held = self.core.tails.plan
         record, base = self.core.record, self.base
         if (
@@ -205,7 +205,7 @@ class SnapshotReader:
             and held.base is base
             and held.cuts == cuts
         ):
-            # With these very cuts: the next read has the same objects, which is quicker to see.
+            # Keep these cuts: the next read gets the same objects, which compare faster.
             self.core.tails.plan = replace(held, cuts=cuts)
             return held
         plan = _plan(cuts, record, base)
@@ -213,7 +213,7 @@ class SnapshotReader:
         return plan
 
     def _together(self, plan: _Plan) -> tuple[Level, list[Level]]:
-        """The newest levels of its living shards as one, as far as they are small, and others."""
+        """The small newest levels of the living shards as one level, and their other levels."""
         cuts, wanted = plan.living, plan.wanted
 
         def load(ids: Sequence[UUID]) -> list[Batches | None]:
@@ -232,7 +232,7 @@ class SnapshotReader:
         ]
 
     def _rows_of(self, cut: ShardCut, want: Want) -> Batches | None:
-        """Its rows in the common level; None: its tail is too large for that."""
+        """The rows of a shard for the common level; None if its tail is too large for that."""
         tail: list[pa.RecordBatch] = []
         if cut.wal_through > cut.replay_after:
             held = self._held_tail(cut)
@@ -259,17 +259,17 @@ class SnapshotReader:
         return self.open_units([unit for unit in units if unit.sstable not in want.sstables])
 
     def levels_of(self, cut: ShardCut) -> list[Level]:
-        """The levels of one shard: its tail, then its SSTables from the newest on."""
+        """The levels of one shard: its tail, then its SSTables, newest first."""
         folded = self.base.compacted
         return [*self._tail(cut), *self.open_units(_sstables(cut, folded))]
 
     def units(self, shards: Sequence[UUID]) -> list[Unit]:
-        """What those shards' levels are made of, newest first; the same in every process."""
+        """The units of the given shards, newest first; the same in every process."""
         cuts = [cut for cut in self.snapshot.cuts if cut.shard in shards]
         return units_of(cuts, self.base.compacted)
 
     def open_units(self, units: Sequence[Unit]) -> list[Level]:
-        """Them as levels, newest first; entries are read when a level is scanned."""
+        """The units as levels, newest first; entries are read when a level is scanned."""
         return [level for unit in units for level in self._open(unit)]
 
     def _open(self, unit: Unit) -> list[Level]:
@@ -283,7 +283,7 @@ class SnapshotReader:
         ]
 
     def _within_bytes(self, unit: Unit) -> Iterator[tuple[int, int]]:
-        """The positions of the unit in pieces that a read may hold, newest first. A head each."""
+        """Split a unit into ranges that a read may hold, newest first. One head per entry."""
         sizes = self.core.log(unit.cut.shard).sizes(unit.after, unit.through - unit.after)
         last, held = unit.through, 0
         for position in range(unit.through, unit.after, -1):
@@ -305,7 +305,7 @@ class SnapshotReader:
         yield from self.open_units(_tail_units(cut))
 
     def _held_tail(self, cut: ShardCut) -> MemView | None:
-        """The tail as a level that is kept between reads; None when it is too long for that."""
+        """The tail as a level that is kept between reads; None if it is too large to keep."""
         if cut.wal_through - cut.replay_after > HELD_ENTRIES:
             return None
         tails, key = self.core.tails, (cut.shard, cut.replay_after, cut.current_generation)
@@ -331,7 +331,7 @@ class SnapshotReader:
 
 @dataclass(frozen=True)
 class _TailPiece:
-    """A piece of a long tail, read when it is its turn: memory holds one piece at a time."""
+    """A piece of a long tail, read lazily so that memory holds one piece at a time."""
 
     tails: Tails
     log: ShardLog
@@ -343,7 +343,7 @@ class _TailPiece:
 
     @property
     def rows(self) -> int:
-        """Not known before reading; so many that nobody reads it ahead."""
+        """Unknown before reading; a number too large for anyone to read it ahead."""
         return _UNKNOWN_ROWS
 
     def scan(
@@ -353,7 +353,7 @@ class _TailPiece:
         yield from self._load().scan(columns, filter=filter)
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read the entries and look there."""
+        """Read the entries and look up the keys in them."""
         return self._load().lookup(keys, columns)
 
     def _load(self) -> MemLevel:

@@ -1,8 +1,8 @@
 """Scans of a whole table: a snapshot, its levels, one merge.
 
 Keeps
-  L-1  a plan whose files were collected before they were read is made anew, a few times at most
-  L-5  one scan reads one snapshot, whatever runs beside it
+  L-1  a plan whose files were collected before they were read is made again, a few times at most
+  L-5  one scan reads one snapshot, whatever runs concurrently
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OrderBy: TypeAlias = str | Sequence[str | tuple[str, str]]
-"""A column, or several; each may be a pair with "ascending" or "descending"."""
+"""A column, or several; each may be a pair of a column and "ascending" or "descending"."""
 
 
 def with_snapshot(
@@ -56,7 +56,7 @@ def with_snapshot(
     *,
     choose: Choice = list,
 ) -> T:
-    """`run` on a fresh snapshot, anew when what it planned on was collected."""
+    """Call `run` on a fresh snapshot; retry if objects of the snapshot were collected."""
     if pinned is not None:
         return run(SnapshotReader(core, pinned_snapshot(core, pinned, freshness)))
 
@@ -68,9 +68,9 @@ def with_snapshot(
 
 
 class Scan:
-    """A read of the table that has not happened yet. Each method below takes a snapshot of its own.
+    """A read of the table that has not run yet. Each method below takes its own snapshot.
 
-    Rows come in no promised order. Also consumed directly by DuckDB, polars, DataFusion and pandas
+    The order of rows is unspecified. DuckDB, polars, DataFusion and pandas can consume it directly
     through `__arrow_c_stream__`.
     """
 
@@ -117,20 +117,20 @@ class Scan:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that come out: at a checkpoint those it has. One listing."""
+        """The columns of the result; at a checkpoint, those of the checkpoint. One listing."""
         if self._pinned is not None:
             return self._read(lambda reader: self._columns.schema(reader.schema))
         return self._columns.schema(self._core.schema())
 
     @property
     def stored(self) -> pa.Schema:
-        """Of those columns the ones that a filter can name: the table's own, as they are."""
+        """The columns of the result that a filter can name: stored columns, not computed ones."""
         computed = {name for name, text in self._columns.sql if name != text}
         return pa.schema([field for field in self.schema if field.name not in computed])
 
     @property
     def takes_sql(self) -> bool:
-        """Whether a filter in SQL can be added to this scan's own."""
+        """Whether a filter in SQL can be combined with this scan's own filter."""
         return self._filter is None or isinstance(self._filter, str)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -138,14 +138,14 @@ class Scan:
         return self.to_batches()
 
     def snapshot(self) -> Snapshot:
-        """The cut a read at this moment sees; small, serializable, for planners."""
+        """The cut that a read started now would see; small and serializable, for planners."""
         return self._read(lambda reader: reader.snapshot)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """A stream of the rows; memory stays bounded whatever the size of the table.
+        """A stream of the rows; memory is bounded whatever the size of the table.
 
-        The plan is made, and the first batch read, before this returns. A file that is collected
-        while the stream is read raises `SnapshotExpired` there (gc keeps them for `min_age`).
+        Plans the scan and reads the first batch before it returns. If a file is collected while
+        the stream is read, the stream raises `SnapshotExpired` (gc keeps files for `min_age`).
         """
 
         def start(reader: SnapshotReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -182,7 +182,7 @@ class Scan:
     def to_dataset(self) -> ScanDataset:
         """The rows as a pyarrow Dataset, into which DuckDB and polars push columns and filters.
 
-        Each read of it is a scan of its own, and fresh. Not with `limit`, `offset` or `order_by`.
+        Each read of it is a new, fresh scan. Not with `limit`, `offset` or `order_by`.
         """
         from weir.read.dataset import ScanDataset  # loads pandas, as pyarrow.dataset does
 
@@ -192,9 +192,9 @@ class Scan:
         return ScanDataset(self)
 
     def lazy(self) -> pl.LazyFrame:
-        """The rows as a lazy frame of polars, which pushes columns, filters and a limit down.
+        """The rows as a polars LazyFrame, which pushes columns, filters and a limit down.
 
-        Each `collect` is a scan of its own, and fresh. Not with `limit`, `offset` or `order_by`.
+        Each `collect` is a new, fresh scan. Not with `limit`, `offset` or `order_by`.
         """
         from weir.read.lazy_frame import lazy_frame
 
@@ -210,10 +210,10 @@ class Scan:
         drop_last: bool = False,
         worker: tuple[int, int] = (0, 1),
     ) -> Loader:
-        """Batches of one size for a training loop, of the snapshot that is taken now.
+        """Batches of one size for a training loop, from a snapshot taken now.
 
-        With a `seed` fragments come in an order of chance, and rows are shuffled in a buffer of so
-        many; `Loader.at_epoch` shuffles anew. `worker` is (index, count); see `Loader.part`.
+        With a `seed`, fragments come in random order and rows are shuffled in a buffer of
+        `buffer_rows`; `Loader.at_epoch` reshuffles. `worker` is (index, count); see `Loader.part`.
         """
         self._require_unordered("a loader")
         return Loader(
@@ -239,10 +239,10 @@ class Scan:
         batch_size: int | None,
         limit: int | None = None,
     ) -> Scan:
-        """This scan, of some of its columns, and of those rows that another filter lets through."""
+        """This scan with a subset of its columns and an additional filter."""
         kept = self._columns
         if columns is not None:
-            # An engine that counts asks for no column at all.
+            # An engine that only counts rows requests no column at all.
             kept = kept.narrowed(list(columns) or self.schema.names[:1])
         return Scan(
             self._core,
@@ -255,7 +255,7 @@ class Scan:
         )
 
     def count(self) -> int:
-        """The number of rows; reads keys and what the filter needs, no other column."""
+        """The number of rows; reads only the keys and the columns of the filter."""
 
         def count(reader: SnapshotReader) -> int:
             return merge_count(
@@ -295,7 +295,7 @@ class Scan:
         return schema, batches
 
     def _sorted(self, reader: SnapshotReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """In memory: the order is known when the last row is."""
+        """Sort in memory: the first row is known only after the last one was read."""
         shown = self._columns.schema(reader.schema)
         extra = [name for name, _ in self._order if name not in shown.names]
         columns = self._columns.also(extra, reader.schema)

@@ -1,8 +1,8 @@
 """`Table.search`: one plan over the base, SSTables and the tail of every shard's log.
 
 Keeps
-  L-1  every acknowledged row is looked at, from any process, without asking its writer
-  L-3  the filter sees newest rows only
+  L-1  every acknowledged row is searched, from any process, without contacting its writer
+  L-3  the filter sees only the newest row of each key
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def search(
     pinned: Pinned | None = None,
     options: SearchOptions,
 ) -> pa.Table:
-    """See `Table.search`. Requests: a snapshot's, then the index pages and rows needed."""
+    """See `Table.search`. Requests: those of a snapshot, then the index pages and rows needed."""
     columns = _checked(freshness, columns)
 
     def run(reader: SnapshotReader) -> pa.Table:
@@ -68,7 +68,7 @@ def hybrid_search(
     fusion: Fusion,
     options: SearchOptions,
 ) -> pa.Table:
-    """See `Table.hybrid_search`: all rankings of one snapshot."""
+    """See `Table.hybrid_search`: all rankings come from one snapshot."""
     columns = _checked(freshness, columns)
 
     def run(reader: SnapshotReader) -> pa.Table:
@@ -89,5 +89,5 @@ def _checked(freshness: Freshness, columns: Sequence[str] | None) -> Sequence[st
 
 
 def _alive_too(reader: SnapshotReader, filter: Filter | None) -> Filter | None:
-    """The filter, and that rows have not expired."""
+    """`filter`, and the condition that rows have not expired."""
     return filter if reader.alive is None else reader.alive.also(filter)

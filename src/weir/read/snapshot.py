@@ -1,13 +1,14 @@
 """A consistent cut of the table.
 
 Keeps
-  L-1  shard manifests first, WAL tails next, the base last: what moves, moves towards what is read
-       later
+  L-1  shard manifests first, WAL tails next, the base last: rows only ever move towards a place
+       that is read later
   L-2  sealed shards are older than their heirs
-  C-11 rows of a new routing are seen with all of the old one: the table's record stood still while
-       the shards were looked at, so no heir was written before every look at its predecessors
+  C-11 rows of a new routing are seen with all of the old one: the table's record did not change
+       while the shards were read, so no heir was written before its predecessors were read
   K-7  a reader at a checkpoint sees nothing past its T
-A snapshot is a few numbers per shard and travels as JSON; whoever opens it reads the same rows.
+A snapshot is a few numbers per shard and is sent as JSON; every process that opens it reads
+the same rows.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from weir.types import Position, Version
 Freshness = Literal["base", "flushed", "durable"]
 
 STILL_ATTEMPTS: Final = 16
-"""How often a cut is taken anew because the base moved; a compaction commits up to six times."""
+"""Attempts to take a cut while the base moves; a compaction commits up to six times."""
 
 
 class Pinned(Protocol):
@@ -46,7 +47,7 @@ class Pinned(Protocol):
 
     @property
     def created(self) -> float:
-        """When, in seconds since 1970: what had expired then is hidden."""
+        """Creation time in seconds since 1970; rows that had expired by then are hidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,14 @@ class Snapshot:
     freshness: Freshness
     cuts: tuple[ShardCut, ...]
     at: float = field(default=0.0, compare=False)
-    """The moment by which rows have expired or not, in seconds since 1970: of every part of a read
-    the same, in whatever process."""
+    """The time at which expiry is judged, in seconds since 1970: the same for every part of a read,
+    in any process."""
     is_pinned: bool = field(default=False, compare=False)
-    """A checkpoint holds what it names. Else entries may be collected, and their places taken by a
-    writer that slept, while it is read (G-7b)."""
+    """A checkpoint holds its objects. Otherwise entries may be collected while the snapshot is
+    read, and a writer that slept may put new ones at their positions (G-7b)."""
 
     def to_json(self) -> str:
-        """As text, for another process."""
+        """The snapshot as JSON text, for another process."""
         cuts = [{"shard": str(cut.shard), **dump_cut(cut)} for cut in self.cuts]
         record: dict[str, object] = {
             "base_version": self.base_version,
@@ -78,14 +79,14 @@ class Snapshot:
 
     @staticmethod
     def from_json(text: str) -> Snapshot:
-        """Back from text; `InvalidInput` for anything else."""
+        """Parse the text made by `to_json`; `InvalidInput` for anything else."""
         try:
             raw = json.loads(text)
             return Snapshot(
                 base_version=int(raw["base_version"]),
                 freshness=check_freshness(raw["freshness"]),
                 cuts=tuple(_cut_from(fields) for fields in raw["cuts"]),
-                at=float(raw.get("at", 0.0)),  # of 0.1.0: nothing had expired
+                at=float(raw.get("at", 0.0)),  # written by 0.1.0, which had no expiry
                 is_pinned=raw.get("pinned") is True,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -95,7 +96,7 @@ class Snapshot:
 def _cut_from(raw: Mapping[str, Any] | Sequence[Any]) -> ShardCut:
     if isinstance(raw, Mapping):
         return load_cut(UUID(raw["shard"]), raw)
-    # As 0.1.0 wrote them: jobs that it left unfinished hold such snapshots.
+    # The form of 0.1.0: jobs that it left unfinished hold such snapshots.
     shard, version, after, through, generation, sstables, sealed = raw
     fields = {
         "version": version,
@@ -124,14 +125,14 @@ def check_freshness(freshness: Any) -> Freshness:
 def take_snapshot(
     core: Core, freshness: Freshness = "durable", *, choose: Choice = list
 ) -> Snapshot:
-    """A cut of the table as it is now, of those shards only that `choose` picks of all.
+    """A cut of the table as it is now, limited to the shards that `choose` picks.
 
-    A handle that looked before asks for three objects of each shard in one round, then for two
-    listings and one of each shard in a second (`weir.read.fast_snapshot`). Otherwise, and when more
-    than new entries is found: one listing of the shards; for each shard, concurrently, two requests
-    for the manifest and seven for the tip; one listing for the base, and one more by the first
-    read. Of several shards one request more tells whether the table's record is still the latest.
-    That cut is taken anew when the base or the record moved meanwhile.
+    A handle that has read before requests three objects of each shard in one round, then two
+    listings and one per shard in a second (`weir.read.fast_snapshot`). On its first read, or if
+    more than new entries is found: one listing of the shards; for each shard, concurrently, two
+    requests for the manifest and seven for the tip; one listing for the base, and a second one on
+    the first read. With several shards, one more request checks that the table's record is still
+    the latest. This cut is taken again if the base or the record moved while it was taken.
     """
     check_freshness(freshness)
     at = core.env.clock.wall()
@@ -150,11 +151,11 @@ def take_snapshot(
         cuts = _cuts(core, choose(shards), tail=True)
         latest = records.last_number(number) if len(cuts) > 1 else number
         core.tails.record_number = latest
-        # L-1: after every manifest and tail, so that what was folded meanwhile is in it.
+        # L-1: after every manifest and tail, so it includes rows folded while they were read.
         version = core.lake.open_base().version
         core.tails.shards, core.tails.base_version = shards, version
-        # Rows flushed or folded since we looked would be read in the log and in the base, beside
-        # others that were written after our cut (L-5). A base that stood still holds none of them.
+        # Rows flushed or folded since the cut would be read from the log and from the base, next
+        # to others written after the cut (L-5). A base that did not move holds none of them.
         if version == before and latest == number:
             return Snapshot(version, freshness, _ordered(core, cuts), at)
         before, number = version, latest
@@ -162,8 +163,8 @@ def take_snapshot(
 
 
 def _flushed(core: Core, choose: Choice, at: float) -> Snapshot:
-    """No log is asked. The record stands still meanwhile, or rows of an heir would be seen without
-    older ones of the shard that it inherits from (C-11)."""
+    """A cut without the logs. Retries if the table's record moves: otherwise rows of an heir could
+    be seen without older rows of its predecessor (C-11)."""
     records = TableRecords(core.store)
     for _ in range(STILL_ATTEMPTS):
         shards = choose(core.shard_ids())
@@ -190,8 +191,8 @@ def _cuts(core: Core, shards: Sequence[UUID], *, tail: bool) -> list[ShardCut]:
 
 
 def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable") -> Snapshot:
-    """The cut a checkpoint pins. One get for each shard's manifest; a listing where it needs the
-    log."""
+    """The cut that a checkpoint pins. One get for each shard's manifest, and a listing if the
+    shard's log is needed."""
     check_freshness(freshness)
 
     def load(pin: ShardCut) -> ShardCut:
@@ -204,7 +205,7 @@ def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable"
             )
         through = pin.wal_through if freshness == "durable" else manifest.replay_after
         if through > manifest.replay_after:
-            # The log may have been moved since this handle last looked (S-3).
+            # The log may have been moved since this handle last read the floors (S-3).
             log.site(log.floors())
         return ShardCut.of(manifest, Position(max(through, manifest.replay_after)))
 
@@ -215,7 +216,7 @@ def pinned_snapshot(core: Core, pinned: Pinned, freshness: Freshness = "durable"
 
 
 def _ordered(core: Core, cuts: list[ShardCut]) -> tuple[ShardCut, ...]:
-    """Shards that still take writes first: a sealed shard's rows are older than its heirs'.
+    """Sort sealed shards last: the rows of a sealed shard are older than those of its heirs.
 
     A rival's rows come after those of the routing (X-3).
     """
@@ -227,7 +228,7 @@ def _ordered(core: Core, cuts: list[ShardCut]) -> tuple[ShardCut, ...]:
 def _cut(core: Core, shard: UUID, *, tail: bool) -> ShardCut | None:
     manifest, floors = core.log(shard).state()
     if manifest is None:
-        return None  # a folder without a manifest: a shard somebody is just making
+        return None  # a folder without a manifest: a shard being created
     find_rivals(core, [manifest])
     through = core.log_of(manifest, floors)[1] if tail else manifest.replay_after
     return ShardCut.of(manifest, Position(max(through, manifest.replay_after)))

@@ -1,4 +1,4 @@
-"""What `Table.stats` tells, from manifests and logs alone: no writer is asked."""
+"""`Table.stats`, computed from manifests and logs alone, without contacting any writer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weir.routing.core import CONCURRENCY, Core
 from weir.types import Position
 
 ENTRIES_ASKED_MAX: Final = 32
-"""Entries of one tail whose size is looked up; of a longer tail the rest is extrapolated."""
+"""Entries of one tail whose size is read; for a longer tail the total is extrapolated."""
 LOOKS_MAX: Final = 5
 
 
@@ -36,12 +36,12 @@ class ShardStats:
     wal_flushed: int
     """R: every entry up to here is in an SSTable or the base."""
     lag: int
-    """Entries a reader or a reopening writer has to read: tip - R."""
+    """Entries that a reader or a reopening writer must read: tip - R."""
     unflushed_bytes: int
-    """Stored size of those entries; of a tail of more than 32 an estimate from 32 of them."""
+    """Stored size of those entries; for a tail of more than 32, an estimate from 32 of them."""
     oldest_unflushed_seconds: float | None
-    """How long ago the oldest of them was written, as this process's clock has it; None without
-    any."""
+    """How long ago the oldest of them was written, by this process's clock; None if the tail is
+    empty."""
     wal_floor: int
     next_generation: int
     generations: int
@@ -51,7 +51,7 @@ class ShardStats:
     pins: int
     """Checkpoints that hold this shard."""
     wal_uri: str | None = None
-    """The store its log is in; None: beside the data."""
+    """The store of its log; None if the log is beside the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class TableStats:
     checkpoints: int
     shards: tuple[ShardStats, ...]
     wal_uri: str | None = None
-    """Where the table keeps its log; None: beside the data. A move that was interrupted leaves
-    shards elsewhere: `moving` names them."""
+    """Where the table keeps its log; None if beside the data. An interrupted move leaves the logs
+    of some shards elsewhere: `moving` lists those shards."""
 
     @property
     def moving(self) -> tuple[ShardStats, ...]:
-        """Shards whose log is not where the table's is; `Table.move_wal` moves them there."""
+        """Shards whose log is not in the table's log store yet; `Table.move_wal` moves it there."""
         return tuple(s for s in self.shards if s.wal_uri != self.wal_uri and not s.is_sealed)
 
     @property
@@ -95,12 +95,12 @@ class TableStats:
 
 
 def collect_stats(core: Core) -> TableStats:
-    """Look at the base, and at every shard, several at a time."""
+    """Read the state of the base and of every shard, several shards concurrently."""
     pinned = Checkpoints(core.store).all()
     record = TableRecords(core.store).find()
     wal_uri = (record[1] if record else core.record).wal_uri
-    # Not the store's clock, which only a write can tell: whoever watches may read and no more, and
-    # an age that is shown decides nothing.
+    # Not the store's clock, which can only be read by writing: a monitor may have read-only access,
+    # and nothing is decided by the age shown.
     now = core.env.clock.wall()
     held = [{pin.shard for pin in checkpoint.shards} for checkpoint in pinned]
 
@@ -111,7 +111,7 @@ def collect_stats(core: Core) -> TableStats:
         for _ in range(LOOKS_MAX - 1):
             try:
                 return _look(core, shard, now, pins, wal_uri, base)
-            except SnapshotExpired:  # collected between two looks
+            except SnapshotExpired:  # collected between two requests
                 continue
         return _look(core, shard, now, pins, wal_uri, base)
 
@@ -155,7 +155,7 @@ def _look(
         sstable_rows=sum(s.physical_rows or 0 for s in waiting),
         sstable_bytes=sum(s.in_memory_bytes or 0 for s in waiting),
         pins=pins,
-        # A shard that nobody opened yet has no log: the table says where it will be.
+        # A shard that was never opened has no log: the table says where it will be.
         wal_uri=recorded.uri if recorded.seq or manifest.writer_epoch else wal_uri,
     )
 
@@ -169,7 +169,7 @@ def _tail_size(site: ShardSite, after: int, tip: int) -> tuple[int, float | None
         else ()
     )
     metas = site.wal.head_many([paths.wal_path(site.shard, Position(p)) for p in asked])
-    found = [meta for meta in metas if meta is not None]  # flushed and collected meanwhile
+    found = [meta for meta in metas if meta is not None]  # None: flushed and collected since
     if not found:
         return 0, None
     total = sum(meta.size for meta in found)

@@ -1,8 +1,8 @@
-"""Whose batches an application's numbers count: `_weir/apps`, one record each, never changed (P-6).
+"""Which query may number an application's batches: `_weir/apps`, write-once records (P-6).
 
-A streaming query numbers its batches from 0. Another query that writes under the same application's
-name, because its checkpoint location is new, numbers other batches by the same numbers: they would
-be taken for batches that are in. So the first query that writes under a name keeps it.
+A streaming query numbers its batches from 0. A second query that writes under the same application
+name, because its checkpoint location is new, uses the same numbers for other batches, which would
+be mistaken for batches already written. So the first query that writes under a name keeps it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def query_of(store: Store, app: str) -> str | None:
 
 
 def take_app(store: Store, app: str, query: str) -> str:
-    """Let `query` number the batches of `app` unless another does; returns the one that does."""
+    """Register `query` for `app` unless another query is registered; returns the registered one."""
     try:
         store.put_if_absent(paths.app_path(app), codec.dumps({"app": app, "query": query}))
     except ObjectExists:

@@ -1,8 +1,8 @@
 """Compare-and-swap on any store: numbered records, each written with put-if-absent after the last.
 
-Who wants to change a value reads the latest record and appends the next number; of two who started
-from the same record one gets `ObjectExists` and starts over. Numbers begin at 1. `Chain` knows
-bytes; `RecordChain` knows one kind of record, and is what everything under `_weir/` is kept in.
+To change a value, read the latest record and append the next number; of two appenders that started
+from the same record, one gets `ObjectExists` and starts over. Numbers begin at 1. `Chain` deals in
+bytes; `RecordChain` deals in one kind of record, and holds all records under `_weir/`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weir.store.api import ObjectExists, ObjectMissing, Store
 T = TypeVar("T")
 
 _RACES = 8
-"""Times `latest` lists again when what it listed was pruned before it was read."""
+"""How often `latest` lists again when the record it found was pruned before it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class Chain:
             try:
                 return self._load(seqs[-1])
             except ObjectMissing:
-                continue  # pruned meanwhile, so there is a newer one
+                continue  # pruned since the listing, so there is a newer one
         raise StoreError(
             f"{self._store.uri}/{self._directory}: records vanish as fast as they are listed"
         )
 
     def last_number(self, known: int | None = None) -> int:
-        """The highest number, 0 for none; one list, or one head when it is `known` still.
+        """The highest number, or 0; one list, or one head when it still is `known`.
 
-        `known` only of a chain that nobody prunes.
+        Pass `known` only for a chain that is never pruned.
         """
         if known is not None and self._store.head(self._path(known + 1)) is None:
             return known
@@ -66,7 +66,7 @@ class Chain:
         """Write record `after + 1` and return its number; `ObjectExists` when it is taken. One put.
 
         `after` is the number of the latest record as the caller knows it, 0 when there is none. A
-        record that others have pruned can be written again: callers that prune keep enough of them.
+        pruned number can be written again, so callers that prune keep enough records.
         """
         if after < 0:
             raise InvalidInput(f"after must not be negative, but is {after}")
@@ -74,7 +74,7 @@ class Chain:
         try:
             self._store.put_if_absent(path, data)
         except ObjectExists:
-            # A request that was repeated on its way meets itself (F-9).
+            # A request that was retried in transit collides with itself (F-9).
             if not self._holds(path, data):
                 raise
         return after + 1
@@ -96,10 +96,10 @@ class Chain:
         return records
 
     def prune(self, keep: int) -> int:
-        """Delete all but the latest `keep` records (at least 1) and return how many went.
+        """Delete all but the latest `keep` records (at least 1) and return how many were deleted.
 
-        Keep more than the appends that can happen while an appender sleeps between reading and
-        writing, or it writes below the latest and is told it won.
+        Keep more records than can be appended while an appender stalls between its read and its
+        write, or that appender writes below the latest record and believes it won.
         """
         if keep < 1:
             raise InvalidInput(
@@ -128,10 +128,10 @@ class RecordCodec(Generic[T]):
     """How one kind of record becomes JSON and comes back."""
 
     name: str
-    """What to call it in an error: "table record"."""
+    """Its name in error messages: "table record"."""
     encode: Callable[[T], Mapping[str, Any]]
     decode: Callable[[Mapping[str, Any], str], T]
-    """From the values and the path they were read at; what it raises becomes `CorruptEntry`."""
+    """Takes the values and the path they were read from; its errors become `CorruptEntry`."""
 
     def load(self, data: bytes, path: str) -> T:
         """The record in `data`, checked; `CorruptEntry` naming `path` otherwise."""
@@ -162,7 +162,7 @@ class RecordChain(Generic[T]):
         self._kind = kind
 
     def latest(self) -> Numbered[T] | None:
-        """The record that counts, or None: one list, one get."""
+        """The current record, or None: one list, one get."""
         found = self._chain.latest()
         return None if found is None else self._decode(found)
 
@@ -177,7 +177,7 @@ class RecordChain(Generic[T]):
     def append(self, value: T, after: int, *, nonce: UUID | None = None) -> int:
         """Write the record after number `after`; `ObjectExists` when somebody else did. One put.
 
-        A nonce keeps the records of two authors who say the same apart (F-9).
+        A nonce distinguishes equal records written by two appenders (F-9).
         """
         body = dict(self._kind.encode(value))
         if nonce is not None:

@@ -1,17 +1,17 @@
 """Checkpoint records: what is pinned, how long, for whom; a chain each in `_weir/checkpoints`.
 
-Record 1 names everything the checkpoint holds and is pending: it protects, but cannot be used yet.
-A later record confirms it, moves its end of life, or says it is deleted. The highest number counts,
-so confirming, refreshing and expiring race for one name and exactly one of them wins (G-2). Nothing
-of this lives in a shard manifest: pylance drops fields it does not know.
+Record 1 names everything the checkpoint holds. The checkpoint is then pending: it protects, but
+cannot be used yet. A later record confirms it, extends its lifetime, or marks it deleted. The
+highest number counts, so confirming, refreshing and expiring race for one name and exactly one of
+them wins (G-2). None of this is in a shard manifest: pylance drops fields it does not know.
 
 Keeps
   K-1b the record is written before the floors are read and confirmed after; collectors do the
        reverse
-  K-5  a refresh only moves the end upward; of a checkpoint that is gone it is an error
+  K-5  a refresh only extends the lifetime; refreshing a checkpoint that is gone is an error
   G-2  expiry is a compare-and-swap on the record that was read
-A collector keeps all that a record names, pending ones too, until it has itself appended the
-deletion. Record 1 is removed first: who appends to the remains of a chain finds it gone and knows.
+A collector keeps everything that a record names, pending or not, until it has itself appended the
+deletion. Record 1 is removed first: an appender to the rest of the chain finds it gone and fails.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ APPEND_ATTEMPTS = 16
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A moment of the table: a manifest and an end of the log of each shard, a base version."""
+    """A moment of the table: a manifest and a log end for each shard, and a base version."""
 
     id: UUID
     scope: Scope
@@ -51,15 +51,15 @@ class Checkpoint:
     expires: float | None = None
     """When collection may remove it; None: never."""
     owner: str | None = None
-    """URI of the clone that holds it; None for one of a user."""
+    """URI of the clone that holds it; None for a user's checkpoint."""
     confirmed: bool = False
     base_only: bool = False
-    """Held by a finished clone, which has copies of all but the base: nothing else is kept."""
+    """True for the pin of a finished clone: it holds the base alone, as the rest was copied."""
     seq: int = field(default=0, repr=False)
     """Number of the record this was read from; the next change must take the number after it."""
 
     def pin(self, shard: UUID) -> ShardCut | None:
-        """What it holds of that shard."""
+        """The cut it holds of that shard, or None."""
         return next((pin for pin in self.shards if pin.shard == shard), None)
 
     @property
@@ -74,7 +74,7 @@ def tag_of(checkpoint: UUID) -> str:
 
 
 def checkpoint_of_tag(tag: str) -> UUID | None:
-    """The checkpoint behind a tag's name, or None for a tag of somebody else."""
+    """The checkpoint behind a tag's name, or None for a tag that is not weir's."""
     if not tag.startswith("weir-"):
         return None
     try:
@@ -93,10 +93,10 @@ class Checkpoints:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._unowned: set[UUID] = set()
-        """Checkpoints seen to be held by no clone, which never changes."""
+        """Checkpoints that are known to be held by no clone, which never changes."""
 
     def announce(self, checkpoint: Checkpoint, *, pending_until: float) -> Checkpoint:
-        """Write record 1: from here on everything named is protected. One put."""
+        """Write record 1; from then on everything it names is protected. One put."""
         check_name(checkpoint.name)
         pending = replace(checkpoint, confirmed=False, expires=pending_until, seq=1)
         # The id is random, so an existing record can only be this one.
@@ -107,13 +107,13 @@ class Checkpoints:
         return pending
 
     def confirm(self, pending: Checkpoint, *, expires: float | None) -> Checkpoint:
-        """Make an announced checkpoint usable; `CheckpointNotFound` when it expired meanwhile."""
+        """Make an announced checkpoint usable; `CheckpointNotFound` when it expired first."""
         return self._append(replace(pending, confirmed=True, expires=expires))
 
     def refresh(self, ref: Ref, *, expires: float | None) -> Checkpoint:
-        """Move the end of life upward (never down) and return what stands (K-5).
+        """Extend the lifetime (never shorten it) and return the current checkpoint (K-5).
 
-        Raises `CheckpointNotFound` when the checkpoint is gone, also when it goes while we ask.
+        Raises `CheckpointNotFound` when the checkpoint is gone, or goes during the call.
         """
         for _ in range(APPEND_ATTEMPTS):
             current = self.find(ref, whole=False)
@@ -128,7 +128,7 @@ class Checkpoints:
         )
 
     def narrow(self, checkpoint: Checkpoint) -> bool:
-        """Hold on to the base alone from now on; False when it has changed or gone meanwhile."""
+        """Hold only the base from now on; False when the checkpoint changed or went first."""
         try:
             self._append(replace(checkpoint, base_only=True))
         except (CommitConflict, CheckpointNotFound):
@@ -136,7 +136,7 @@ class Checkpoints:
         return True
 
     def mark_deleted(self, checkpoint: Checkpoint) -> bool:
-        """Append the deletion after the record that was read; False when it has changed (G-2)."""
+        """Append the deletion after the record that was read; False if another came first (G-2)."""
         try:
             self._chain(checkpoint.id).append(_State(deleted=True), checkpoint.seq)
         except ObjectExists:
@@ -157,15 +157,16 @@ class Checkpoints:
         return self._read(checkpoint, [seq for seq in seqs if seq is not None])
 
     def all(self, *, pending: bool = False) -> list[Checkpoint]:
-        """Every checkpoint, oldest first, on request with those not confirmed. A list, two gets
-        each."""
+        """All checkpoints, oldest first; `pending` adds unconfirmed ones. A list, two gets each."""
         found = [self._read(id_, seqs) for id_, seqs in self._listed().items()]
         alive = [c for c in found if c is not None and (pending or c.confirmed)]
         return sorted(alive, key=lambda c: (c.created, str(c.id)))
 
     def owned(self) -> list[Checkpoint]:
-        """Those that clones hold, oldest first. Requests as `all`; the others, which have a pin for
-        every shard, are looked at once by this object and not decoded."""
+        """The checkpoints that clones hold, oldest first. Requests as for `all`.
+
+        The others, which have a pin for every shard, are read once by this object, not decoded.
+        """
         found = [
             self._read(id_, seqs, owned=True)
             for id_, seqs in self._listed().items()
@@ -177,8 +178,8 @@ class Checkpoints:
     def find(self, ref: Ref, *, whole: bool = True) -> Checkpoint:
         """The usable checkpoint meant by an id, a name (its newest) or an object.
 
-        Raises `CheckpointNotFound`; with `whole` also `InvalidInput` for one that holds a base
-        only.
+        Raises `CheckpointNotFound`; with `whole` also `InvalidInput` for one that holds
+        only the base.
         """
         if isinstance(ref, Checkpoint):
             ref = ref.id
@@ -197,15 +198,15 @@ class Checkpoints:
         return found
 
     def matching(self, text: str) -> list[Checkpoint]:
-        """Those of a name, or the one of an id, oldest first.
+        """The checkpoints with that name, or the one with that id, oldest first.
 
-        A clone's pin bears the name of the checkpoint it was made from and is never meant by it:
-        whoever deletes, refreshes or reads by name means their own (C-1). Its id does mean it.
+        A clone's pin bears the name of the checkpoint it was made from but never matches by name:
+        users who delete, refresh or read by name mean their own (C-1). It does match by id.
         """
         return [c for c in self.all() if str(c.id) == text or (c.name == text and not c.owner)]
 
     def _append(self, following: Checkpoint) -> Checkpoint:
-        """Take the next number, then make sure that the chain was not swept away below it (K-5)."""
+        """Take the next number, then check that the chain below it was not erased (K-5)."""
         try:
             seq = self._chain(following.id).append(_state_of(following), following.seq)
         except ObjectExists:
@@ -235,7 +236,7 @@ class Checkpoints:
         bodies = self._store.get_many([self._path(id_, seq) for seq in wanted])
         first, last = bodies[0], bodies[-1]
         if first is None or last is None:
-            # Being erased, or swept meanwhile: a fresh look decides.
+            # Being erased, or removed since the listing: a fresh listing decides.
             return None if first is None else self.load(id_)
         state = _STATE.load(last, self._path(id_, max(seqs)))
         if state.deleted:
@@ -285,7 +286,7 @@ def check_name(name: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What every record says; the newest counts."""
+    """The fields of every record; the newest record counts."""
 
     confirmed: bool = False
     expires: float | None = None
@@ -348,4 +349,4 @@ _FIRST: Final = RecordCodec("checkpoint record", _dump_first, _load_first)
 _OWNED: Final[RecordCodec[bool]] = RecordCodec(
     "checkpoint record", lambda _owned: {}, lambda raw, _path: raw["owner"] is not None
 )
-"""Of record 1 nothing but whether a clone holds it."""
+"""Reads of record 1 only whether a clone holds the checkpoint."""

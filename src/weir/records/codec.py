@@ -1,6 +1,6 @@
 """The JSON of weir's own records (under `_weir/`): compact, sorted, small.
 
-Sorted keys make equal records equal bytes, so that a lost answer is settled by comparison (F-9).
+Sorted keys give equal records equal bytes, so comparing bytes settles a lost answer (F-9).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COPY: Final = "Find out who else writes there, and put it back from a copy of th
 
 
 def dumps(record: Mapping[str, Any]) -> bytes:
-    """The record's bytes; `InvalidInput` for what JSON cannot hold, NaN included."""
+    """The record's bytes; `InvalidInput` for values JSON cannot hold, including NaN."""
     try:
         text = json.dumps(
             dict(record),

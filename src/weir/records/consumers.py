@@ -1,7 +1,7 @@
 """Named consumers of the change feed: a record of what they have not read, with a lifetime (P-3).
 
-Garbage collection keeps log entries from a living consumer's positions on. A consumer that is not
-heard of for its lifetime holds nothing any more; when it comes back, it learns what it missed.
+Garbage collection keeps log entries from a living consumer's positions on. A consumer that does not
+move for its lifetime expires and holds nothing; when it comes back, it learns what it missed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Positions = Mapping[UUID, int]
 
 @dataclass(frozen=True)
 class _Standing:
-    """Where a consumer stands, and until when that is held for it."""
+    """The positions of a consumer, and when its hold on the log expires."""
 
     positions: Positions
     expires: float
     begins: bool = False
-    """It was only registered: whether collection was faster is not known yet."""
+    """Registered but never moved: collection may have passed its positions before that."""
 
 
 def _encode(record: _Standing | None) -> dict[str, Any]:
@@ -63,22 +63,22 @@ class Consumer:
     store: Store
     name: str
     ttl: float
-    """Seconds it is remembered after its last word."""
+    """Seconds from its last record until it expires."""
 
     def positions(self) -> dict[UUID, int] | None:
-        """Where it stands, or None when nothing is held for it. One list, one get."""
+        """Its positions, or None when nothing is held for it. One list, one get."""
         return self._state()[1]
 
     @property
     def is_beginning(self) -> bool:
-        """True until it was moved for the first time. One list, one get."""
+        """True from its registration until its first move. One list, one get."""
         found = self._chain.latest()
         return found is not None and found.value is not None and found.value.begins
 
     def register(self, positions: Positions) -> dict[UUID, int]:
-        """Begin at `positions`, unless it stands somewhere already; where it stands.
+        """Begin at `positions` unless it already has some; returns its positions.
 
-        Who registers looks at the floors then, and moves it once (P-3).
+        The caller then checks the floors and moves the consumer once (P-3).
         """
         for _ in range(_RACES):
             seq, known = self._state()
@@ -89,7 +89,7 @@ class Consumer:
         raise self._busy()
 
     def move(self, positions: Positions) -> None:
-        """Let go of what lies below `positions`; never moves back. Renews the lifetime."""
+        """Release the entries below `positions`; never moves back. Renews the lifetime."""
         for _ in range(_RACES):
             seq, known = self._state()
             merged = dict(positions)
@@ -100,7 +100,7 @@ class Consumer:
         raise self._busy()
 
     def forget(self) -> None:
-        """Hold nothing any more."""
+        """End the consumer; it then holds nothing."""
         for _ in range(_RACES):
             seq, known = self._state()
             if known is None:

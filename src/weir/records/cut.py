@@ -1,6 +1,6 @@
-"""`ShardCut`: one shard at one moment; the one type and the one codec of it.
+"""`ShardCut`: the only type, and the only codec, for one shard at one moment.
 
-Snapshots, checkpoints, compaction jobs and collection all speak of it.
+Snapshots, checkpoints, compaction jobs and collection all use it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class ShardCut:
     field_entries: tuple[tuple[str, bytes], ...] = ()
     sealed: bool = False
     tokens: tuple[tuple[str, int], ...] = ()
-    """By folder, the highest exactly-once batch of each application (P-6)."""
+    """The highest exactly-once batch of each application, by token folder (P-6)."""
 
     @classmethod
     def of(cls, manifest: ShardManifest, through: Position) -> ShardCut:
-        """A manifest, and its log up to `through`."""
+        """The cut of a manifest and its log up to `through`."""
         assert through >= manifest.replay_after, "K-2: T below R"
         return cls(
             shard=manifest.shard_id,
@@ -53,7 +53,7 @@ class ShardCut:
 
     @property
     def newest_first(self) -> list[SsTable]:
-        """Its SSTables in the order of a merge (L-2)."""
+        """Its SSTables in merge order (L-2)."""
         return sorted(self.sstables, key=lambda table: table.generation, reverse=True)
 
     @property
@@ -113,7 +113,7 @@ def load_cut(shard: UUID, raw: Mapping[str, Any]) -> ShardCut:
 
 
 def _number(value: object) -> int:
-    """A number as manifests hold them, or `ValueError`: a cut becomes a manifest again (F-15)."""
+    """A number that fits a manifest, or `ValueError`: a cut becomes a manifest again (F-15)."""
     if type(value) is not int or not 0 <= value <= paths.U64_MAX:
         raise ValueError(f"{value!r} is no number of 64 bits")
     return value

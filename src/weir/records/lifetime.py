@@ -1,7 +1,7 @@
-"""When a record lets go: what every record of a checkpoint and of a consumer says of its end.
+"""Lifetimes: the part of every checkpoint and consumer record that says when its hold ends.
 
-The newest record of the chain counts. An end is appended like any other record, so that whoever
-refreshes and whoever ends race for one number and exactly one of them wins (G-2).
+The newest record of the chain counts. An end is appended like any other record, so a refresh and
+an end race for one number and exactly one of them wins (G-2).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """Until when a chain holds what it names."""
+    """How long a chain holds what it names."""
 
     expires: float | None = None
-    """Seconds since 1970 by the store's clock; None: for good."""
+    """Seconds since 1970 by the store's clock; None: never."""
     deleted: bool = False
 
     def over(self, now: float) -> bool:
-        """True when its time is up, whether or not somebody said so."""
+        """True when it has expired, whether or not a record has ended it."""
         return self.expires is not None and self.expires <= now
 
 
 def load_lifetime(raw: Mapping[str, Any]) -> Lifetime:
-    """The end as a record says it; `ValueError` when it says no time."""
+    """The lifetime in a record; `ValueError` when its expiry is not a number."""
     expires = raw.get("expires")
     if expires is not None and (isinstance(expires, bool) or not isinstance(expires, int | float)):
         raise ValueError(f"it expires at {expires!r}")

@@ -1,13 +1,13 @@
-"""Where a table came from and whether it is whole: a chain of records under `_weir/clone`.
+"""Where a table came from and whether it is complete: a chain of records under `_weir/clone`.
 
-A table that was never cloned nor restored has none.
+A table that is not a clone and was never restored has none.
 
 Keeps
   C-1  the pins in the parents are named here before anything else is written
   C-2  a clone that is not finished cannot be opened by anyone
-  C-4  a retry finds what was begun and must mean the same
-  C-15 a record that collection wrote while another disk was in the clone's place counts nowhere: it
-       does not continue what is there
+  C-4  a retry finds the clone that was begun and must request the same one
+  C-15 a record that collection wrote while another disk was in the clone's place is ignored: it
+       does not continue the records that are there
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Lineage:
     state: State
     parent: str | None = None
     checkpoint: UUID | None = None
-    """The checkpoint the clone was asked for; a retry must name the same (C-4)."""
+    """The checkpoint that is cloned; a retry must name the same one (C-4)."""
     pins: tuple[ParentPin, ...] = ()
-    """What this table holds in others; empty once it shares no file with them (C-14)."""
+    """Checkpoints this table holds in others; empty once it shares no file with them (C-14)."""
     deep: bool = False
     accepted_loss: bool = False
-    """True when the caller let rows go that a lost WAL store had (C-9)."""
+    """True when the caller accepted losing the rows of a lost WAL store (C-9)."""
     replay_after: Mapping[UUID, int] = field(default_factory=dict)
     """Shards whose R was moved over a missing prefix of the log (C-9)."""
     restored: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Lineage:
 
     @property
     def gives_up(self) -> bool:
-        """True of what collection writes after the records of a clone that was not finished."""
+        """True for the record by which collection gives up an unfinished clone."""
         return self.state == "copying" and not self.pins
 
     def continues(self, before: Lineage) -> bool:
@@ -89,7 +89,7 @@ def lineage_history(store: Store) -> list[Lineage]:
         if not record.gives_up or (said and record.continues(said[-1])):
             said.append(record)
     if said:
-        said[-1] = replace(said[-1], seq=records[-1].seq)  # what comes next follows all of them
+        said[-1] = replace(said[-1], seq=records[-1].seq)  # the next record follows all of them
     return said
 
 
@@ -136,8 +136,10 @@ def _chain(store: Store) -> RecordChain[Lineage]:
 
 
 def append_lineage(store: Store, following: Lineage, nonce: UUID) -> Lineage:
-    """Write the record after `following.seq`, 0: the first one that counts; `CommitConflict` when
-    somebody else did."""
+    """Write the record after `following.seq`; `CommitConflict` when somebody else did.
+
+    With `seq` 0 it becomes the first record that counts.
+    """
     try:
         after = following.seq or _before_the_first(store)
         return replace(following, seq=_chain(store).append(following, after, nonce=nonce))
@@ -155,7 +157,7 @@ def _before_the_first(store: Store) -> int:
 
 
 def require_ready(store: Store) -> None:
-    """Return unless the table is a clone that was not finished (C-2). One list."""
+    """Raise `MissingEntry` if the table is an unfinished clone (C-2). One list."""
     found = read_lineage(store)
     if found is None or found.state == "ready":
         return

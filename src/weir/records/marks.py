@@ -1,7 +1,7 @@
 """A number that only rises, kept as create-only markers whose maximum counts (G-8).
 
-A marker's name counts down from 2**64-1, so that the highest number comes first in a listing.
-Nothing is overwritten and nothing cached: of two who raise at once both succeed, the higher counts.
+A marker's name counts down from 2**64-1, so the highest number comes first in a listing.
+Nothing is overwritten or cached: of two concurrent raises both succeed, and the higher one counts.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Marks:
             self._store.put_if_absent(self._path(n), b"")
 
     def trim(self) -> int:
-        """Delete all but the highest two and return how many went; the maximum never changes.
+        """Delete all but the highest two and return how many; the maximum never changes.
 
-        The second stays so that a listing that runs meanwhile still finds one.
+        The second stays so that a concurrent listing still finds a marker.
         """
         old = self._numbers()[2:]
         if old:

@@ -22,18 +22,18 @@ class Resharding:
 
     state: State
     routing_version: int
-    """The routing that is left."""
+    """The routing being replaced."""
     sharding: Sharding
-    """What comes after it."""
+    """The sharding that replaces it."""
     checkpoint: UUID | None = None
-    """The table as it was, made when all its shards were sealed."""
+    """The table before the change, made when all its shards were sealed."""
     seq: int = 0
     upgrade: bool = False
-    """The sharding stays, the shards get LanceDB's ids: an upgrade from format 1."""
+    """True for an upgrade from format 1: the sharding stays, the shards get LanceDB's ids."""
 
     @property
     def command(self) -> str:
-        """What finishes it."""
+        """The call that finishes the change."""
         return "table.upgrade()" if self.upgrade else f"table.reshard({self.sharding})"
 
     @property

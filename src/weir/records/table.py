@@ -28,8 +28,8 @@ from weir.store.open import recorded
 
 # Stored. Never change a value; add one.
 FORMAT: Final = 2
-"""2: the first routing has LanceDB's shard ids. A release that knows 1 only would compute others,
-and lose updates: it refuses to open."""
+"""2: the first routing has LanceDB's shard ids. A release that knows only 1 would compute others
+and lose updates, so it refuses to open the table."""
 FORMATS: Final = (1, 2)
 
 _RACES: Final = 16
@@ -37,7 +37,7 @@ _RACES: Final = 16
 
 @dataclass(frozen=True)
 class Route:
-    """One shard of the routing: which value's rows it takes."""
+    """One shard of the routing, and the value whose rows it takes."""
 
     shard: UUID
     value: Value
@@ -46,7 +46,7 @@ class Route:
 
 @dataclass(frozen=True)
 class TableRecord:
-    """One version of the record. Identity shards are not listed: values give their ids."""
+    """One version of the record. Identity shards are not listed: their values give their ids."""
 
     table_id: UUID
     primary_key: tuple[str, ...]
@@ -61,12 +61,12 @@ class TableRecord:
     former: tuple[tuple[int, Sharding], ...] = field(default=(), kw_only=True)
     """Routings before this one: their shards know which batches they took in (P-6)."""
     extra: Mapping[str, Any]
-    """Keys a later release added; kept when this one writes the next record."""
+    """Keys added by a later release; this one keeps them when it writes the next record."""
     maintain_all: bool = field(default=True, kw_only=True)
-    """Native writers keep every index; False: those that the MemWAL index entry named when the
-    table was adopted."""
+    """Native writers maintain every index; False: only those that the MemWAL index entry named when
+    the table was adopted."""
     format: int = field(default=FORMAT, kw_only=True)
-    """As the table was made, or upgraded: its shard ids go with it."""
+    """The format the table was made in, or upgraded to; it determines the shard ids."""
     native_routing: int = field(default=FIRST_ROUTING, kw_only=True)
     """The routing with LanceDB's ids: the first one, or that of the upgrade from format 1."""
 
@@ -94,7 +94,7 @@ class TableRecord:
     def routes_to(
         self, shard: UUID, entries: Sequence[tuple[str, bytes]], columns: pa.Schema
     ) -> bool:
-        """True when rows go to that shard; `entries` are what its manifest says it stands for."""
+        """True when rows go to that shard; `entries` are the field entries of its manifest."""
         if not isinstance(self.sharding, Identity):
             return any(route.shard == shard for route in self.routing)
         dtype = columns.field(self.sharding.column).type
@@ -193,7 +193,7 @@ class TableRecords:
         return None if found is None else (found.seq, found.value)
 
     def last_number(self, known: int | None = None) -> int:
-        """The number of the latest record; one list, or one head when it is `known` still."""
+        """The number of the latest record; one list, or one head when it still is `known`."""
         return self._chain.last_number(known)
 
     def at_routing(self, routing_version: int) -> TableRecord | None:

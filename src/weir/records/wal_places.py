@@ -1,7 +1,7 @@
 """Which store holds a shard's log: a chain per shard, `_weir/shards/{shard}/wal_store`.
 
-No record means beside the data. A move is prepared by one record and confirmed, or refused, by the
-next: of a confirmation and a refusal exactly one gets the number (S-3).
+Without a record the log is beside the data. One record prepares a move and the next one confirms or
+refuses it: of a confirmation and a refusal, exactly one gets the number (S-3).
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ _NOBODY: Final = Epoch(0)
 
 @dataclass(frozen=True, slots=True)
 class WalRecord:
-    """Where a shard's log is, and on request where its owner is about to move it."""
+    """Where a shard's log is and, during a move, where its owner is moving it."""
 
     uri: str | None = None
     store_id: str | None = None
     """None: beside the data."""
     after: int = 0
-    """Entries at or below this position are where the log was before."""
+    """Entries at or below this position are in the log's previous place."""
     empty_after: int | None = None
-    """Positions after this one, up to `after`, hold nothing, wherever they were used: the store was
-    lost, and fences may be in it that nobody can count (S-2). None: there are no such positions."""
+    """Positions after this one, up to `after`, count as empty in every store: a store was lost that
+    may hold fences nobody can count (S-2). None: there are no such positions."""
     epoch: Epoch = _NOBODY
     """The owner that wrote the record."""
     prepared: bool = False
     """True while a move is prepared and not confirmed; the values above still hold."""
     next_uri: str | None = None
     next_id: str | None = None
-    """Where a prepared move leads."""
+    """The target of a prepared move."""
     seq: int = 0
     """Number of the record; 0: there is none."""
 
     def confirmed(self, epoch: Epoch) -> WalRecord:
-        """The record by which that owner says that the log stays here: a refused move."""
+        """The record by which that owner refuses a move: the log stays here."""
         return replace(self, epoch=epoch, prepared=False, next_uri=None, next_id=None)
 
     def moving(self, epoch: Epoch, uri: str | None, store_id: str | None) -> WalRecord:
@@ -113,12 +113,12 @@ def all_records(store: Store, shard: UUID) -> list[WalRecord]:
 def append_record(store: Store, shard: UUID, record: WalRecord, nonce: UUID) -> WalRecord:
     """Write the record after number `record.seq`; `ObjectExists` when somebody else did. One put.
 
-    The nonce keeps the records of two authors apart (F-9).
+    The nonce distinguishes the records of two writers (F-9).
     """
     return replace(record, seq=_chain(store, shard).append(record, record.seq, nonce=nonce))
 
 
 def known_ids(store: Store, shard: UUID) -> set[str]:
-    """Every store id this shard ever recorded, prepared ones too."""
+    """Every store id this shard ever recorded, including targets of prepared moves."""
     records = all_records(store, shard)
     return {id_ for r in records for id_ in (r.store_id, r.next_id) if id_ is not None}

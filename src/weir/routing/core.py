@@ -55,11 +55,11 @@ _ROUTES_LIMIT: Final = 4096
 """Shards whose ids are remembered; an identity column may have many values."""
 
 CONCURRENCY: Final = 16
-"""Shards looked at or written to at once by one call."""
+"""Shards that one call reads or writes at once."""
 
 
 class HasCore(Protocol):
-    """`weir.Table`, for those below it."""
+    """`weir.Table`, for the layers below it."""
 
     core: Core
 
@@ -77,23 +77,23 @@ class Core:
     record: TableRecord
     tails: Tails
     wal_uri: str | None = None
-    """Where this handle wants the log; None: where it is, or where the record puts new shards."""
+    """Where this handle puts the log; None: where it is, or where the record puts new shards."""
     live: dict[UUID, ShardWriter] = field(default_factory=dict, repr=False)
     """The latest writer this handle opened of each shard; a checkpoint flushes through them."""
     sealed_tokens: dict[tuple[UUID, str], int] = field(default_factory=dict, repr=False)
     """The highest batch number of an application in a shard of a former routing (P-6)."""
     before_writing: Callable[[Core], TableSchema] | None = field(default=None, repr=False)
-    """What the first writer owes other programs (X-1, X-3, L-8), and the schema it writes with; the
-    table sets it, upkeep does without."""
+    """Checks that the first writer makes because of other programs (X-1, X-3, L-8); returns the
+    schema it writes with. The table sets it, upkeep does not."""
     _values: dict[UUID, tuple[Value]] = field(default_factory=dict, init=False, repr=False)
-    """What identity shards stand for whose manifests do not say so."""
+    """The values of identity shards whose manifests do not name one."""
     rivals: dict[UUID, Value] = field(default_factory=dict, init=False, repr=False)
-    """Shards outside the routing that were seen to take rows of it, and of which value (X-3)."""
+    """Shards outside the routing that were found to take rows of it, with the value (X-3)."""
     settled: set[UUID] = field(default_factory=set, init=False, repr=False)
-    """Shards outside the list of the routing that were seen to be none, and cannot become one."""
+    """Shards outside the routing's list that were found to be no rivals, and cannot become one."""
     wal_stores: WalStores = field(init=False, repr=False)
     fresh: FreshIndexes = field(init=False, repr=False)
-    """What searches keep of rows in memory."""
+    """Search indexes over rows in memory."""
 
     consent: Consent = field(init=False, repr=False)
     """Where the table's records may lead (G-13)."""
@@ -123,10 +123,10 @@ class Core:
     _listed: tuple[Sequence[str], TableRecord | None, list[UUID]] = field(
         default=([], None, []), repr=False
     )
-    """The folders of the last listing of shards, and which shards they are by that record."""
+    """The folders of the last listing of shards, the record then, and the shards in order."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickled as a place and opened there again: fresh, without caches, writers or locks.
+        """Pickle the place only and open it there again, without caches, writers or locks.
 
         Credentials travel only if they were given as `storage_options`.
         """
@@ -136,13 +136,13 @@ class Core:
 
     @property
     def workers(self) -> int:
-        """Requests worth making at once: files answer sooner than another thread takes over."""
+        """Requests worth making at once: a file is read sooner than another thread takes over."""
         return 1 if is_local(self.store) and is_local(self.wal) else CONCURRENCY
 
     def base(self, version: int | None = None) -> Base:
         """The latest version of the base (one listing), or that one.
 
-        Raises `CorruptEntry` when another program made it no base of this table (L-8).
+        Raises `CorruptEntry` when another program left a base that is not this table's (L-8).
         """
         base = self.lake.open_base(version)
         require_weir_base(base, self.record.primary_key, self.uri)
@@ -169,14 +169,14 @@ class Core:
         return self.wal_stores.site(shard, floors)
 
     def log(self, shard: UUID) -> ShardLog:
-        """The shard's manifest and log, wherever it is and was (S-9). Contacts nothing."""
+        """The shard's manifest and log, across its moves (S-9). No request."""
         site = self.table_site(shard)
         return ShardLog(site, self.wal_stores, self.tails.manifests(site))
 
     def log_of(self, manifest: ShardManifest, floors: FloorValues) -> tuple[ShardSite, Position]:
         """Where the log of that shard is, and the last position used in it.
 
-        A log that is not there is an error (S-7), unless the manifest and floors beside the data
+        A missing log is an error (S-7), unless the manifest and floors beside the data
         prove that no row is missing (S-2). Then it ends at R.
         """
         try:
@@ -186,23 +186,23 @@ class Core:
             if not floors.is_closed(manifest):
                 raise
             if latest_record(self.store, manifest.shard_id).uri is None:
-                raise  # nobody marks the end of a log beside the data: an error tells nothing of it
+                raise  # a log beside the data has no shut mark, so the marks prove nothing
             return self.table_site(manifest.shard_id), manifest.replay_after
 
     def table_site(self, shard: UUID) -> ShardSite:
-        """The shard for whoever never reads its log: manifests, floors, SSTables (S-5)."""
+        """The shard for callers that never read its log: manifests, floors, SSTables (S-5)."""
         return self.wal_stores.table_site(shard)
 
     def wanted_wal(self, recorded: WalRecord) -> str | None:
-        """Where a writer of this handle puts the log: as asked for, as recorded, or by default."""
+        """Where a writer of this handle puts the log: as requested, as recorded, or by default."""
         if self.wal_uri is not None:
             return None if self.wal_uri == self.uri else self.wal_uri
         return recorded.uri if recorded.seq else self.record.wal_uri
 
     def note_move(self, shard: UUID) -> None:
-        """S-8: a log that this handle was told to keep elsewhere is the table's, not one shard's.
+        """S-8: note a move of the log in the table's record: it is the table's, not one shard's.
 
-        Called with the shard open for writing. Nothing is asked unless the record says otherwise.
+        Called with the shard open for writing. No request unless the record says otherwise.
         """
         if self.wal_uri is None:
             return
@@ -219,19 +219,19 @@ class Core:
         return writer if writer is not None and writer.is_open else None
 
     def refresh(self) -> TableRecord:
-        """Read the record again: after resharding, say. One list, one get."""
+        """Read the record again, after resharding for example. One list, one get."""
         self.record = TableRecords(self.store).load()
         return self.record
 
     @property
     def router(self) -> Router:
-        """Rows to shards, by the record."""
+        """Routes rows to shards, by the record."""
         return Router(self.record.sharding)
 
     def shard_ids(self) -> list[UUID]:
         """Every shard on the store, of any origin, in the order of the routing. One listing.
 
-        The store is asked, not the record: native writers and other processes add shards.
+        Lists the store, not the record: native writers and other processes add shards.
         """
         folders, _ = self.store.list_folder(paths.SHARDS)
         listed, record, ids = self._listed
@@ -253,7 +253,7 @@ class Core:
 
     def route(self, value: Value) -> UUID:
         """The shard that takes the rows of `value`."""
-        # The record never changes; a new one has a memory of its own. An id takes 20 us to compute.
+        # A record never changes, and each has a cache of its own. An id takes 20 us to compute.
         record, known = self._routes
         if record is not self.record:
             record, known = self._routes = self.record, {}
@@ -269,10 +269,10 @@ class Core:
         return record.shard_of(value, self.identity_type(record.sharding, value))
 
     def ensure_shard(self, value: Value, record: TableRecord | None = None) -> UUID:
-        """The shard of `value`, made if it does not exist. Creators at the same time agree.
+        """The shard of `value`, made if it does not exist. Concurrent creators agree.
 
         Raises `SealedShard` when the routing was or is being changed: nothing new is written under
-        the old. Of identity sharding one list.
+        the old one. With identity sharding, one list.
         """
         record = record or self.record
         shard = self.shard_of(value, record)
@@ -289,18 +289,18 @@ class Core:
                 manifests.create(first_manifest(shard, record.spec, entries))
             elif value is not None and not known.field_entries:
                 self._name_shard(manifests, known, record.sharding, value)
-            # C-11: once the shard is there. Who changes the routing says so before it looks for
-            # shards to seal: either it finds this one, or we find its word here.
+            # C-11: checked after the shard exists. A reshard writes its record before it lists the
+            # shards to seal: either it finds this shard, or we find its record here.
             self._require_routing(record)
         return shard
 
     def _name_shard(
         self, manifests: Manifests, known: ShardManifest, sharding: Identity, value: Value
     ) -> None:
-        """X-2: say what a shard stands for that LanceDB made; in the epoch of whoever owns it."""
+        """X-2: name the value of a shard that LanceDB made, in the epoch of its current owner."""
         dtype = self.known_schema().plain.field(sharding.column).type
         entries = field_entries(sharding, value, dtype)
-        # Who is busy there says it another time; the id tells as well.
+        # If the shard is busy, a later call names it; its id shows the value too.
         with contextlib.suppress(FencedError, CommitConflict):
             manifests.update(
                 lambda latest: (replace(latest, field_entries=entries), Evidence()),
@@ -313,7 +313,7 @@ class Core:
             raise SealedShard(f"{self.uri} was resharded to {change.sharding}; open it again")
 
     def value_of(self, shard: UUID, manifest: ShardManifest | None) -> Value:
-        """What the shard stands for; None for a shard outside the routing."""
+        """The value whose rows the shard takes; None for a shard outside the routing."""
         for route in self.record.routing:
             if route.shard == shard:
                 return route.value
@@ -329,7 +329,7 @@ class Core:
     def unnamed_value(
         self, shard: UUID, manifest: ShardManifest, sharding: Identity
     ) -> tuple[Value] | None:
-        """X-2: LanceDB names no value; the first row tells, and it never changes. Asked once."""
+        """X-2: LanceDB names no value; the first row shows it, and it never changes. Read once."""
         known = self._values.get(shard)
         if known is None:
             row = first_row(
@@ -345,7 +345,7 @@ class Core:
         return self.route(self.value_of(shard, manifest)) == shard
 
     def identity_type(self, sharding: Sharding, value: Value = 0) -> pa.DataType | None:
-        """The type of the identity column, where the value alone does not tell its bytes."""
+        """The type of the identity column, where the value alone does not determine its bytes."""
         if not isinstance(sharding, Identity) or not isinstance(value, int):
             return None
         return self.known_schema().plain.field(sharding.column).type

@@ -1,4 +1,4 @@
-"""What a shard stands for that says nothing of it: its first row tells.
+"""The first row of a shard, which shows its value when its manifest does not.
 
 LanceDB writes no field entries into the manifests of the shards that it makes.
 """
@@ -17,7 +17,7 @@ from weir.log.tailer import WalTailer
 def first_row(
     lake: Lake, log: ShardLog, manifest: ShardManifest, schema: TableSchema, column: str
 ) -> pa.RecordBatch | None:
-    """One row of the shard, that column only; None while it has none. A few requests."""
+    """One row of the shard, that column only; None while the shard is empty. A few requests."""
     for table in manifest.sstables:
         for batch in lake.open_sstable(log.shard, table.path, schema).scan([column]):
             if batch.num_rows:

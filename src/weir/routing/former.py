@@ -1,8 +1,8 @@
-"""A batch that was taken in, in whole or in part, before the table was resharded (P-2, P-6).
+"""Batches that were applied, in whole or in part, before the table was resharded (P-2, P-6).
 
 Tokens are kept by shard, and resharding makes new shards without any. So the rows of a batch are
-looked up where the former routings put them: what such a shard had taken in is passed over. Those
-shards are sealed: what they know never changes, and a handle asks for it once.
+looked up where the former routings put them, and those that such a shard took in are skipped. Those
+shards are sealed: their tokens never change, and a handle reads them once.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _KNOWN_MAX: Final = 10_000
 
 
 def former_routings(core: Core, record: TableRecord) -> tuple[tuple[int, Sharding], ...]:
-    """Every routing before that of `record` and its sharding, oldest first.
+    """Every routing before that of `record`, with its sharding, oldest first.
 
-    The record names them; of one that an older release wrote, the records before it are asked.
+    The record names them; if an older release wrote it, earlier records are read instead.
     """
     known = dict(record.former)
     for version in range(record.first_routing, record.routing_version):
@@ -37,15 +37,15 @@ def former_routings(core: Core, record: TableRecord) -> tuple[tuple[int, Shardin
 
 
 def untaken(core: Core) -> Untaken | None:
-    """Gives the rows of a batch that no shard of a former routing took in; None: all are."""
+    """A filter for the rows that no shard of a former routing took in; None: keep all rows."""
     if core.record.routing_version == core.record.first_routing:
         return None
     record = core.record
-    former: list[tuple[int, Sharding]] = []  # asked for when the first batch comes
+    former: list[tuple[int, Sharding]] = []  # read when the first batch comes
 
     def rows(app: str, version: int, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         if app.startswith(paths.JOB_APP):
-            return batches  # of one job, which knows one routing
+            return batches  # a job writes under one routing only
         if not former:
             former.extend(former_routings(core, record))
         for number, sharding in former:
@@ -69,7 +69,7 @@ def _left(
     batch: pa.RecordBatch,
 ) -> list[pa.RecordBatch]:
     if not isinstance(sharding, Unsharded) and sharding.column not in batch.schema.names:
-        return [batch]  # the column is gone, and with it the way to tell
+        return [batch]  # the column is gone: its shard cannot be known
     dtype = _type(batch, sharding)
     return [
         part

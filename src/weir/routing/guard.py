@@ -1,11 +1,11 @@
-"""The guard: a shard outside the routing that takes rows of a value of it is a rival (X-3).
+"""The guard against rivals: shards outside the routing that take rows of its values (X-3).
 
-Between the rows of a rival and those of the routing's own shard no order is known. So it is never
-ignored and never merged in silence: reads show the routed rows first and warn, writers of the value
-are refused, compaction leaves both shards alone, and `weir.upkeep.adopt_shard` ends it by
-somebody's word. A rival is known by its id, when LanceDB would name the shard of that value so, or
-by what its manifest says under the current sharding. Sealed shards are none: they take no more
-rows, and are older than the routing's.
+The order between a rival's rows and those of the routing's own shard is not known. So a rival is
+never ignored and never merged silently: reads show the routed rows first and warn, writers of the
+value are refused, compaction leaves both shards alone, and an operator decides by
+`weir.upkeep.adopt_shard`. A rival is recognised by its id, when that is LanceDB's for the value, or
+by what its manifest says under the current sharding. Sealed shards are no rivals: they take no more
+rows, and theirs are older than the routing's.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from weir.routing.core import CONCURRENCY, Core
 log = logging.getLogger("weir.routing")
 
 IDENTITY_LOOKS: Final = 64
-"""Shards of a table by identity that the first writer of a handle looks at. Where there are more it
-does not look: readers do, and the doctor."""
+"""Maximum number of shards that a handle's first writer checks in a table sharded by identity. If
+there are more it checks none; readers do, and the doctor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Rival:
 
 
 def find_rivals(core: Core, manifests: Iterable[ShardManifest | None]) -> list[Rival]:
-    """The rivals among those shards; warns of each once. Asks nothing of shards that say who they
-    are, a few requests, once, of others."""
+    """The rivals among those shards; warns of each once. No request for shards that name their
+    value; for others a few requests, once."""
     found = []
     for manifest in manifests:
         rival = None if manifest is None else _rival(core, manifest)
@@ -62,8 +62,8 @@ def find_rivals(core: Core, manifests: Iterable[ShardManifest | None]) -> list[R
 def look_for_rivals(core: Core) -> None:
     """Find the rivals of a table that is about to be written, as its readers would (X-3).
 
-    One listing. Two requests for each shard that the record does not explain, the first time; by
-    identity it explains none. A rival that has LanceDB's name is found by `require_no_rival` too.
+    One listing. Two requests for each shard that the record does not explain, the first time; with
+    identity sharding it explains none. `require_no_rival` also finds a rival with LanceDB's id.
     """
     if not core.record.primary_key:
         return
@@ -82,7 +82,7 @@ def look_for_rivals(core: Core) -> None:
     for manifest in looked:
         if manifest is None or manifest.shard_id in rivals:
             continue
-        # What a shard stands for never changes once it says so.
+        # The value of a shard never changes once its manifest names it.
         if manifest.status is Status.SEALED or (by_identity and manifest.field_entries):
             core.settled.add(manifest.shard_id)
 
@@ -91,7 +91,7 @@ def _rival(core: Core, manifest: ShardManifest) -> Rival | None:
     if manifest.status is not Status.ACTIVE or not core.record.primary_key:
         return None  # rows of an append-only table have no order to lose
     if not manifest.writer_epoch:
-        return None  # made for a change of the routing that goes on; nobody has written to it
+        return None  # made by a reshard that is under way; nobody has written to it
     shard, sharding = manifest.shard_id, core.record.sharding
     if isinstance(sharding, Identity):
         claimed = _of_identity(core, manifest, sharding)
@@ -105,7 +105,7 @@ def _rival(core: Core, manifest: ShardManifest) -> Rival | None:
 
 
 def _of_identity(core: Core, manifest: ShardManifest, sharding: Identity) -> tuple[Value] | None:
-    """The value whose rows it takes; None when that is another sharding's, or not known."""
+    """The value whose rows it takes; None when it is of another sharding, or not known."""
     shard = manifest.shard_id
     if manifest.field_entries or core.route(None) == shard:
         dtype = core.identity_type(sharding)
@@ -131,7 +131,7 @@ def _of_routing(core: Core, manifest: ShardManifest) -> tuple[Value] | None:
 
 
 def _is_current(core: Core, manifest: ShardManifest) -> bool:
-    """True when its field entries are of the sharding that holds; those of others mean nothing."""
+    """True when its field entries are of the current sharding; others mean nothing."""
     return core.record.spec != 0 and manifest.shard_spec_id == core.record.spec
 
 
@@ -140,8 +140,8 @@ def _lancedb_id(core: Core, value: Value) -> UUID | None:
 
 
 def native_shards(core: Core) -> list[UUID]:
-    """Shards outside the routing, claimed and of any status, that have LanceDB's name for a value
-    of the table: a routing with LanceDB's ids could not have them. Two requests a shard."""
+    """Shards outside the routing, claimed and of any status, that have LanceDB's id for a value of
+    the table: a routing with LanceDB's ids could not use those ids. Two requests a shard."""
     looked = core.env.threads.map(
         lambda shard: core.log(shard).latest(), core.shard_ids(), workers=CONCURRENCY
     )
@@ -166,8 +166,8 @@ def _is_native(core: Core, manifest: ShardManifest) -> bool:
 def require_no_rival(core: Core, shard: UUID, value: Value) -> None:
     """`InvalidInput` when another shard takes rows of the value (X-3).
 
-    Known from what this handle has seen; and where LanceDB's name for the value is not the shard's
-    own, one look whether there is such a shard.
+    Checks the rivals that this handle has seen and, where LanceDB's id for the value is not the
+    shard's own, whether a shard with that id exists.
     """
     known = [rival for rival, of in core.rivals.items() if of == value and type(of) is type(value)]
     named = _lancedb_id(core, value)

@@ -1,4 +1,4 @@
-"""The verbs of a table's writer that look before they write: routed, then decided by each shard."""
+"""The verbs of a table's writer that read before they write: routed, then decided by shard."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Put = Callable[[ShardWriter, list[pa.RecordBatch]], Ack | None]
 
 
 class LookingTableVerbs(ABC):
-    """What `TableWriter` has besides put and delete: those of `ShardWriter`, over all shards.
+    """The verbs of `TableWriter` besides put and delete: those of `ShardWriter`, over all shards.
 
-    Each shard decides its part, side by side and on its own: a write over several shards is not
-    atomic. `KeyConflict` when keys of any shard do not fit, and the parts of other shards are
-    written; else `PartialWrite` as for a put.
+    Each shard decides its part concurrently and on its own: a write over several shards is not
+    atomic. Raises `KeyConflict` when all failures are key conflicts, with the parts of the other
+    shards written; otherwise `PartialWrite` as for a put.
     """
 
     _core: Core
@@ -38,11 +38,11 @@ class LookingTableVerbs(ABC):
     def _write_with(
         self, batches: list[pa.RecordBatch], put: Put, timeout: float | None
     ) -> dict[UUID, Ack]:
-        """Route the rows and have each shard's writer take its part."""
+        """Route the rows and give each shard's writer its part."""
 
     @abstractmethod
     def _writer(self, shard: UUID, value: Value, record: TableRecord) -> ShardWriter:
-        """The writer of that shard, opened if need be."""
+        """The writer of that shard, opened if necessary."""
 
     def update(
         self, rows: Rows, *, missing: Missing = "error", timeout: float | None = None

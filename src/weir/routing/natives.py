@@ -1,15 +1,15 @@
-"""What the table tells native programs by its MemWAL index entry: who may write, what they keep.
+"""The MemWAL index entry, which tells native programs who may write and which indexes to keep.
 
-The sharding specs decide who may write (X-1); LanceDB always asks for id 1, pylance takes what it
-finds, and neither opens a writer where there are two. A refused writer has claimed nothing.
+The sharding specs decide who may write (X-1): LanceDB always requests id 1, pylance takes the one
+it finds, and neither opens a writer if there are two. A refused writer has claimed nothing.
 
   one spec, id 1        LanceDB and pylance: the first routing, LanceDB's ids, log beside the data
   one spec, id above 1  pylance: resharded, or a table of format 1, whose ids LanceDB does not know
   two specs             nobody: the log is in a store of its own, where they would not find it;
-                        beside them `ELSEWHERE`, for those who do not look at specs
+                        `ELSEWHERE` is added for versions that do not check the specs
 
 LanceDB's searches use the indexes that the entry names; writers keep all while its flag is set. A
-commit of Lance 13 drops the flag. Both are put right here (X-5).
+commit of Lance 13 drops the flag. Both are corrected here (X-5).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from weir.routing.core import Core
 
 log = logging.getLogger("weir.routing")
 
-_FIELD: Final = "bucket"  # Stored: LanceDB and pylance call it so for every sharding.
+_FIELD: Final = "bucket"  # Stored: LanceDB and pylance use this name for every sharding.
 _LANCE_TYPES: Final = {"string": "utf8", "large_string": "large_utf8", "bool": "boolean"}
 """How pylance spells types whose Arrow names differ."""
 ELSEWHERE: Final = "the_log_is_in_another_store"
-"""An index that no table has. Lance 11 and older (LanceDB 0.38) look at one spec only, and open no
-writer where they cannot keep an index that is named."""
+"""An index that no table has. Lance 11 and older (LanceDB 0.38) check one spec only, but open no
+writer if they cannot keep an index that the entry names."""
 _MAINTAINED: Final = ("btree", "vector", "text")
 """Kinds of indexes that native writers keep in their SSTables."""
 
 
 def put_details(core: Core, *, elsewhere: bool = False) -> bool:
-    """Make the entry say what holds; True when it had to be changed. One look when all is well.
+    """Bring the entry up to date; True when it had to be changed. One read when it is right.
 
-    For whoever holds the compactors' claim, and with it the marks in the entry; others call
+    For the holder of the compactors' claim, who also owns the marks in the entry; others call
     `weir.upkeep.exclusive.tell_natives`.
     """
     found = wanted_details(core, elsewhere=elsewhere)
@@ -62,7 +62,7 @@ def put_details(core: Core, *, elsewhere: bool = False) -> bool:
 
 
 def tidy_details(core: Core, notes: list[str]) -> None:
-    """`put_details`, left for the next time when somebody else changes the entry just now."""
+    """`put_details`, left to the next run when another program changes the entry just now."""
     try:
         put_details(core)
     except CommitConflict as lost:
@@ -70,9 +70,9 @@ def tidy_details(core: Core, notes: list[str]) -> None:
 
 
 def wanted_details(core: Core, *, elsewhere: bool = False) -> tuple[int, MemWalDetails] | None:
-    """The version looked at and the entry as it should be; None: it is so, or there is none.
+    """The base version read and the entry as it should be; None: it is right, or there is none.
 
-    `elsewhere`: the log is about to leave the data, whatever the record says by now.
+    `elsewhere`: the log is about to move away from the data, whatever the record says so far.
     """
     lake = core.lake
     if not isinstance(lake, PylanceLake):
@@ -107,16 +107,16 @@ def _specs(
     elsewhere: bool,
 ) -> tuple[ShardingSpec, ...]:
     if not record.spec and not elsewhere:
-        return details.sharding_specs  # adopted without any: shards are chosen by hand there
+        return details.sharding_specs  # adopted without specs: there, shards are chosen by hand
     spec = _spec(record, details, columns, ids)
-    # Two are what keeps everybody out; which id the second has is nobody's business.
+    # Two specs keep every native writer out; the id of the second does not matter.
     return (spec, replace(spec, spec_id=spec.spec_id + 1)) if elsewhere else (spec,)
 
 
 def _spec(
     record: TableRecord, details: MemWalDetails, columns: pa.Schema, ids: dict[str, int]
 ) -> ShardingSpec:
-    """The record's sharding as pylance would write it; one that says the same stays as it is."""
+    """The record's sharding as pylance would write it; an equivalent spec stays as it is."""
     names = {number: name for name, number in ids.items()}
     for known in details.sharding_specs:
         if from_mem_wal([known], names) == record.sharding:

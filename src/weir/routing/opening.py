@@ -1,7 +1,7 @@
-"""`create`, `open`, `enable`: where tables come from.
+"""`create`, `open`, `enable`: how a table is made or opened.
 
-Bad input is refused before anything is written. The record is written last: a table whose making
-was interrupted is no weir table yet.
+Bad input is refused before anything is written. The record is written last: a table whose creation
+was interrupted is not a weir table yet.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def enable(
     check_sharding(chosen, base.schema.plain, key)
     defaults = writer_defaults or WriterConfig()
     if details is not None:
-        # Native writers replay by what the index has stored, and go on doing so (F-15).
+        # Native writers replay within the defaults stored in the index, which stay (F-15).
         defaults = defaults.within(WriterConfig.from_lance(details.writer_defaults))
     if key and not declared:
         adopt.check_no_duplicates(dataset, key)
@@ -150,7 +150,7 @@ def enable(
         adopt.mark_key(dataset, key)
     if details is None:
         adopt.initialize_mem_wal(dataset, {**mem_wal_settings(chosen), **defaults.to_lance()})
-    # Before others write rows that nobody could match by: Lance 13 gives field ids twice.
+    # Before others write rows that cannot be matched by field id: Lance 13 assigns ids twice.
     lake.schema_for_writing()
     spec, every = 1, True
     if details is not None:
@@ -183,7 +183,7 @@ class _Place:
         self.lance = lance_options(uri, options)
 
     def prove(self) -> dict[str, Any]:
-        """Put-if-absent holds on both stores, or `StoreUnsuitable`."""
+        """Check that put-if-absent works on both stores; `StoreUnsuitable` if it does not."""
         stores = [self.store] if self.wal is self.store else [self.store, self.wal]
         passed = {}
         for store in stores:
@@ -198,7 +198,7 @@ class _Place:
         return self.pylance()
 
     def pylance(self) -> PylanceLake:
-        """Lance at this place, which reads elsewhere only where it may (G-13)."""
+        """Lance at this place, which reads other places only if allowed (G-13)."""
         consent = Consent.of(self.uri, self.options)
 
         def agree(place: str) -> None:
@@ -247,8 +247,8 @@ def _finish(
         maintain_all=maintain_all,
     )
     if place.wal_uri is not None:
-        name_table(place.wal, place.uri)  # by this call: the record alone would not do (G-13)
-        # X-1: before it is a table, so that no native writer has begun where its log is not.
+        name_table(place.wal, place.uri)  # because a call named the place, not just a record (G-13)
+        # X-1: before it is a table, so no native writer begins a log beside the data.
         put_details(place.core(record))
     records = TableRecords(place.store)
     try:
@@ -257,14 +257,14 @@ def _finish(
         standing = records.load()
         if (standing.primary_key, standing.sharding) != (key, sharding):
             raise
-        record = standing  # two who made the same table at once: both have it
+        record = standing  # two callers made the same table at once: both get it
     return place.core(record)
 
 
 def create_shards(
     store: Store, wal: Store, env: Env, sharding: Sharding, routes: Sequence[Route]
 ) -> None:
-    """Write the first manifest of each shard that has none yet; side by side, idempotent."""
+    """Write the first manifest of each shard that has none, concurrently. Idempotent."""
     assert not isinstance(sharding, Identity) or not routes, "identity shards come on demand"
 
     def make(route: Route) -> None:

@@ -15,7 +15,7 @@ from weir.shard.ack import Ack, finish_all
 from weir.types import Position
 
 Failures = dict[UUID, tuple[WeirError, list[pa.RecordBatch]]]
-"""By shard why its part failed, and the rows of that part."""
+"""By shard: why its part failed, and the rows of that part."""
 
 
 class Receipt:
@@ -42,7 +42,7 @@ class Receipt:
 
     @property
     def positions(self) -> dict[UUID, Position]:
-        """By shard the log position that holds its part, of those that are durable."""
+        """The log position of each shard's part, for the parts that are durable."""
         held = ((shard, ack.position) for shard, ack in self._acks)
         return {shard: position for shard, position in held if position is not None}
 
@@ -50,8 +50,8 @@ class Receipt:
         """Return the positions when every part is durable.
 
         Raises the shard's own error when the rows went to one shard, else `PartialWrite`; or
-        `TimeoutError` when `timeout` seconds passed at a shard: the put then goes on and may be
-        waited for again.
+        `TimeoutError` when `timeout` seconds passed at a shard: the put then continues, and can
+        be waited for again.
         """
         failures: Failures = {}
         for shard, ack in self._acks:
@@ -63,7 +63,7 @@ class Receipt:
         return self.positions
 
     async def settle(self) -> dict[UUID, WeirError]:
-        """Return when it is done, with what failed; for a task, whose loop runs on."""
+        """Return the errors by shard when it is done, without blocking the event loop."""
         loop = asyncio.get_running_loop()
         for _, ack in self._acks:
             ack.claimed = True
@@ -74,7 +74,7 @@ class Receipt:
                 await done
         except BaseException:
             for _, ack in self._acks:
-                ack.claimed = False  # cancelled: whoever closes the writer is told
+                ack.claimed = False  # cancelled: closing the writer reports the rows
             raise
         errors = ((shard, ack.error) for shard, ack in self._acks)
         return {shard: error for shard, error in errors if isinstance(error, WeirError)}
@@ -85,12 +85,12 @@ class Receipt:
 
 
 def _wake(done: asyncio.Future[None], _: Ack) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is there to be told
+    with contextlib.suppress(RuntimeError):  # the loop was closed: no task is left to wake
         done.get_loop().call_soon_threadsafe(finish_all, [done])
 
 
 def report(uri: str, failures: Failures, *, parts: int) -> None:
-    """Raise what went wrong, of that many shards; nothing if nothing did."""
+    """Raise an error for the failures among `parts` shards; return if there are none."""
     if not failures:
         return
     if parts == 1:
@@ -104,13 +104,12 @@ def report(uri: str, failures: Failures, *, parts: int) -> None:
 
 
 def settled(error: WeirError, rows: list[pa.RecordBatch]) -> WeirError:
-    """The error with the rows of the call, as `UnknownOutcome` when some may be in the shard that
-    was taken from us.
+    """The error with the call's rows; `UnknownOutcome` when the shard we lost may hold some.
 
     Those must not go to its heirs as well: each batch takes effect once.
     """
     if not error.unacknowledged:
-        error.not_written = rows  # it failed before a writer had them: no shard was open yet
+        error.not_written = rows  # it failed before a writer had the rows: no shard was open yet
     if isinstance(error, FencedError) and error.maybe_written:
         unknown = UnknownOutcome(
             f"{error} These rows were on their way then, and may be in the table: look before you"

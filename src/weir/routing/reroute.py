@@ -1,8 +1,8 @@
 """What a writer does when the routing changes under it.
 
 Keeps
-  C-11 the heirs of a sealed shard take its rows; nobody fights over the shard
-  F-16 rows on their way to an heir are told of when they do not get there
+  C-11 the heirs of a sealed shard take its rows; writers do not compete for the shard
+  F-16 rows that do not reach their heir are reported
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weir.routing.core import Core
 from weir.routing.receipt import Failures
 
 Parts = dict[UUID, tuple[Value, list[pa.RecordBatch]]]
-"""By shard its value and its rows of one put."""
+"""By shard: its value, and its rows of one put."""
 
 REROUTES: Final = 8
 """How often one put follows a change of routing."""
@@ -33,11 +33,11 @@ REROUTE_SECONDS: Final = 120.0
 REROUTE_POLL_SECONDS: Final = 0.05
 REROUTE_POLL_SECONDS_MAX: Final = 2.0
 REROUTE_POLL_GROWTH: Final = 1.5
-"""It looks soon, because a change takes some tenths of a second, and less and less often after."""
+"""The first poll comes soon, as a change takes some tenths of a second; later ones less often."""
 
 
 def has_left(core: Core, shard: UUID, error: WeirError) -> bool:
-    """True when the shard failed because the routing leaves it."""
+    """True when the shard failed because the routing has left it or is leaving it."""
     if isinstance(error, SealedShard):
         return True
     if not isinstance(error, FencedError):
@@ -50,10 +50,10 @@ def has_left(core: Core, shard: UUID, error: WeirError) -> bool:
 
 
 def await_routing(core: Core, after: int, timeout: float | None = None) -> bool:
-    """Wait until the record shows a routing after `after`; False when it does not come in time.
+    """Wait until the record shows a routing after `after`; False when none comes in time.
 
-    Whoever changes the routing may be busy flushing: to do the rest here would fence him, and he us
-    (F-13).
+    The process that changes the routing may be busy flushing. Finishing its work here would fence
+    it, and it would fence us (F-13).
     """
     clock = core.env.clock
     patience = REROUTE_SECONDS if timeout is None else min(timeout, REROUTE_SECONDS)
@@ -68,7 +68,7 @@ def await_routing(core: Core, after: int, timeout: float | None = None) -> bool:
 
 
 def explain(core: Core, errors: Iterable[WeirError]) -> None:
-    """Tell what the rows were waiting for."""
+    """Note on the errors what their rows were waiting for."""
     change = read_resharding(core.store)
     if change is None or not change.is_open:
         return
@@ -82,7 +82,7 @@ def explain(core: Core, errors: Iterable[WeirError]) -> None:
 
 @dataclass(frozen=True)
 class Following:
-    """The way of rows from shards that the routing has left to their heirs."""
+    """Takes rows from shards that the routing has left to their heirs."""
 
     core: Core
     abandon: Callable[[UUID], list[pa.RecordBatch]]
@@ -92,7 +92,7 @@ class Following:
     def heirs_of(
         self, record: TableRecord, failures: Failures, timeout: float | None
     ) -> list[pa.RecordBatch] | None:
-        """The rows of one put that the heirs take, once they are there; None: report."""
+        """Wait for the heirs; return the rows of one put for them, or None to report `failures`."""
         moved = self._moved(failures, lambda: record.routing_version, timeout, needs_all=True)
         if not moved:
             return None
@@ -102,7 +102,7 @@ class Following:
         return batches + [row for shard in moved for row in failures[shard][1]]
 
     def take(self, failures: Failures) -> list[pa.RecordBatch]:
-        """The rows that heirs take, out of `failures`; what stays there is to be reported."""
+        """Remove and return the rows of `failures` that heirs take; the caller reports the rest."""
 
         def change() -> int | None:
             found = read_resharding(self.core.store)
@@ -110,7 +110,7 @@ class Following:
 
         rows: list[pa.RecordBatch] = []
         for shard in self._moved(failures, change):
-            _, left = failures.pop(shard)  # nobody else was told of them
+            _, left = failures.pop(shard)  # reported nowhere else
             rows += left
             try:
                 rows += self.abandon(shard)
@@ -126,13 +126,13 @@ class Following:
         *,
         needs_all: bool = False,
     ) -> list[UUID]:
-        """Failed shards that the routing has left, and their heirs are there.
+        """The failed shards that the routing has left, once their heirs exist.
 
-        A store that cannot be asked leaves the failures as they are: who holds rows reports them,
-        and loses none by an error of its own (F-16).
+        If the store fails here, the failures stay as they are: the caller reports its rows, and
+        loses none to an error of this check (F-16).
         """
         try:
-            # C-11: the shard was sealed under us. Not a fight over it: its heirs take the rows.
+            # C-11: the shard was sealed under us. Do not reclaim it: its heirs take the rows.
             moved = [s for s, (error, _) in failures.items() if has_left(self.core, s, error)]
             if needs_all and len(moved) < len(failures):
                 return []
@@ -148,7 +148,7 @@ class Following:
     def _abandoned(self, shards: list[UUID], failures: Failures) -> list[pa.RecordBatch]:
         """Rows that nobody waits for, which were put before those of the failures.
 
-        Where some may be in the log the failure says so, and all of them are in the failures then.
+        If some may be in the log, the failure says so, and the failures then hold all of them.
         """
         left: dict[UUID, list[pa.RecordBatch]] = {}
         doubts: dict[UUID, UnknownOutcome] = {}
@@ -171,7 +171,7 @@ class Following:
 def split(
     core: Core, intake: Intake, batches: Sequence[pa.RecordBatch], record: TableRecord
 ) -> Parts:
-    """The rows by shard, each shard's in their order."""
+    """The rows by shard, in order within each shard."""
     parts: Parts = {}
     router = Router(record.sharding)
     for batch in batches:

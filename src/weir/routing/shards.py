@@ -1,4 +1,4 @@
-"""`Shard`: one shard as users hold it."""
+"""`Shard`: a user's handle of one shard."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Shard:
 
     @property
     def log(self) -> ShardLog:
-        """Its manifest and its log, wherever that is and was."""
+        """Its manifest and its log, across moves."""
         return self._core.log(self.id)
 
     @property
@@ -70,17 +70,17 @@ class Shard:
     ) -> ShardWriter:
         """Claim the shard and fence every other writer of it; see `ShardWriter.open`.
 
-        Without `config` the table's `writer_defaults` hold; with one they still bound the size of a
-        generation, since whoever opens the shard next goes by them (F-15). `schema` is one that
-        `schema_for_writing` gave before, for who goes on with the columns it knows.
+        Without `config` the table's `writer_defaults` apply; with one they still bound the size of
+        a generation, since the next writer of the shard replays by them (F-15). `schema` is an
+        earlier result of `schema_for_writing`, for callers that keep the columns they know.
         """
-        schema = schema or self._shut_out()  # who has a schema has looked
+        schema = schema or self._shut_out()  # a caller with a schema has checked
         return kept_writer(self._core, self, config, schema)
 
     def load(self, config: WriterConfig) -> LargeBatch:
         """Claim the shard for one batch too large for a log entry (`weir.shard.large_batch`).
 
-        Opens a writer with `config` first, which flushes what is in the log.
+        Opens a writer with `config` first, which flushes the log.
         """
         self._shut_out()
 
@@ -97,7 +97,7 @@ class Shard:
         )
 
     def schema_for_writing(self) -> TableSchema:
-        """The schema for whoever appends to the log by itself, and looks first as any writer does.
+        """The schema for a caller that appends to the log itself, after the checks of a writer.
 
         Raises what opening a writer of the shard raises before its claim.
         """
@@ -107,11 +107,11 @@ class Shard:
         return schema
 
     def _shut_out(self) -> TableSchema | None:
-        """Whoever opens a shard by itself, as tasks of an engine do, looks first too (X-1, X-3)."""
+        """Make a writer's checks for a shard opened on its own, as engine tasks do (X-1, X-3)."""
         if self._core.before_writing is None:
             return None
         found = self._core.before_writing(self._core)
-        self._core.before_writing = None  # once a handle; `Table.writer` asks each time
+        self._core.before_writing = None  # once a handle; `Table.writer` checks each time
         return found
 
     def tailer(self, start: int | None = None, *, fences: bool = False) -> WalTailer:
@@ -122,18 +122,18 @@ class Shard:
 def schema_for_writing(core: Core, base: Base | None = None) -> TableSchema:
     """The latest schema, its columns marked (`weir.format.schema`).
 
-    One listing when nothing is to be marked, none with the latest `base`. `CorruptEntry`: see
-    `Core.base`.
+    One listing when no column needs a mark, none with the latest `base`. Raises `CorruptEntry` as
+    `Core.base` does.
     """
     schema, lake = (base or core.base()).schema, core.lake
-    # A model of a lake has columns that never change.
+    # The columns of a simulated lake never change.
     return (
         lake.schema_for_writing() if schema.unmarked and isinstance(lake, PylanceLake) else schema
     )
 
 
 def all_shards(core: Core) -> list[Shard]:
-    """Every shard, those of the routing first. The requests of `Table.shards`."""
+    """Every shard, those of the routing first. Costs what `Table.shards` costs."""
     routed = {route.shard: route for route in core.record.routing}
     ids = core.shard_ids()
     strange = [shard for shard in ids if shard not in routed]
@@ -155,7 +155,7 @@ def all_shards(core: Core) -> list[Shard]:
 
 
 def find_shard(core: Core, id_or_value: UUID | Value) -> Shard:
-    """The shard with that id, bucket or value of the identity column, made if need be."""
+    """The shard with that id, bucket or value of the identity column, made if necessary."""
     if isinstance(id_or_value, UUID):
         for shard in all_shards(core):
             if shard.id == id_or_value:
@@ -186,7 +186,7 @@ def kept_writer(
     schema: TableSchema | None,
     crowd: Crowd | None = None,
 ) -> ShardWriter:
-    """`Shard.writer`, of a crowd."""
+    """`Shard.writer`, with a crowd."""
     opened = passing_writer(core, shard, config, schema=schema, crowd=crowd)
     core.live[shard.id] = opened
     return opened
@@ -200,10 +200,10 @@ def passing_writer(
     schema: TableSchema | None = None,
     crowd: Crowd | None = None,
 ) -> ShardWriter:
-    """Like `Shard.writer`, for upkeep that claims a shard and goes.
+    """Like `Shard.writer`, for upkeep that claims a shard only for a moment.
 
-    It is not registered with the handle: checkpoints go on asking the user's own writer for its
-    rows (K-3).
+    It is not registered with the handle: checkpoints still flush through the user's own writer
+    (K-3).
     """
     if shard.is_routed:
         require_no_rival(core, shard.id, shard.value)
@@ -226,7 +226,7 @@ def passing_writer(
 
 
 def _belongs(core: Core, shard: Shard) -> Belongs | None:
-    """Which rows are this shard's; None where all are."""
+    """A mask of the rows that belong to the shard; None where all do."""
     if not shard.is_routed or isinstance(core.record.sharding, Unsharded):
         return None
     router, value = core.router, shard.value

@@ -1,8 +1,8 @@
 """Whose files a base may name: its own, and those of tables that hold a pin for it.
 
-A version of the base is written by whoever may write below the table, and can name files anywhere.
-The table they lie in is asked: a clone's pin there bears the clone's URI, and nobody who can write
-to the clone alone can put it there (G-13).
+Anyone with write access below the table can write a version of the base that names files anywhere.
+So the table that holds the files decides: a clone's pin there bears the clone's URI, and write
+access to the clone alone is not enough to put it there (G-13).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weir.store.open import normalize, open_store
 def require_shared(
     place: str, store: Store, consent: Consent, options: Mapping[str, str], env: Env
 ) -> None:
-    """`StoreDenied` unless the table at `place` shares files with the one in `store`, by its word.
+    """`StoreDenied` unless the table at `place` confirms that it shares files with `store`'s.
 
     A list and a get for our lineage, a list and two gets for each pin there.
     """

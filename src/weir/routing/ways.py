@@ -1,7 +1,7 @@
-"""Which open writer takes all rows of a put.
+"""Finds the open writer that takes all rows of a put.
 
-A put whose rows go to one shard is that shard's put, and finding the shard is all that it costs
-more here: what depends on the record alone is worked out once for each record.
+A put whose rows go to one shard is that shard's put; finding the shard is the only extra cost. What
+depends on the record alone is computed once for each record.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from weir.shard.writer import ShardWriter
 from weir.types import Rows
 
 Way = tuple[TableRecord, UUID, ShardWriter]
-"""The record that was routed by, the shard, and its writer."""
+"""The record that the routing follows, the shard, and its writer."""
 
 KNOWN_MAX: Final = 4096
-"""Values of identity sharding that are remembered."""
+"""Maximum number of cached values of identity sharding."""
 
 
 class Ways:
-    """The ways to the open writers of one `TableWriter`. Asked by any thread, without a lock.
+    """The ways to the open writers of one `TableWriter`. Used by any thread, without a lock.
 
-    A writer is given up when the routing has left its shard (C-11), and then there is another
-    record; a put that found it before is refused there, and follows.
+    A writer is given up when the routing has left its shard (C-11), and by then there is a new
+    record. A put that found the writer earlier is refused by it, and follows the new routing.
     """
 
     def __init__(self, core: Core, schema: pa.Schema, writers: Mapping[UUID, ShardWriter]) -> None:
@@ -40,7 +40,7 @@ class Ways:
         self._of = _Ways(core.record, self._types)
 
     def find(self, data: Rows) -> Way | None:
-        """The way of `data`; None: look closer."""
+        """The way of `data`; None: take the slow path."""
         of = self._of
         if of.record is not self._core.record:
             of = self._of = _Ways(self._core.record, self._types)
@@ -65,7 +65,7 @@ class Ways:
 
 
 class _Ways:
-    """Those under one record."""
+    """The ways under one record."""
 
     def __init__(self, record: TableRecord, types: Mapping[str, pa.DataType]) -> None:
         self.record = record
@@ -76,10 +76,10 @@ class _Ways:
         self.known: dict[tuple[type, Value], Way] = {}
 
     def value(self, data: Rows) -> tuple[Value] | None:
-        """What the shard of all those rows stands for; None: several, or rows to be refused."""
+        """The value of the one shard of all rows; None: several shards, or rows to refuse."""
         column, dtype = self.column, self._type
         if column is None or dtype is None:
-            return None  # renamed since: routing all rows says so
+            return None  # renamed since: the slow path reports it
         row = data[0] if type(data) is list and len(data) == 1 else data
         if type(row) is dict:
             value = self._find(row.get(column))

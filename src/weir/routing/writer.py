@@ -1,7 +1,7 @@
-"""`TableWriter`: rows to their shards, shards side by side.
+"""`TableWriter`: routes rows to their shards and writes to several shards at once.
 
-A put whose rows all go to one shard that is open is that shard's put and costs no more. Any other
-is shaped here, split by shard, and written side by side.
+A put whose rows all go to one open shard is that shard's put and costs no more. Any other put is
+shaped here, split by shard, and written to its shards concurrently.
 
 Keeps
   M-8  leaving the `with` block means durable, for every shard, or an error that says what is left
@@ -43,10 +43,10 @@ from weir.types import Keys, Rows
 
 
 class TableWriter(LookingTableVerbs):
-    """Writes to all shards of a table; opens (claims) each at its first row. Safe between threads,
-    whose puts share entries.
+    """Writes to all shards of a table; opens (claims) each at its first row.
 
-    The lock guards the map of writers; no store call is made while holding it.
+    Thread-safe; puts of several threads share entries. The lock guards the map of writers; no store
+    call is made while holding it.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TableWriter(LookingTableVerbs):
         self._core = core
         self._config = config
         self._waits = (config or core.record.writer_defaults).durable_write
-        # For all shards, also those opened later: rows are shaped by it before they are routed.
+        # One for all shards, also those opened later: rows are shaped before they are routed.
         self._schema = schema or schema_for_writing(core)
         self._intake = Intake(self._schema)
         self._lock = core.env.threads.lock()
@@ -66,7 +66,7 @@ class TableWriter(LookingTableVerbs):
         self._opening: dict[UUID, Any] = {}
         self._closed = False
         self._failed: dict[UUID, ShardWriter] = {}
-        """Closed, with rows left."""
+        """Writers that were closed with rows left."""
         self._home = Home(core.env)
         self._following = Following(core, self._abandon)
 
@@ -94,7 +94,7 @@ class TableWriter(LookingTableVerbs):
         Durable on return, or buffered with `wait=False` or `durable_write=False`; the receipt tells
         when it is durable, and where. Raises `SchemaMismatch` or `InvalidInput` with nothing
         written, the shard's own error when all rows go to one shard, else `PartialWrite`. One
-        put-request for each shard concerned, side by side. `when`: see `ShardWriter.put`.
+        put request for each shard concerned, concurrently. `when`: see `ShardWriter.put`.
         """
         if when is not None:
             return self._put_when(data, when, timeout)
@@ -110,10 +110,10 @@ class TableWriter(LookingTableVerbs):
             return self._follow_put(record, {shard: error}, timeout)
 
     async def aput(self, data: Rows) -> Receipt:
-        """`put` for asyncio: returns when durable; the loop runs on.
+        """`put` for asyncio: returns when durable, without blocking the loop.
 
         Thousands of tasks share entries, and wait for room instead of failing. A task that is
-        cancelled leaves its put on its way: `flush_wal` or `close` makes sure of it.
+        cancelled leaves its put under way: `flush_wal` or `close` makes it durable or raises.
         """
         way = None if self._is_over else self._ways.find(data)
         if way is None:
@@ -132,16 +132,16 @@ class TableWriter(LookingTableVerbs):
     def delete(
         self, keys: Keys, *, wait: bool | None = None, timeout: float | None = None
     ) -> Receipt:
-        """Delete the rows with those keys: values, tuples, dicts or an Arrow table; like a put
-        otherwise."""
+        """Delete the rows with those keys: values, tuples, dicts or an Arrow table; otherwise like
+        a put."""
         wait = self._waits if wait is None else wait
         return self._write(self._intake.tombstones(keys), wait, timeout)
 
     def put_once(self, data: Rows, *, app: str, version: int, timeout: float | None = None) -> bool:
         """Put `data` unless batch `version` of `app`, or a later one, is in (P-2).
 
-        Each shard takes its part once, as one entry: after a crash put the same rows again, and the
-        shards that have theirs are passed over. Returns False when every shard had its part.
+        Each shard takes its part once, as one entry: after a crash put the same rows again, and
+        shards that have their part are skipped. Returns False when every shard had its part.
         """
         taken: list[bool] = []
 
@@ -165,20 +165,20 @@ class TableWriter(LookingTableVerbs):
         return {shard: writer.stats() for shard, writer in self.shard_writers().items()}
 
     def close(self) -> None:
-        """Make every accepted row durable and give all shards back (M-8). Twice is harmless; after
-        an interrupt, close again."""
+        """Make every accepted row durable and release all shards (M-8). Closing twice is harmless;
+        after an interrupt, close again."""
         if self._home.is_left:
-            return  # the rows are the parent's, and so are the locks
+            return  # the rows and the locks are the parent's
         with self._lock:
             self._closed = True
             writers = self._failed | self._writers
         try:
             self._each(writers, lambda writer: writer.close())
         except Exception:
-            self._failed = writers  # the next close tells of a put that is interrupted meanwhile
+            self._failed = writers  # the next close reports a put that was interrupted since
             self._writers.clear()
             raise
-        self._writers.clear()  # not when interrupted: the next close goes on with them (F-16)
+        self._writers.clear()  # not on an interrupt: the next close continues with them (F-16)
 
     @property
     def _is_over(self) -> bool:
@@ -205,8 +205,8 @@ class TableWriter(LookingTableVerbs):
             self.close()
         except WeirError as failure:
             if failure.not_written or failure.perhaps_written:
-                raise  # M-8: rows that nobody else will name
-            # The block's own error is the cause of the trouble; this one only comes along.
+                raise  # M-8: rows that no other error reports
+            # The block's own error is the one to raise; this one is added as a note.
             error.add_note(f"closing the writer also failed: {failure}")
 
     # -- any number of shards --------------------------------------------------------------------
@@ -262,7 +262,7 @@ class TableWriter(LookingTableVerbs):
         put: Callable[[ShardWriter, list[pa.RecordBatch]], Ack | None],
         acks: dict[UUID, Ack],
     ) -> Failures:
-        """One attempt under one routing; what failed."""
+        """Make one attempt under one routing; return what failed."""
         failures: Failures = {}
 
         def write(shard: UUID) -> None:
@@ -322,7 +322,7 @@ class TableWriter(LookingTableVerbs):
             self._core.ensure_shard(value, record)
             of = Shard(self._core, shard, value)
             opened = kept_writer(self._core, of, self._config, self._schema, self._crowd)
-            opened.intake.owns = None  # rows come routed; hashing them twice would be for nothing
+            opened.intake.owns = None  # rows come routed and need not be hashed twice
             with self._lock:
                 closed = self._closed
                 if not closed:

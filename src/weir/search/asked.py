@@ -1,4 +1,4 @@
-"""What a search is asked: one query or several, and how thoroughly."""
+"""The arguments of a search: one query or several, and how thoroughly to search."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from weir.search.words import Boolean, Match, Phrase, Words
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How thoroughly, by which measure, and which part of the ranking."""
+    """How thoroughly to search, by which metric, and which part of the ranking to return."""
 
     metric: str | None = None
-    """Distance: "l2", "cosine" or "dot"; None: that of the column's index, or l2."""
+    """Distance: "l2", "cosine" or "dot"; None: the metric of the column's index, or l2."""
     nprobes: int | None = None
-    """Partitions of an approximate index looked at, at least."""
+    """Minimum number of partitions of an approximate index to search."""
     refine_factor: int | None = None
-    """Candidates per row wanted whose exact distance is computed."""
+    """Candidates per requested row whose exact distance is computed."""
     exact: bool = False
-    """Compare every vector, use no approximate index."""
+    """Compare every vector instead of using an approximate index."""
     offset: int = 0
-    """Best rows that are left out."""
+    """Number of best rows to skip."""
     distance_range: tuple[float | None, float | None] | None = None
-    """Distances from the first up to, and not including, the second; None: no bound."""
+    """Distances from the first up to, but not including, the second; None: no bound."""
 
     def __post_init__(self) -> None:
         if self.metric is not None and self.metric not in METRICS:
@@ -45,7 +45,7 @@ class SearchOptions:
             _check_range(self.distance_range)
 
     def window(self, k: int) -> Window:
-        """The part of the ranking that is looked for."""
+        """The part of the ranking that the search must find."""
         lower, upper = self.distance_range or (None, None)
         return Window(
             k + self.offset,
@@ -55,7 +55,7 @@ class SearchOptions:
 
 
 def check_count(k: object) -> None:
-    """`InvalidInput` unless it is a number of rows."""
+    """Raise `InvalidInput` unless `k` is a positive number of rows."""
     if type(k) is not int or k < 1:
         raise InvalidInput(f"k must be a whole number above 0, got {k!r}")
 
@@ -63,7 +63,7 @@ def check_count(k: object) -> None:
 def queries_of(
     schema: TableSchema, column: str, query: Any
 ) -> tuple[Sequence[Matrix | Words], bool]:
-    """The queries, and whether they are a batch; `InvalidInput` for one that does not fit."""
+    """The queries, and whether they are a batch; `InvalidInput` if one does not fit the column."""
     if column not in schema.plain.names:
         raise InvalidInput(f"the table has no column {column!r}; it has {schema.plain.names}")
     dtype = schema.plain.field(column).type

@@ -1,7 +1,7 @@
-"""Candidates of a search out of rows in memory: a MemTable, the tail of the log, or rows just read.
+"""Search candidates from rows in memory: a MemTable, the tail of the log, or rows just read.
 
-Exact: every row is measured. Older versions of a key within the level, and deleted rows, are never
-offered; the filter narrows what is left (L-3).
+The search is exact: it measures every row. Older versions of a key within the level and deleted
+rows are never offered; the filter applies to the remaining rows (L-3).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class MemoryRows:
-    """Batches with all columns a search needs, `_tombstone` among them, and the rows that count."""
+    """Batches with the columns a search needs, including `_tombstone`, and which rows count."""
 
     def __init__(
         self, batches: Sequence[pa.RecordBatch], schema: TableSchema, *, filter: Any = None
@@ -91,7 +91,7 @@ class MemoryRows:
         return pa.chunked_array(self.arrays(name))
 
     def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
-        """Columns of rows by their number, in that order."""
+        """Columns of rows by row number, in the order of `handles`."""
         target = level_schema(self._schema, columns)
         target = pa.schema(list(target)[: len(target) - 1])
         rows = []
@@ -104,7 +104,7 @@ class MemoryRows:
 
 
 class Ranked:
-    """Rows in memory with their values worked out: offers the best of them."""
+    """Rows in memory, ranked by a computed value; offers the best of them."""
 
     def __init__(
         self, rows: MemoryRows, names: Sequence[str], rank: Callable[[], tuple[Ints, Floats]]
@@ -134,7 +134,7 @@ class Ranked:
 
 
 class MemoryVectors:
-    """Vectors in memory: one product over all of them, the near ones measured again exactly."""
+    """Vectors in memory: a product estimates all distances; near rows are measured exactly."""
 
     def __init__(
         self, rows: MemoryRows, query: VectorQuery, names: Sequence[str], fresh: FreshIndexes
@@ -146,7 +146,7 @@ class MemoryVectors:
 
     @Lazy
     def _rough(self) -> tuple[list[tuple[int, VectorBlock]], npt.NDArray[np.float32], float]:
-        """Blocks with the number of their first row, rough distances, and their error."""
+        """Blocks with the number of their first row, rough distances, and their maximum error."""
         rows = self._rows
         rough = np.full(rows.rows, np.nan, np.float32)
         blocks: list[tuple[int, VectorBlock]] = []
@@ -169,7 +169,7 @@ class MemoryVectors:
         (finite,) = np.nonzero(np.isfinite(rough))
         exhausted = count >= len(finite)
         if not exhausted:
-            # Rows whose rough distance could hide one of the nearest are all measured again.
+            # Measure every row again that could be among the nearest, given the error.
             edge = np.partition(rough[finite], count - 1)[count - 1]
             finite = finite[rough[finite] <= edge + 2 * error]
         values = self._measured(blocks, finite)
@@ -193,7 +193,7 @@ class MemoryVectors:
 
 
 class MemoryTexts:
-    """Text in memory: postings of every row."""
+    """Text in memory: an index with the postings of every row."""
 
     def __init__(
         self, rows: MemoryRows, query: TextQuery, names: Sequence[str], fresh: FreshIndexes
@@ -221,7 +221,7 @@ class MemoryTexts:
         return total
 
     def score_by(self, common: TextStats) -> None:
-        """Score by these statistics from now on."""
+        """Use these statistics for all later scores."""
         self._common = common
 
     def _rank(self) -> tuple[Ints, Floats]:

@@ -1,7 +1,7 @@
-"""Several rankings of the same rows fused into one: by vector and by words, say.
+"""Several rankings of the same rows fused into one, for example by vector and by words.
 
-Reciprocal rank fusion: a row gets `weight / (rank_constant + rank)` from each ranking it is in, 1
-being the first rank, and the sum decides. Distances and scores do not compare, ranks do.
+Reciprocal rank fusion: a row gets `weight / (rank_constant + rank)` from each ranking it is in,
+with ranks starting at 1, and the sum decides. Distances and scores are not comparable, ranks are.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Fusion:
     """How rankings are fused."""
 
     weights: Mapping[str, float] | None = None
-    """What a ranking counts for, by column; 1.0 where nothing is said."""
+    """The weight of each ranking, by column; 1.0 if not given."""
     rank_constant: int = RANK_CONSTANT
-    """The higher, the less the first ranks stand out."""
+    """The higher it is, the smaller the advantage of the first ranks."""
     depth: int | None = None
-    """Rows of each ranking that take part; None: four times what is wanted, at least 100."""
+    """Rows used of each ranking; None: four times the rows wanted, at least 100."""
 
     def __post_init__(self) -> None:
         for name, least in (("rank_constant", 0), ("depth", 1)):
@@ -42,11 +42,11 @@ class Fusion:
                 raise InvalidInput(f"{name} must be a whole number from {least} on, got {value!r}")
 
     def weight(self, column: str) -> float:
-        """What the ranking of that column counts for."""
+        """The weight of the ranking of that column."""
         return 1.0 if self.weights is None else float(self.weights.get(column, 1.0))
 
     def check(self, columns: Sequence[str]) -> None:
-        """`InvalidInput` for a weight that means nothing."""
+        """Raise `InvalidInput` for a negative weight, or a weight of a column not searched."""
         for column, weight in (self.weights or {}).items():
             if column not in columns:
                 raise InvalidInput(f"weights name {column!r}, which is not among {list(columns)}")
@@ -57,7 +57,7 @@ class Fusion:
 
 @dataclass
 class _Fused:
-    """One row: its score so far, and where it can be had."""
+    """One row: its score so far, and where to read its columns."""
 
     score: float
     ranking: int

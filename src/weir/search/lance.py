@@ -1,8 +1,8 @@
-"""Nearest vectors out of Lance: the base, or one SSTable, best first and as many as asked.
+"""Nearest vectors from Lance: from the base or one SSTable, best first, as many as requested.
 
-A source answers "your best n" and says what it has not shown: `bound`. Whoever merges sources stops
-asking when no bound can beat what is found. Values are smaller for better rows: distances, or
-negated scores.
+A source returns its best n rows, and a `bound` on the values of all others. The merge of sources
+stops fetching when no bound can beat the rows found. Smaller values are better: they are distances,
+or negated scores.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from weir.search.vector import Matrix
 ROW_ID: Final = "_rowid"
 PROBES: Final = 20
 REFINE: Final = 10
-"""Where an approximate index is begun with: partitions looked at, and candidates per row wanted
+"""The first attempt on an approximate index: partitions to search, and candidates per requested row
 whose distances are computed from the vectors themselves."""
 GROWTH: Final = 4
 EXACT_BYTES: Final = 16 << 20
-"""Vectors of so many bytes are compared one by one: no index is faster (docs/guides/search.md)."""
+"""Up to this size, vectors are compared one by one: no index is faster (docs/guides/search.md)."""
 TAKEN_BYTES: Final = 12 << 10
-"""A vector that is fetched by itself costs as much as comparing so many bytes of them in a row."""
+"""Fetching a single vector costs as much as comparing this many bytes of adjacent vectors."""
 _UNCHANGED: Final = 0.95
 
 Floats = npt.NDArray[np.float64]
@@ -38,20 +38,20 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Candidates:
-    """Rows a source offers, best first."""
+    """Rows that a source offers, best first."""
 
     rows: pa.Table
-    """Key columns, and whatever else was asked for."""
+    """The key columns, and the other columns requested."""
     handles: Ints
-    """What `take` knows the rows by."""
+    """The ids of the rows for `take`."""
     values: Floats
     bound: float
-    """No row that is not offered has a smaller value."""
+    """No row outside these candidates has a smaller value."""
     exhausted: bool
-    """True when there are no others."""
+    """True if the source has no other rows."""
 
     def taken(self, handles: Ints, columns: Sequence[str]) -> pa.Table | None:
-        """Columns of rows that were offered, when they came along; else None."""
+        """Columns of rows that were offered, if they were fetched with them; else None."""
         if not set(columns) <= set(self.rows.column_names):
             return None
         order = np.argsort(self.handles, kind="stable")
@@ -73,40 +73,40 @@ class VectorQuery:
     metric: str
     probes: int | None = None
     refine: int | None = None
-    """None for either: as thoroughly as this index turns out to need."""
+    """None for either: as thorough as this index is found to need."""
     exact: bool = False
-    """True: no approximate index, every vector is compared."""
+    """True: compare every vector instead of using an approximate index."""
 
 
 @dataclass
 class Effort:
-    """How thoroughly one index must be searched, learnt from the first search that tried.
+    """How thoroughly one index must be searched, learnt by the first search that uses it.
 
-    Looking at four times as many partitions and candidates is worth it until the answer stays the
-    same; an index that would need more than comparing every vector costs is left alone. Shared
-    by searches; two that learn at once learn the same.
+    That search tries four times as many partitions and candidates until the answer stays the same.
+    If that would cost more than comparing every vector, the index is not used. Searches share this
+    object; two that learn concurrently learn the same.
     """
 
     row_bytes: int
     rows: int
     step: int | None = field(default=None)
-    """So many times four times `PROBES` and `REFINE`; None: not learnt yet; below 0: every vector
-    is compared."""
+    """`PROBES` and `REFINE` are multiplied by 4 to this power. None: not learnt yet; below 0: every
+    vector is compared."""
 
     def is_worth(self, step: int, count: int) -> bool:
-        """Whether candidates of that step cost less than all vectors."""
+        """Whether the candidates of that step cost less than comparing all vectors."""
         taken: int = count * REFINE * GROWTH**step
         return taken * TAKEN_BYTES < self.rows * self.row_bytes
 
 
 def take_rows(dataset: lance.LanceDataset, handles: Ints, columns: Sequence[str]) -> pa.Table:
-    """The columns of rows known by their row id, in that order."""
+    """The columns of rows by row id, in the order of `handles`."""
     with lance_errors(f"reading rows found in {dataset.uri}"):
         return dataset._take_rows(pa.array(handles.astype(np.uint64)), columns=list(columns))  # noqa: SLF001
 
 
 class LanceVectors:
-    """Vectors of a Lance dataset: through its index, and one by one where it has none."""
+    """Vectors of a Lance dataset, found through its index, or one by one without an index."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class LanceVectors:
         return self._run(count, PROBES * GROWTH**step, refine)
 
     def _run(self, count: int, probes: int | None, refine: int | None) -> Candidates:
-        """Without probes every vector is compared."""
+        """Run the search; with `probes` None, every vector is compared."""
         query = self._query
         nearest: dict[str, Any] = {
             "column": query.column,
@@ -167,7 +167,7 @@ class LanceVectors:
             "refine_factor": refine,
         }
         if probes is not None:
-            # A minimum: where a filter leaves too few, Lance goes on to the other partitions.
+            # A minimum: if a filter leaves too few rows, Lance searches further partitions.
             nearest["minimum_nprobes"] = probes
         with lance_errors(f"searching {query.column!r} in {self._dataset.uri}"):
             found = self._dataset.scanner(

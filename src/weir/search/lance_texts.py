@@ -1,4 +1,4 @@
-"""Rows with words out of Lance: through an inverted index, or read where none covers them."""
+"""Text search in Lance datasets, through an inverted index or by scanning unindexed rows."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Floats = npt.NDArray[np.float64]
 class LanceTexts:
     """Text of a Lance dataset through its inverted index; rows not in the index are left out.
 
-    Lance ranks by statistics of this dataset alone. Candidates are scored anew with those of all
-    levels; how much the rank can change is known from both, and so when enough were fetched. Where
-    this is the only level, Lance's scores are the scores.
+    Lance ranks by the statistics of this dataset alone. Candidates are scored again with those of
+    all levels. Both statistics bound how much a score can change, and so decide when enough rows
+    were fetched. If this is the only level, Lance's scores are used unchanged.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class LanceTexts:
         self._filter = filter
         self._common: TextStats | None = None
         self._has_positions = bool(index.text.get("with_position"))
-        # A word that cannot be asked for alone has no known weight: fetch every match instead.
+        # A word that cannot be queried alone has no known weight: fetch every match instead.
         self._is_ranked = all(query.terms.values())
         self._offered: Candidates | None = None
 
     @property
     def is_final(self) -> bool:
-        """True when Lance's answer needs no judging: it is the answer, were this all there is."""
+        """True if Lance's answer needs no judging, so it is final when this is the only source."""
         return self._is_ranked and (self._has_positions or not self._query.needs_judging)
 
     @Lazy
     def stats(self) -> TextStats:
-        """The statistics Lance itself ranks by: superseded rows count until they are gone."""
+        """The statistics that Lance ranks by: superseded rows count until they are removed."""
         docs, tokens = self._sizes()
         average = tokens / docs if docs else 1.0
         if not self._is_ranked:
@@ -80,7 +80,7 @@ class LanceTexts:
         return TextStats(docs, tokens, {term: count for term, count in df.items() if count})
 
     def _rows_with(self, term: str, docs: int, average: float) -> int:
-        """How many rows have a word; the index never changes, so it is asked once."""
+        """How many rows have a word; the index never changes, so it is queried once."""
         if self._known is None:
             return self._asked_for(term, docs, average)
         key = (self._dataset.uri, self._dataset.version, self._index.name, term)
@@ -97,11 +97,11 @@ class LanceTexts:
         at = self._query.names.index(term)
         weight = float(term_weights(counts, lengths, average)[0, at])
         idf = float(best.column("_score")[0].as_py()) / weight
-        # The inverse of TextStats.idf: one row's score tells how many rows have the word.
+        # The inverse of TextStats.idf: the score of one row gives the number of rows with the word.
         return max(1, round((docs + 1) / math.exp(idf) - 0.5))
 
     def score_by(self, common: TextStats) -> None:
-        """Score by these statistics from now on."""
+        """Use these statistics for all later scores."""
         self._common = common
 
     def fetch(self, count: int) -> Candidates:
@@ -140,10 +140,10 @@ class LanceTexts:
         return take_rows(self._dataset, handles, columns) if known is None else known
 
     def _gain(self, common: TextStats) -> float:
-        """At most so many times Lance's score is a row's score by the common statistics.
+        """Upper bound of the ratio of a row's score by the common statistics to Lance's score.
 
         Each word's weight changes by the ratio of its idf; a longer average length raises a row's
-        share by at most the ratio of the averages. A hair more, for float32.
+        share by at most the ratio of the averages. The factor 1 + 1e-5 covers float32 rounding.
         """
         ours = self.stats
         ratios = [common.idf(term) / ours.idf(term) for term in ours.df if ours.idf(term) > 0]
@@ -151,7 +151,7 @@ class LanceTexts:
         return max(ratios, default=1.0) * max(1.0, longer) * (1 + 1e-5)
 
     def _counted(self, texts: pa.ChunkedArray) -> tuple[Any, Any]:
-        """How often each row has each term, and its length."""
+        """How often each row has each term, and the length of each row."""
         block = self._query.analyzer.block(texts)
         terms = [self._query.analyzer.token_id(term) for term in self._query.terms]
         counts = np.zeros((block.rows, len(terms)), np.int64)
@@ -162,7 +162,7 @@ class LanceTexts:
     def _match(
         self, query: Any, limit: int | None, *, filtered: bool = True
     ) -> tuple[pa.Table, pa.ChunkedArray]:
-        """Rows with their texts."""
+        """The matching rows, and their texts."""
         column = self._query.column
         names = list(dict.fromkeys((*self._names, column)))
         found = self._searched(query, limit, names, filtered=filtered)
@@ -185,7 +185,7 @@ class LanceTexts:
 
 
 class ScannedTexts:
-    """Text of fragments without an index: read once, and only the rows that match are kept."""
+    """Text of fragments without an index: read once, keeping only rows with a word of the query."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class ScannedTexts:
 
     @Lazy
     def _read(self) -> tuple[TextStats, pa.Table, Any, Any]:
-        """Statistics of all rows; of the matching ones columns, counts and lengths."""
+        """Statistics of all rows; columns, counts and lengths of the matching ones."""
         query = self._query
         ids = {term: query.analyzer.token_id(term) for term in query.terms}
         names = list(dict.fromkeys((*self._names, *self._filter_names, query.column)))
@@ -241,11 +241,11 @@ class ScannedTexts:
         return self._read[0]
 
     def score_by(self, common: TextStats) -> None:
-        """Score by these statistics from now on."""
+        """Use these statistics for all later scores."""
         self._common = common
 
     def fetch(self, count: int) -> Candidates:
-        """All of them: they are in memory."""
+        """All matching rows, whatever `count` is: they are in memory."""
         assert self._common is not None, "scores of levels compare only by common statistics"
         _, rows, counts, lengths = self._read
         texts = rows.column(self._query.column)
@@ -277,7 +277,7 @@ class ScannedTexts:
 
 
 def index_sizes(dataset: lance.LanceDataset, index: str, query: TextQuery) -> tuple[int, int]:
-    """Rows and words of an inverted index; never change for one version of a dataset."""
+    """Rows and words of an inverted index; they never change for one version of a dataset."""
     with lance_errors(f"reading the statistics of index {index!r} of {dataset.uri}"):
         parts = dataset.stats.index_stats(index)["indices"]
         docs = sum(int(part["num_docs"]) for part in parts)
@@ -292,7 +292,7 @@ def index_sizes(dataset: lance.LanceDataset, index: str, query: TextQuery) -> tu
 
 
 def _tokens(dataset: lance.LanceDataset, segment: Any) -> int:
-    """Words of one segment, from the footers of its files; `KeyError` when they do not say."""
+    """Words of one segment, from the footers of its files; `KeyError` if they do not have it."""
     if segment.base_id is not None:
         raise KeyError("the files of the index are in another table")
     options = dataset._storage_options  # noqa: SLF001
@@ -307,7 +307,7 @@ def _tokens(dataset: lance.LanceDataset, segment: Any) -> int:
 
 
 def _sampled(dataset: lance.LanceDataset, query: TextQuery, docs: int) -> int:
-    """A guess, where the files of the index do not say: a clone's are in another table."""
+    """An estimate for an index without readable files: those of a clone are in another table."""
     rows = dataset.to_table(columns=[query.column], limit=_SAMPLE_ROWS)
     block = query.analyzer.block(rows.column(query.column))
     return round(docs * int(block.lengths.sum()) / max(block.num_docs, 1))

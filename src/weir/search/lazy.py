@@ -1,4 +1,4 @@
-"""A value worked out when it is first asked for."""
+"""A value computed on first access."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 class Lazy(Generic[T]):
     """`functools.cached_property` without its lock, which until Python 3.12 is one for all objects
-    of the class: levels that are searched side by side would wait for each other, and one that
-    waits for another lock meanwhile, for ever. Asked by two threads at once it is worked out twice.
+    of the class. With it, levels searched concurrently would wait for each other, and deadlock if
+    one of them also waits for another lock. Two threads at once compute the value twice.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:

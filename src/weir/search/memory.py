@@ -1,13 +1,13 @@
-"""Indexes over rows in memory: grown row by row, kept while the rows are, exact.
+"""Exact indexes over rows in memory, extended as rows arrive and kept as long as the rows are.
 
-Vectors are laid one after another with their lengths, text becomes postings. A BTree or bitmap
-gets nothing here: a vectorized filter over a MemTable's columns takes less than keeping it sorted
-(docs/guides/search.md has the figures). What is kept is found again by the memory of the column's
-first values, which are those of the very rows it was made of, so that a reader whose tail grew by
-an entry indexes that entry alone.
+Vectors are stored contiguously with their lengths, text becomes postings. A BTree or bitmap index
+has no counterpart here: a vectorized filter over a MemTable's columns takes less than keeping it
+sorted (docs/guides/search.md has the figures). A kept index is found by the memory address of the
+column's first values, which belong to the very rows it was built from, so a reader whose tail grew
+by one entry indexes that entry alone.
 
 Keeps
-  M-1  a search takes in what is not indexed yet, so a row is found when its put returns
+  M-1  a search indexes the rows that are not indexed yet, so a row is found when its put returns
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from weir.search.vector import VectorBlock, in_parts, vector_block
 from weir.search.vector import join_blocks as join_vectors
 
 FRESH_BYTES: Final = 512 << 20
-"""Most that the indexes over fresh rows of one table handle take together."""
+"""Maximum memory of all indexes over fresh rows of one table handle."""
 GROUP_ROWS: Final = 16_384
-"""Rows gathered into one block at most; a larger batch is a block by itself, and not copied."""
+"""Maximum rows gathered into one block; a larger batch is its own block, and not copied."""
 SYNC_ROWS: Final = 1_024
-"""Rows that a synchronous writer leaves to the next search at most."""
+"""Maximum rows that a synchronous writer leaves for the next search to index."""
 
 
 class Block(Protocol):
-    """Indexed rows."""
+    """An index over some rows."""
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
 
     @property
     def nbytes(self) -> int:
@@ -57,8 +57,8 @@ B = TypeVar("B", bound=Block)
 class GrowingIndex(Generic[B]):
     """Blocks over a column that grows batch by batch. Safe to share between threads.
 
-    The lock is held while rows are taken in, so that they are taken in once; blocks themselves
-    never change and are read without it.
+    The lock is held while rows are indexed, so that they are indexed once; blocks themselves are
+    immutable and are read without it.
     """
 
     def __init__(
@@ -71,22 +71,22 @@ class GrowingIndex(Generic[B]):
         self._join = join
         self._lock = env.threads.lock()
         self._blocks: list[B] = []
-        # Held so that the memory they are known by is not used for other rows.
+        # References that keep the memory they are identified by from being reused for other rows.
         self._first: pa.Array | None = None
         self._last: pa.Array | None = None
         self.taken = 0
-        """Batches that are in the blocks."""
+        """Number of batches that are in the blocks."""
 
     def starts(self, arrays: Sequence[pa.Array]) -> bool:
-        """True when these batches begin with those taken in, or the other way round."""
+        """True if these batches begin with the indexed ones, or the other way round."""
         if self._last is None or len(arrays) < self.taken:
             return True
         return memory_of(arrays[self.taken - 1]) == memory_of(self._last)
 
     def blocks(self, arrays: Sequence[pa.Array]) -> tuple[B, ...]:
-        """Blocks of the rows of `arrays`, in their order; takes in what is new.
+        """Blocks of the rows of `arrays`, in their order; indexes the new rows.
 
-        They may go on with rows that another reader already saw: leave those out by their number.
+        The blocks may continue with rows that another reader added: skip those by row number.
         """
         with self._lock:
             group: list[pa.Array] = []
@@ -106,7 +106,7 @@ class GrowingIndex(Generic[B]):
 
     def _add(self, group: list[pa.Array]) -> None:
         self._blocks.append(self._make(group))
-        # Few blocks, each a few times as large as the next: a row is copied O(log n) times.
+        # Keeps few blocks, each several times the size of the next: O(log n) copies of a row.
         while len(self._blocks) > 1:
             older, newer = self._blocks[-2:]
             if older.rows >= 4 * newer.rows or older.rows + newer.rows > GROUP_ROWS:
@@ -120,15 +120,15 @@ class GrowingIndex(Generic[B]):
 
 
 class FreshIndexes:
-    """What one table handle, or one writer, keeps of rows in memory between searches."""
+    """The indexes and caches that one table handle or writer keeps between searches."""
 
     def __init__(self, env: Env) -> None:
         self.env = env
         self._grown: ByteCache[GrowingIndex[Any]] = ByteCache(FRESH_BYTES, env)
         self.sizes: ByteCache[tuple[int, int]] = ByteCache(4096, env)
-        """Rows and words of text indexes on the store, by dataset, version and name."""
+        """Number of rows and words of text indexes on the store, by dataset, version and name."""
         self.words: ByteCache[int] = ByteCache(65_536, env)
-        """Rows with a word, by dataset, version, index and word."""
+        """Number of rows with a word, by dataset, version, index and word."""
         self.efforts: ByteCache[Effort] = ByteCache(4096, env)
         """How thoroughly approximate indexes must be searched, by dataset, version and column."""
         self.known: ByteCache[list[IndexInfo]] = ByteCache(4096, env)
@@ -153,7 +153,7 @@ class FreshIndexes:
         )
 
     def forget(self, level: MemLevel, columns: Sequence[str]) -> None:
-        """Let go of what was made of a level's rows: they are in an SSTable now."""
+        """Drop the indexes over a level's rows, which are in an SSTable now."""
         batches = level.batches
         for column in columns if batches else ():
             first = memory_of(batches[0].column(column))
@@ -190,17 +190,17 @@ def _vectors(group: Sequence[pa.Array]) -> VectorBlock:
 
 
 def memory_of(array: pa.Array) -> tuple[int, int, int] | None:
-    """Where an array's values are, while somebody holds it; None for one without any."""
+    """The memory of an array's values, valid while the array is referenced; None if empty."""
     buffers = array.buffers()
     address = next((b.address for b in reversed(buffers) if b is not None and b.size), None)
     return None if address is None else (address, array.offset, len(array))
 
 
 class WriterIndexes:
-    """Keeps the indexes of one writer's MemTables up: with each put, or behind it.
+    """Maintains the indexes of one writer's MemTables, within each put or asynchronously.
 
-    Synchronously small puts are taken in together, `SYNC_ROWS` at a time; the search does the rest.
-    Asynchronously a thread takes in what gathered.
+    Synchronously, small puts are indexed together once they reach `SYNC_ROWS` rows, and a search
+    indexes the rest. Asynchronously, a thread indexes the rows gathered so far.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class WriterIndexes:
         self._config = config
         self.indexes = tuple(indexes)
         self.build = index_builder(self.indexes, where=name)
-        """Builds the indexes into an SSTable; None when there are none."""
+        """Builds the indexes into an SSTable; None if there are no indexes."""
         self.fresh = FreshIndexes(env)
         self._name = name
         self._kept = [i for i in indexes if i.kind in ("vector", "text")]
@@ -224,9 +224,9 @@ class WriterIndexes:
     def plan(
         cls, lake: Lake, schema: TableSchema, config: WriterConfig, *, env: Env, name: str
     ) -> WriterIndexes:
-        """The indexes a writer keeps; `InvalidInput` when one does not fit the table.
+        """The indexes that a writer maintains; `InvalidInput` if one does not fit the table.
 
-        Without any index in the base no request, else at most one. A WAL-only writer has nothing to
+        No request if the base has no index, else at most one. A WAL-only writer has nothing to
         index (M-2).
         """
         if not config.enable_memtable:
@@ -235,17 +235,17 @@ class WriterIndexes:
         return cls(env, config, indexes, name)
 
     def metric(self, column: str) -> str | None:
-        """The distance of the vector index kept on that column."""
+        """The metric of the vector index maintained on that column."""
         index = index_of(self.indexes, column, "vector")
         return None if index is None else index.metric
 
     def rows_added(self, level: MemLevel, rows: int) -> None:
-        """Rows were put into that level. No lock of the writer is held."""
+        """Called after rows were put into `level`, without holding a lock of the writer."""
         if not self._kept or rows == 0:
             return
         if self._config.sync_indexed_write:
             if rows + self._waiting < SYNC_ROWS:
-                self._waiting += rows  # a hint: lost between two threads, the search does more
+                self._waiting += rows  # a hint: if threads race, the search indexes more
                 return
             self._waiting = 0
             self._take_in(level)
@@ -254,17 +254,17 @@ class WriterIndexes:
             self._level = level
             self._waiting += rows
             if self._thread is None and not self._stopping:
-                # None where no thread can be started: searches do the work then (F-16).
+                # None if no thread can be started: searches do the work then (F-16).
                 self._thread = self._env.threads.start(self._run, name=f"weir-index-{self._name}")
             if self._waiting >= self._config.async_index_buffer_rows:
                 self._changed.notify()
 
     def published(self, level: MemLevel) -> None:
-        """The level's rows are in an SSTable."""
+        """Called when the level's rows are in an SSTable."""
         self.fresh.forget(level, [index.column for index in self._kept])
 
     def stop(self) -> None:
-        """Let the thread end."""
+        """Stop the thread and wait for it."""
         with self._changed:
             self._stopping = True
             self._changed.notify()

@@ -1,8 +1,8 @@
-"""One search over all levels of a shard or a table: what each level is asked, and the merge.
+"""One search over all levels of a shard or a table: the query for each level, and the merge.
 
-A column of vectors is searched by distance, one of text by words. Fresh levels and SSTables of weir
-are exact; the base is as exact as its index, and rows it has not indexed yet are searched one by
-one, so that nothing is missed after a compaction.
+A vector column is searched by distance, a text column by words. Fresh levels and SSTables of weir
+are searched exactly. The base is as exact as its index, and rows it has not indexed yet are
+compared one by one, so no row is missed after a compaction.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from weir.search.vector import METRICS, Matrix
 from weir.search.words import Words
 
 QUERY_INDEX: Final = "query_index"
-"""The column that says which query of a batch a row answers."""
+"""The column with the number of the query in the batch that a row answers."""
 
 
 def search_levels(
@@ -66,7 +66,7 @@ def search_levels(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is searched: levels over a base, and which of their rows count."""
+    """The levels and the base that are searched, and which of their rows count."""
 
     levels: tuple[Level, ...]
     base: Base | None
@@ -75,7 +75,7 @@ class Plan:
     belongs: Belongs | None
     fresh: FreshIndexes
     wanted: tuple[str, ...] = ()
-    """Columns that will be asked for of the rows found."""
+    """Columns to return of the rows found."""
     _in_memory: dict[int, MemoryRows] = field(default_factory=dict, repr=False)
 
     def search(
@@ -96,7 +96,7 @@ class Plan:
     def best(
         self, column: str, query: Matrix | Words, window: Window, options: SearchOptions
     ) -> tuple[list[Ranked], Best]:
-        """The best rows, and where they can be had."""
+        """The best rows, and the sources to read their columns from."""
         if isinstance(query, np.ndarray):
             ranked = self.by_vector(column, query, options)
         else:
@@ -104,7 +104,7 @@ class Plan:
         return ranked, best_of(ranked, window, self.schema.primary_key, self.fresh.env)
 
     def by_vector(self, column: str, vector: Matrix, options: SearchOptions) -> list[Ranked]:
-        """What to ask of each level for a vector."""
+        """A source for each level that ranks its rows by distance to a vector."""
         metric = options.metric or self._metric(column)
         query = VectorQuery(column, vector, metric, exact=options.exact)
 
@@ -137,7 +137,7 @@ class Plan:
     def _thoroughly(
         self, dataset: Dataset, query: VectorQuery, options: SearchOptions, *, is_base: bool
     ) -> tuple[VectorQuery, Effort | None]:
-        """How to ask an index: as told, else as thoroughly as it needs."""
+        """How to query an index: as the options say, or as thoroughly as the index needs."""
         index = index_of(self._indexes(dataset), query.column, "vector")
         if query.exact or index is None:
             return replace(query, exact=True), None
@@ -148,7 +148,7 @@ class Plan:
         if options.nprobes is not None or options.refine_factor is not None:
             return asked, None
         if index.is_flat and not is_base:
-            return asked, None  # a writer gives it no more partitions than are looked at
+            return asked, None  # its writer made no more partitions than a search probes
         vectors = self.schema.plain.field(query.column).type
         row_bytes = vectors.list_size * (vectors.value_type.bit_width // 8)
         rows = dataset.count_rows()
@@ -160,7 +160,7 @@ class Plan:
         )
 
     def by_text(self, column: str, words: Words) -> list[Ranked]:
-        """What to ask of each level for words, all by the same statistics."""
+        """A source for each level that ranks its rows by words, all with the same statistics."""
         index = self._base_index(column, "text")
         options = index.analyzer if index is not None else self._sstable_analyzer(column)
         query = TextQuery.of(column, words, self.fresh.analyzer(options))
@@ -186,7 +186,7 @@ class Plan:
         return [Ranked(*one) for one in sources]
 
     def _indexed_text(self, level: Level, query: TextQuery, options: Any) -> LanceTexts | None:
-        """The level's own index, when it has one that cuts words alike and covers every row."""
+        """The level's own index, if it has one with the same tokenizer that covers every row."""
         if not _is_current(level):
             return None
         index = index_of(self._indexes(level.dataset), query.column, "text")
@@ -230,7 +230,7 @@ class Plan:
 
     @property
     def _key(self) -> list[str]:
-        """The columns that tell whether a row counts; never none, a table of none has no rows."""
+        """Columns that decide whether a row counts; at least one, else a table has no rows."""
         return list(self.schema.primary_key) or self.schema.plain.names[:1]
 
     def _names(self, dataset: Dataset) -> list[str]:
@@ -238,12 +238,12 @@ class Plan:
         if self.belongs is not None and not self.schema.primary_key:
             names = list(self.schema.plain.names)
         if not self.levels:
-            # What is best here is best of all: fetched at once, and not one by one afterwards.
+            # The best rows of the base are the result: fetch all columns now, not row by row later.
             names = list(dict.fromkeys((*names, *self.wanted)))
         return [*names, TOMBSTONE] if TOMBSTONE in dataset.schema.names else names
 
     def _memory(self, level: Level) -> MemoryRows:
-        """The rows of a level, the same for every query of a batch."""
+        """The rows of a level, shared by all queries of a batch."""
         if id(level) not in self._in_memory:
             batches = level.batches if isinstance(level, MemLevel | MemView) else list(level.scan())
             self._in_memory[id(level)] = MemoryRows(batches, self.schema, filter=self.filter)
@@ -274,7 +274,7 @@ class Plan:
         return {} if index is None else index.analyzer
 
     def _sstable_index(self, column: str, kind: str) -> IndexInfo | None:
-        """Of a table whose writers keep an index that the base does not have yet."""
+        """An index that writers maintain in SSTables, but that the base does not have yet."""
         for level in self.levels:
             if _is_current(level):
                 found = index_of(self._indexes(level.dataset), column, kind)
@@ -284,5 +284,5 @@ class Plan:
 
 
 def _is_current(level: Level) -> TypeGuard[LanceSsTable]:
-    """True when Lance can be asked about the level by today's names."""
+    """True if Lance can query the level by the current column names."""
     return isinstance(level, LanceSsTable) and level.has_current_names

@@ -1,10 +1,10 @@
-"""The best rows over all levels: newest versions only, one ranking.
+"""One ranking of the best rows over all levels, newest versions only.
 
 Keeps
-  L-2  a candidate whose key a newer level has, deleted or not, is dropped
-  L-3  each level filters its own rows before it offers them, and keys mask whatever the filter says
-Each level is asked for a few more rows than are wanted, and again for four times as many, until
-enough survive and nothing it has not offered could be better.
+  L-2  a candidate whose key is in a newer level, deleted or not, is dropped
+  L-3  each level filters its own rows before it offers them; keys mask regardless of the filter
+Each level is asked for a few more rows than are wanted, then for four times as many, until enough
+survive and no row not offered yet could be better.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Floats = npt.NDArray[np.float64]
 
 
 class Source(Protocol):
-    """One place candidates come from."""
+    """A source of candidates."""
 
     def fetch(self, count: int) -> Candidates:
-        """Its best `count` rows."""
+        """The best `count` rows of this source."""
 
     def take(self, handles: Ints, columns: Sequence[str]) -> pa.Table:
-        """Columns of rows it offered, in that order."""
+        """Columns of rows it offered, in the order of `handles`."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Window:
-    """Which of the best rows are wanted: `count` of those with a value from `lower` up to, and not
-    including, `upper`."""
+    """The part of the ranking wanted: the best `count` rows whose value is at least `lower` and
+    below `upper`."""
 
     count: int
     lower: float = -math.inf
@@ -72,12 +72,12 @@ class Best:
 
     @property
     def worst(self) -> float:
-        """The value a row must be below; that of the window while there is room."""
+        """The value a row must be below to be added; the window's `upper` while there is room."""
         full = len(self.values) >= self.window.count
         return min(float(self.values[-1]), self.window.upper) if full else self.window.upper
 
     def with_rows(self, source: int, values: Floats, handles: Ints) -> Best:
-        """These and some of another source."""
+        """The best of these rows and those of another source."""
         joined = np.concatenate([self.values, values])
         order = np.argsort(joined, kind="stable")[: self.window.count]
         numbers = np.full(len(values), source, np.int64)
@@ -89,7 +89,7 @@ class Best:
         )
 
     def part(self, at: Ints | slice) -> Best:
-        """Some of them."""
+        """A part of these rows."""
         return Best(self.window, self.values[at], self.sources[at], self.handles[at])
 
 
@@ -97,7 +97,7 @@ def best_of(ranked: Sequence[Ranked], window: Window, key: Sequence[str], env: E
     """The best rows of all sources, best first."""
     nothing = np.zeros(0, np.int64)
     best = Best(window, np.zeros(0), nothing, nothing)
-    # At the same time: on an object store each waits for requests of its own.
+    # Concurrently: on an object store each source waits for its own requests.
     first = env.threads.map(
         lambda one: one.source.fetch(window.count + SLACK_ROWS),
         list(ranked),
@@ -122,7 +122,7 @@ def _merged(best: Best, number: int, one: Ranked, offered: Candidates, key: Sequ
 
 
 def _alive(rows: pa.Table, one: Ranked, key: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """True for each row that is the newest of its key."""
+    """True for each row that belongs, is not deleted, and is the newest of its key."""
     alive = np.ones(rows.num_rows, np.bool_)
     if rows.num_rows == 0:
         return alive

@@ -1,7 +1,7 @@
 """Words of a text index: Lance's own tokenizer, made fast for many rows, and postings in memory.
 
 Scores are Lance's BM25 (k1 = 1.2, b = 0.75), over statistics that the caller gathers from all
-levels, so that a score means the same wherever its row is.
+levels, so scores of rows from different levels are comparable.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from weir.lake.lance_errors import lance_errors
 K1: Final = 1.2
 B: Final = 0.75
 VOCABULARY_MAX: Final = 1_000_000
-"""Different words remembered with their tokens; beyond it the memory starts anew."""
+"""Distinct words cached with their tokens; the cache is cleared when it grows beyond this."""
 _SEPARATORS: Final = {
-    # ASCII that always ends a word of that tokenizer; everything between goes to Lance as it is.
+    # ASCII that always ends a word for that tokenizer; the text between goes to Lance unchanged.
     "simple": r"[\x00-/:-@\[-`{-\x7f]+",
     "whitespace": r"[\t\n\f\r ]+",
 }
 _SENTINEL: Final = "q0q"
-"""A word that no filter drops, at position 0, so that positions count the words behind it."""
+"""A word at position 0 that no filter drops, so that the words after it start at position 1."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -38,15 +38,15 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TextStats:
-    """What BM25 needs to know of many rows."""
+    """The statistics of a set of rows that BM25 needs."""
 
     num_docs: int = 0
     total_tokens: int = 0
     df: Mapping[str, int] = field(default_factory=dict)
-    """Rows with each word."""
+    """Number of rows with each word."""
 
     def plus(self, other: TextStats) -> TextStats:
-        """Of both together."""
+        """The statistics of both sets of rows together."""
         df = dict(self.df)
         for term, count in other.df.items():
             df[term] = df.get(term, 0) + count
@@ -54,7 +54,7 @@ class TextStats:
 
     @property
     def average_length(self) -> float:
-        """Words of a row."""
+        """Average number of words in a row."""
         return self.total_tokens / self.num_docs if self.num_docs else 1.0
 
     def idf(self, term: str) -> float:
@@ -63,13 +63,13 @@ class TextStats:
         return math.log((self.num_docs + 1) / (df + 0.5)) if df else 0.0
 
     def parts(self, terms: Sequence[str], counts: Ints, lengths: Ints) -> Floats:
-        """What each term adds to the BM25 of each row: `counts` has one column for each term."""
+        """The contribution of each term to each row's BM25; `counts` has one column per term."""
         weights = np.array([self.idf(term) for term in terms])
         return np.asarray(term_weights(counts, lengths, self.average_length) * weights)
 
 
 def term_weights(counts: Ints, lengths: Ints, average_length: float) -> Floats:
-    """How much each word counts in each row, between 0 and k1 + 1."""
+    """The weight of each word in each row, between 0 and k1 + 1."""
     norm = K1 * (1 - B + B * lengths / max(average_length, 1e-9))
     counted = counts.astype(np.float64)
     weights: Floats = counted * (K1 + 1) / (counted + norm[:, None])
@@ -86,9 +86,9 @@ class TextBlock:
     docs: Ints
     counts: Ints
     lengths: Ints
-    """Words of each row."""
+    """Number of words of each row."""
     num_docs: int
-    """Rows that have a text at all."""
+    """Rows whose text is not null."""
 
     @property
     def nbytes(self) -> int:
@@ -96,7 +96,7 @@ class TextBlock:
         return self.tokens.nbytes + self.docs.nbytes + self.counts.nbytes + self.lengths.nbytes
 
     def matches(self, terms: Sequence[int]) -> tuple[Ints, Ints]:
-        """Rows with at least one of the terms, and how often they have each."""
+        """Rows with at least one of the terms, and how often each term occurs in them."""
         found = []
         for term in terms:
             first, end = np.searchsorted(self.tokens, [term, term + 1])
@@ -117,7 +117,7 @@ class TextBlock:
 
 
 def join_blocks(blocks: Sequence[TextBlock]) -> TextBlock:
-    """One block of the rows of several, in their order."""
+    """Join blocks into one, in their order."""
     offsets = np.cumsum([0, *(block.rows for block in blocks)])
     tokens = np.concatenate([block.tokens for block in blocks])
     docs = np.concatenate(
@@ -135,10 +135,10 @@ def join_blocks(blocks: Sequence[TextBlock]) -> TextBlock:
 
 
 class Analyzer:
-    """Text to tokens as one inverted index does it. Safe to share between threads.
+    """Turns text into tokens as one inverted index does. Safe to share between threads.
 
-    Where words do not depend on their neighbours (the simple and the whitespace tokenizer) each
-    different word is tokenized once; every other tokenizer is asked for each row.
+    If words do not depend on their neighbours (the simple and the whitespace tokenizer), each
+    distinct word is tokenized once; every other tokenizer is called for each row.
     """
 
     def __init__(self, options: Mapping[str, Any], env: Env) -> None:
@@ -157,12 +157,12 @@ class Analyzer:
             return [token.text for token in lance.tokenize(text, **self._options)]
 
     def positions(self, text: str) -> list[tuple[str, int]]:
-        """The tokens of one text with their positions; a word that is dropped leaves a gap."""
+        """The tokens of one text with their positions; a dropped word leaves a gap."""
         with lance_errors(f"tokenizing text with {self._options}"):
             return [(t.text, t.position) for t in lance.tokenize(text, **self._options)]
 
     def terms(self, query: str) -> dict[str, str]:
-        """Each different token of a query, and a text that has that token alone ("" when there is
+        """Each distinct token of a query, with a text that yields only that token ("" if there is
         none)."""
         pieces = [query]
         if self._separators is not None:
@@ -209,7 +209,7 @@ class Analyzer:
         return np.array(docs, np.int64), np.array(tokens, np.int64)
 
     def _by_word(self, array: pa.Array) -> tuple[Ints, Ints]:
-        """Words split by Arrow, each different one looked up once."""
+        """Split words with Arrow and tokenize each distinct word once."""
         assert self._separators is not None, "an analyzer that splits words has separators"
         if len(array) == 0:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -224,7 +224,7 @@ class Analyzer:
         at = words.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         times = per_word[at] if len(at) else np.zeros(0, np.int64)
         docs = np.repeat(docs, times)
-        # The tokens of a word stand one after another: its first, and how far into it we are.
+        # The tokens of a word are adjacent in `flat`: the index of its first, plus an offset.
         first = np.repeat(starts[at], times) if len(at) else np.zeros(0, np.int64)
         into = np.arange(len(docs)) - np.repeat(np.cumsum(times) - times, times)
         return docs, flat[first + into]
@@ -246,7 +246,7 @@ class Analyzer:
             return [self._words[word] for word in words]
 
     def _tokenize_plain(self, words: list[str]) -> dict[str, tuple[str, ...]]:
-        """Words that are one token or, filtered out, none: many in one call, told by position."""
+        """Tokenize many words in one call, matched by position; each yields one token or none."""
         if not words:
             return {}
         text = " ".join((_SENTINEL, *words))

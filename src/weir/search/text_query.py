@@ -1,7 +1,7 @@
-"""A query for words, worked out: which rows match it, and what they score.
+"""A compiled text query: which rows match it, and their scores.
 
-A level's index finds rows that may match, in Lance's order; whether they do is judged here, from
-counts of words and, for a phrase, from the text, so that every level answers alike.
+A level's index finds rows that may match, in Lance's order. Whether they match is judged here, from
+word counts and, for a phrase, from the text, so every level gives the same answer.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Texts = Callable[[Ints], Sequence[str | None]]
-"""The texts of some of the rows in question, by number."""
+"""Returns the texts of some candidate rows, by row number."""
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows in question: how often each has each token, and what that adds to its score."""
+    """Candidate rows: how often each has each token, and what that adds to its score."""
 
     counts: Ints
     parts: Floats
@@ -36,15 +36,15 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """Words, with any, all or a sequence of which a row matches."""
+    """Words of which a matching row has any, all, or all in sequence."""
 
     text: str
     how: Literal["or", "and", "phrase"]
     tokens: tuple[tuple[str, int], ...]
     """Each token with its position."""
     columns: tuple[int, ...]
-    """The different tokens, as columns of the counts, and how often the query has each: Lance adds
-    a word's score as often."""
+    """The distinct tokens, as columns of the counts. `times` is how often the query has each: Lance
+    adds the score of a word that many times."""
     times: tuple[int, ...]
 
     def judge(self, rows: _Rows, analyzer: Analyzer) -> tuple[Mask, Floats]:
@@ -74,7 +74,7 @@ class _Leaf:
 
     @property
     def needs_judging(self) -> bool:
-        """True where an index without positions finds rows that do not match."""
+        """True if an index without positions also finds rows that do not match."""
         return self.how == "phrase"
 
     def leaves(self) -> Iterator[_Leaf]:
@@ -102,8 +102,8 @@ class _Group:
         return matches, scores * matches
 
     def for_lance(self, column: str, *, positions: bool) -> Any:
-        # What an index without positions takes for the phrase is more than the phrase: to be
-        # offered all that may match, it must not be left out here, but by `judge`.
+        # An index without positions matches more rows than the phrase does. To exclude them here
+        # would also drop rows that match the query, so `judge` excludes phrases later.
         left_out = [one for one in self.must_not if positions or not one.needs_judging]
         kinds = ((Occur.MUST, self.must), (Occur.SHOULD, self.should), (Occur.MUST_NOT, left_out))
         return BooleanQuery(
@@ -125,13 +125,13 @@ class TextQuery:
 
     column: str
     terms: Mapping[str, str]
-    """Each token, and a text that has it alone."""
+    """Each token, with a text that yields only that token."""
     analyzer: Analyzer
     root: _Leaf | _Group
 
     @classmethod
     def of(cls, column: str, query: Words, analyzer: Analyzer) -> TextQuery:
-        """The query, cut into words as the analyzer cuts them."""
+        """Compile a query, with words split as the analyzer splits them."""
         terms: dict[str, str] = {}
         for text in _texts(query):
             for token, alone in analyzer.terms(text).items():
@@ -148,22 +148,22 @@ class TextQuery:
 
     @property
     def needs_judging(self) -> bool:
-        """True where an index without positions finds rows that do not match."""
+        """True if an index without positions also finds rows that do not match."""
         return self.root.needs_judging
 
     def for_lance(self, *, positions: bool) -> Any:
-        """The query as Lance takes it; without positions it finds at least what matches, each row
+        """The query in Lance's form; without positions it finds at least the matching rows, each
         with at least its score."""
         return self.root.for_lance(self.column, positions=positions)
 
     def any_word(self) -> Any:
-        """A query for rows with any word at all of this one."""
+        """A query for rows with any word of this query."""
         return MatchQuery(" ".join(leaf.text for leaf in self.root.leaves()), self.column)
 
     def judged(
         self, common: TextStats, counts: Ints, lengths: Ints, texts: Texts
     ) -> tuple[Mask, Floats]:
-        """Which of these rows match, and their scores by those statistics."""
+        """Which of these rows match, and their scores by the `common` statistics."""
         parts = common.parts(self.names, counts, lengths)
         return self.root.judge(_Rows(counts, parts, texts), self.analyzer)
 

@@ -17,10 +17,10 @@ from weir.errors import InvalidInput
 
 METRICS: Final = ("l2", "cosine", "dot")
 _SLACK: Final = 1e-6
-"""Relative error of a float32 distance got from products, for each root of the dimension."""
+"""Relative error of a float32 distance from products, times the root of the dimension."""
 
 PART_BYTES: Final = 32 << 10
-"""Vectors of so many bytes are left where they are: a product more costs 4 microseconds."""
+"""Parts of at least this size are not joined: an additional product costs 4 microseconds."""
 
 P = TypeVar("P", pa.Array, npt.NDArray[np.float32])
 Floats = npt.NDArray[np.float64]
@@ -29,13 +29,13 @@ Matrix = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class VectorBlock:
-    """Vectors of some rows, one after another. Immutable."""
+    """Vectors of some rows, in order. Immutable."""
 
     parts: tuple[Matrix, ...]
-    """Where they are: large batches stay in their memory, since touching new memory takes longer
-    than the distances do."""
+    """The vectors. Large batches are not copied, since touching new memory takes longer than
+    computing the distances."""
     norms: npt.NDArray[np.float32]
-    """Squared length of each vector; NaN for a row without one."""
+    """Squared length of each vector; NaN for a row without a vector."""
 
     @property
     def rows(self) -> int:
@@ -44,11 +44,11 @@ class VectorBlock:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, were the values its own."""
+        """Memory held, counting values shared with the batches."""
         return sum(part.nbytes for part in self.parts) + self.norms.nbytes
 
     def vectors(self, numbers: npt.NDArray[np.int64]) -> Matrix:
-        """The vectors of some rows, by their numbers, ascending."""
+        """The vectors of some rows, by ascending row numbers."""
         ends = np.cumsum([len(part) for part in self.parts])
         cuts = np.searchsorted(numbers, ends)
         found = []
@@ -72,14 +72,14 @@ def vector_block(vectors: pa.Array) -> VectorBlock:
 
 
 def join_blocks(blocks: Sequence[VectorBlock]) -> VectorBlock:
-    """One block of the rows of several, in their order; small parts become larger ones."""
+    """Join blocks into one, in their order; small parts are joined into larger ones."""
     parts = [part for block in blocks for part in block.parts]
     joined = [np.concatenate(some) if len(some) > 1 else some[0] for some in in_parts(parts)]
     return VectorBlock(tuple(joined), np.concatenate([block.norms for block in blocks]))
 
 
 def in_parts(pieces: Sequence[P]) -> Iterator[list[P]]:
-    """Neighbours that are worth joining; one that is large enough stays alone."""
+    """Group neighbours that are worth joining; a piece that is large enough stays alone."""
     group: list[P] = []
     nbytes = 0
     for piece in pieces:
@@ -97,7 +97,7 @@ def in_parts(pieces: Sequence[P]) -> Iterator[list[P]]:
 
 
 def query_vectors(query: Any, dtype: pa.DataType, column: str) -> tuple[list[Matrix], bool]:
-    """The query as vectors that fit the column, and whether it is a batch; or `InvalidInput`."""
+    """The query as vectors, and whether it is a batch; `InvalidInput` if it does not fit."""
     if isinstance(query, pa.Array | pa.ChunkedArray | pa.Scalar):
         query = query.to_pylist() if not isinstance(query, pa.Scalar) else query.as_py()
     try:
@@ -119,8 +119,8 @@ def query_vectors(query: Any, dtype: pa.DataType, column: str) -> tuple[list[Mat
 
 
 def rough_distances(block: VectorBlock, query: Matrix, metric: str) -> npt.NDArray[np.float32]:
-    """Distances by one product of matrix and vector, good to `slack`; NaN without a vector."""
-    # Not `@`: on a busy machine the threads of a BLAS wait for each other, up to 200 ms for 0.1.
+    """Distances by matrix-vector products, accurate to `slack`; NaN without a vector."""
+    # Not `@`: on a busy machine BLAS threads wait for each other, up to 200 ms for 0.1 ms of work.
     dots = np.empty(block.rows, np.float32)
     start = 0
     for part in block.parts:
@@ -137,7 +137,7 @@ def rough_distances(block: VectorBlock, query: Matrix, metric: str) -> npt.NDArr
 
 
 def slack(block: VectorBlock, query: Matrix, metric: str) -> float:
-    """How far a rough distance may be off."""
+    """The maximum error of a rough distance."""
     relative = _SLACK * float(np.sqrt(len(query)))
     if metric == "cosine":
         return relative

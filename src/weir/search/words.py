@@ -1,6 +1,6 @@
-"""Queries for words that say more than "any of these": `weir.Match`, `weir.Phrase`, `weir.Boolean`.
+"""Text queries beyond "any of these words": `weir.Match`, `weir.Phrase`, `weir.Boolean`.
 
-They mean what Lance's queries of these names mean, and score as they do; see docs/guides/search.md.
+They mean and score the same as Lance's queries of these names; see docs/guides/search.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weir.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Match:
-    """Rows with any of the words ("or", what plain text means), or with all of them ("and")."""
+    """Rows with any of the words ("or", as for plain text), or with all of them ("and")."""
 
     text: str
     operator: Literal["or", "and"] = "or"
@@ -39,7 +39,7 @@ class Phrase:
 class Boolean:
     """Rows that match every query of `must` and none of `must_not`.
 
-    Without `must`, at least one of `should`; beside it `should` only adds to the score.
+    Without `must`, rows match at least one of `should`; with it, `should` only adds to the score.
     """
 
     must: Sequence[Words] = ()
@@ -62,7 +62,7 @@ class Boolean:
 
 
 Words: TypeAlias = Union[str, Match, Phrase, Boolean]  # noqa: UP007  named before they are defined
-"""What a search in a column of text takes."""
+"""A query for a search in a text column."""
 
 
 def _require_text(name: str, text: object) -> None:

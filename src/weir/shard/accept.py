@@ -1,9 +1,9 @@
-"""Rows are accepted: they wait for room, are shaped, and get a place in memory and in the queue.
+"""Accepting rows: they wait for room, are shaped, and get a place in memory and in the queue.
 
 Keeps
   M-6  the rows held are bounded; over the bound, putters wait
-  M-7  what is wrong with a put is told to its putter, and to nobody else
-  F-16 rows that were half accepted when an interrupt came end the writer, and hang nobody
+  M-7  an error in a put is reported to its putter, and to no other caller
+  F-16 an interrupt that leaves rows half accepted ends the writer, and hangs no caller
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from weir.shard.state import WriterState
 
 
 class Acceptor:
-    """Between the putters of one writer and its state."""
+    """Admits puts into the state of one writer."""
 
     def __init__(self, state: WriterState, intake: Intake, flusher: Flusher | None) -> None:
         self._state = state
         self._intake = intake
         self._flusher = flusher
         self._shaping = state.env.threads.lock()
-        """Held while rows are shaped, so that they are accepted in the order they came."""
+        """Held while rows are shaped, so that they are accepted in arrival order."""
 
     def accept(self, ack: Ack, timeout: float | None = None) -> None:
-        """Accept the rows of `ack`, waiting for room first; or leave them to be shaped."""
+        """Wait for room, then accept the rows of `ack`, or queue them to be shaped."""
         state = self._state
         with state.lock:
             state.wait_for_room(ack, timeout, self.make_room)
@@ -40,9 +40,9 @@ class Acceptor:
     def accept_decided(
         self, nbytes: int, decided: Callable[[], Sequence[Ack] | None], timeout: float | None
     ) -> bool:
-        """Accept the puts that `decided` gives under the lock, once there is room for `nbytes`.
+        """Accept the puts that `decided` returns under the lock, once there is room for `nbytes`.
 
-        False, and nothing is accepted, when it gives None (O-2).
+        False, and nothing is accepted, when it returns None (O-2).
         """
         state = self._state
         room = Ack(None, (), rows=0, nbytes=nbytes)
@@ -65,7 +65,7 @@ class Acceptor:
         return True
 
     def offer(self, ack: Ack, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
-        """`accept` for a task. None if there was room; else what to await before offering again."""
+        """`accept` for a task. None if there was room; else a future to await before a retry."""
         state = self._state
         with state.lock:
             while state.is_full(ack.nbytes) and not state.closing and state.failure is None:
@@ -79,7 +79,7 @@ class Acceptor:
         return None
 
     def _accept(self, ack: Ack) -> tuple[list[Ack], BaseException | None]:
-        """Lock held. If it breaks, the writer ends: who is to be told, and why."""
+        """Accept `ack`, lock held. An error ends the writer: return failed acks and the error."""
         try:
             if ack.unshaped is not None:
                 self._state.leave_unshaped(ack)
@@ -88,8 +88,8 @@ class Acceptor:
                 self._wake_flusher()
             return [], None
         except BaseException as error:  # noqa: BLE001  raised by `_finish`
-            # Half booked: rows in memory and in no entry, for which a flush would wait for ever
-            # (W-4).
+            # Half booked: rows in memory that are in no entry, and a flush would wait for their
+            # entry for ever (W-4).
             return self._state.end(internal(error), sent=True), error
 
     def _finish(self, ack: Ack, failed: list[Ack], broken: BaseException | None) -> None:
@@ -102,9 +102,9 @@ class Acceptor:
             self._index(ack.rows)
 
     def shape(self) -> None:
-        """Shape the rows that wait for it, all in one conversion, and accept them in their order.
+        """Shape all unshaped rows in one conversion, and accept them in order.
 
-        Called by whoever leads, and by who cannot wait for it.
+        Called by the leader, and by threads that cannot wait for the leader.
         """
         state = self._state
         if not state.unshaped:
@@ -132,8 +132,8 @@ class Acceptor:
             raise interrupt
 
     def make_room(self, timeout: float | None) -> bool:
-        """A put waits for room: have written what can be, or write it here where no other thread
-        would (F-16); True if something was. Lock held, but not while it writes."""
+        """Make room for a put: wake the pump and the flusher, or write here if there is no thread
+        for it (F-16); True if it wrote here. Lock held, except while it writes."""
         state, flusher = self._state, self._flusher
         if not state.leading:
             state.call_pump()

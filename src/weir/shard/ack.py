@@ -62,18 +62,18 @@ class Ack:
         self._group = group
         self._batches = batches
         self.unshaped: Tiny | None = None
-        """The rows as they were handed over, until whoever leads has shaped them."""
+        """The rows as the caller passed them, until the leader has shaped them."""
         self.shaped: Shaped | None = None
-        """The rows within a batch that other puts share."""
+        """The rows, as a part of a batch shared with other puts."""
         self.claimed = False
-        """True when a caller waits for the outcome or has heard it; a failing close tells of the
-        others (F-16)."""
+        """True when a caller waits for the outcome or has got it; a failing close reports the rows
+        of unclaimed acks (F-16)."""
         self.gate: Lock | None = None
         self.woken = False
         self.error: Exception | None = None
         self.callbacks: list[DoneCallback] = []
         self.future: asyncio.Future[None] | None = None
-        """Where a task waits for it; the outcome is the ack's."""
+        """Awaited by a task; carries no result, the outcome is in the ack."""
         self.rows = rows
         self.nbytes = nbytes
         self.tokens = tuple(tokens) if tokens else ()
@@ -87,7 +87,7 @@ class Ack:
 
     @classmethod
     def waiting(cls, group: GroupCommit, put: Tiny) -> Ack:
-        """A put whose rows are shaped by whoever leads."""
+        """A put whose rows are shaped by the leader."""
         ack = cls(group, (), rows=put.rows, nbytes=put.nbytes)
         ack.unshaped = put
         return ack
@@ -99,12 +99,12 @@ class Ack:
 
     @property
     def is_settled(self) -> bool:
-        """True once it is done and no thread was woken for it that has yet to run."""
+        """True once it is done and the thread woken for it, if any, has run."""
         return self.done and not self.woken
 
     @property
     def fill(self) -> Fill:
-        """What the rows add to a generation, as batches of their own."""
+        """What the rows add to a generation when they are in batches of their own."""
         return Fill(self.rows, len(self._batches) if self.shaped is None else 1, self.nbytes)
 
     def wait(self, timeout: float | None = None) -> Position | None:
@@ -130,14 +130,14 @@ class Ack:
         return self.position
 
     def see_through(self, timeout: float | None) -> None:
-        """Have the rows written, for as long as that; the outcome is for somebody else."""
+        """Wait up to `timeout` until the rows are written; another caller gets the outcome."""
         if not self.done and self._group is not None:
             with contextlib.suppress(TimeoutError):
                 self._group.wait(self, timeout)
 
     def add_done_callback(self, callback: DoneCallback) -> None:
-        """Call `callback(self)` once done, from the thread that finished it; at once if it is
-        done."""
+        """Call `callback(self)` once done, from the thread that finished it; immediately if it is
+        done already."""
         if self._group is None or not self._group.add_callback(self, callback):
             self.callbacks.append(callback)
             run_callbacks([self])
@@ -148,10 +148,10 @@ class Ack:
 
 
 def run_callbacks(acks: Sequence[Ack]) -> None:
-    """Tell those who asked to be told; never called with the lock held.
+    """Wake the tasks and run the callbacks of those acks; never called with the lock held.
 
-    A callback that fails is its owner's matter: it stops neither the others, nor the thread that
-    runs it, which is somebody else's (F-16).
+    A callback that fails is logged: it stops neither the other callbacks nor the thread that runs
+    it, which belongs to another caller (F-16).
     """
     _wake_tasks(acks)
     interrupt: KeyboardInterrupt | None = None
@@ -159,7 +159,7 @@ def run_callbacks(acks: Sequence[Ack]) -> None:
         while ack.callbacks:
             try:
                 ack.callbacks.pop(0)(ack)
-            except KeyboardInterrupt as pressed:  # whoever runs in the foreground
+            except KeyboardInterrupt as pressed:  # raised again below
                 interrupt = pressed
             except BaseException:
                 log.exception("ack.callback.failed %r", ack)
@@ -168,7 +168,7 @@ def run_callbacks(acks: Sequence[Ack]) -> None:
 
 
 def _wake_tasks(acks: Sequence[Ack]) -> None:
-    """Let the tasks that wait go on: one call into each loop, however many they are."""
+    """Wake the waiting tasks, with one call into each event loop for all of its tasks."""
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for ack in acks:
         future = ack.future
@@ -179,19 +179,19 @@ def _wake_tasks(acks: Sequence[Ack]) -> None:
                 loops[loop] = futures = []
             futures.append(future)
     for loop, futures in loops.items():
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is there to be told
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits in it
             loop.call_soon_threadsafe(finish_all, futures)
 
 
 def finish_all(futures: Sequence[asyncio.Future[None]]) -> None:
-    """Their waiters go on; a cancelled one has gone already."""
+    """Complete the futures; a cancelled one is done already."""
     for future in futures:
         if not future.done():
             future.set_result(None)
 
 
 def rows_of(group: Sequence[Ack]) -> list[pa.RecordBatch]:
-    """The rows of those puts in as few batches as can be: what was shaped together is one."""
+    """The rows of those puts in as few batches as possible: puts shaped together share one."""
     batches: list[pa.RecordBatch] = []
     first: Shaped | None = None
     rows = 0

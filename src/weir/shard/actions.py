@@ -1,4 +1,4 @@
-"""What each verb that looks first does with the rows that are there: pure functions of both.
+"""What each verb that looks first writes: pure functions of the rows given and the rows found.
 
 Keeps
   O-1  resolved before the log: whole rows come out, and nothing else is ever written
@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be written of some rows: those marked, as `rows`, in the shape of the log."""
+    """Which of the given rows are written (`writes`), and the `rows` to write, in WAL shape."""
 
     rows: pa.RecordBatch
     writes: Mask
@@ -42,11 +42,11 @@ class Verdict:
 
 
 class Found(Protocol):
-    """What is there of the keys of some rows, row by row."""
+    """The existing rows of the keys of some given rows, row by row."""
 
     @property
     def present(self) -> Mask:
-        """Where there is a row."""
+        """Which keys have a row."""
 
     @property
     def rows(self) -> pa.Table:
@@ -54,18 +54,18 @@ class Found(Protocol):
 
 
 class Verb(Protocol):
-    """What a request asks for; equal ones are decided together."""
+    """The operation of a request; requests with equal verbs are decided together."""
 
     @property
     def minds_itself(self) -> bool:
-        """False when what it makes of a row does not depend on rows that the same verb wrote just
-        before, so that requests on one key can be decided at once."""
+        """False when its result for a row does not depend on rows that the same verb wrote just
+        before: requests on one key can then be decided at once."""
 
     def looks_at(self, schema: TableSchema) -> Sequence[str]:
-        """The columns of the rows that are there which it needs, beside the key."""
+        """The columns of existing rows that it needs, besides the key."""
 
     def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
-        """What is to be written of the rows given, in the light of those that were found."""
+        """Decide what to write of the rows given, from those that were found."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,14 @@ class Update:
 
 @dataclass(frozen=True)
 class Insert:
-    """Only rows whose key is new."""
+    """Write only rows whose key is new."""
 
     on_conflict: str
 
     minds_itself: ClassVar[bool] = True
 
     def looks_at(self, schema: TableSchema) -> Sequence[str]:
-        """Whether they are there is all that counts."""
+        """None: only the existence of the rows matters."""
         del schema
         return ()
 
@@ -132,14 +132,14 @@ class Insert:
 
 @dataclass(frozen=True)
 class PutWhen:
-    """Rows for which a condition holds."""
+    """Write only rows for which a condition holds."""
 
     when: str
 
     minds_itself: ClassVar[bool] = True
 
     def looks_at(self, schema: TableSchema) -> Sequence[str]:
-        """What the condition names."""
+        """The columns that the condition names."""
         return condition_columns(self.when, schema.arrow.names)
 
     def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
@@ -152,14 +152,14 @@ class PutWhen:
 
 @dataclass(frozen=True)
 class DeleteWhere:
-    """The rows of some keys that still pass a filter go."""
+    """Delete the rows of some keys that still pass a filter."""
 
     filter: str
 
     minds_itself: ClassVar[bool] = True
 
     def looks_at(self, schema: TableSchema) -> Sequence[str]:
-        """What the filter names."""
+        """The columns that the filter names."""
         return condition_columns(self.filter, schema.arrow.names)
 
     def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
@@ -195,7 +195,7 @@ class UpdateWhere:
 
 
 def _passing(filter: str, found: Found) -> Mask:
-    """Which rows are there and pass."""
+    """Which rows exist and pass the filter."""
     present = found.present
     passing = present.copy()
     if present.any():
@@ -204,7 +204,7 @@ def _passing(filter: str, found: Found) -> Mask:
 
 
 def marks(mask: pa.BooleanArray) -> Mask:
-    """As numpy has it."""
+    """The mask as a numpy array."""
     return np.asarray(mask.to_numpy(zero_copy_only=False), np.bool_)
 
 

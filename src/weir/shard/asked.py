@@ -1,7 +1,7 @@
-"""What is asked of a writer that looks first: rows, in steps, and what became of them.
+"""Requests to a writer that looks first: rows, in steps, and their outcome.
 
 Keeps
-  M-7  rows that cannot be shaped are refused to their caller alone
+  M-7  a request whose rows cannot be shaped is refused alone
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NOTHING: Final = WriteCounts()
 
 
 class Step(NamedTuple):
-    """Rows of which no two have the same key, and what is asked of them."""
+    """Rows with distinct keys, and the verb to apply to them."""
 
     verb: Verb
     rows: Shaped
@@ -56,7 +56,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is asked of some rows, and what shapes them: those of one kind are shaped at once."""
+    """A verb, and the intake that shapes its rows; requests of one kind are shaped at once."""
 
     verb: Verb
     intake: Intake
@@ -68,28 +68,28 @@ class Seen:
 
     rows: pa.Table
     generation: int
-    """The active MemTable of then, and the batches that it had."""
+    """The active MemTable at that moment; `batches` is how many batches it had."""
     batches: int
     base_version: int
 
 
 @dataclass(slots=True)
 class Request:
-    """One call: rows, in steps that are decided one after the other, and what becomes of them."""
+    """One call: rows, in steps that are decided one after the other, and their outcome."""
 
     steps: Sequence[Step] = ()
     given: Sequence[pa.RecordBatch] = ()
-    """What the caller handed over, and gets back if it fails; empty: the rows of the steps."""
+    """The rows that the caller passed, and gets back on failure; if empty, those of the steps."""
     unshaped: Tiny | None = None
-    """The same before whoever decides has shaped it."""
+    """The same, until the deciding thread has shaped them."""
     kind: Kind | None = None
     seen: Seen | None = None
-    """What was found when it was made; then only what came since is to be looked at."""
+    """The rows that a scan found for it; then only rows that came since are checked."""
     refused: Exception | None = None
     """Why the rows could not be shaped."""
     rows: Sequence[pa.RecordBatch] = ()
     piece: Shaped | None = None
-    """The rows to write within the batch they were decided in, instead of `rows`."""
+    """The rows to write, as a part of the batch they were decided in; replaces `rows`."""
     counts: WriteCounts = WriteCounts()
     error: WeirError | None = None
 
@@ -100,37 +100,37 @@ class Request:
 
     @property
     def row_count(self) -> int:
-        """Rows that were handed over."""
+        """Rows that the caller passed."""
         if self.unshaped is not None:
             return self.unshaped.rows
         return sum([step.rows.rows for step in self.steps])
 
     def handed_back(self) -> list[pa.RecordBatch]:
-        """What the caller handed over, in the shape of the log."""
+        """The rows that the caller passed, in WAL shape."""
         if self.unshaped is not None and self.kind is not None:
             return self.kind.intake.rows(self.unshaped.data)
         return list(self.given) or [step.rows.alone() for step in self.steps]
 
     def take_shape(self, rows: Shaped, keys: list[Any]) -> None:
-        """Whoever decides has shaped its rows."""
+        """Take the rows as the deciding thread has shaped them."""
         assert self.kind is not None, "only rows of a kind are left to others to shape"
         verb = self.kind.verb
         self.steps = (Step(verb, rows, keys),) if len(keys) == 1 else _steps(verb, rows, keys)
-        self.unshaped = None  # last: an interrupt before it has them shaped again
+        self.unshaped = None  # last: if interrupted before, they are shaped again
 
     def refuse(self, error: Exception) -> None:
-        """Its rows cannot be shaped."""
+        """Refuse the request: its rows cannot be shaped."""
         self.refused = error
         self.unshaped = None
 
     def forget(self) -> None:
-        """Before it is decided again."""
+        """Discard the outcome, before it is decided again."""
         self.piece, self.counts, self.error = None, NOTHING, None
         self.rows = ()
 
 
 def shape_all(requests: Sequence[Request], schema: TableSchema, limits: Limits) -> None:
-    """Shape the rows that were left to whoever decides, those of one kind in one conversion."""
+    """Shape the rows that are still unshaped, neighbours of one kind in one conversion."""
     kind: Kind | None = None
     run: list[tuple[Request, Tiny]] = []
     for request in requests:
@@ -193,13 +193,13 @@ def _steps(verb: Verb, rows: Shaped, keys: list[Any]) -> list[Step]:
 
 
 def joined(steps: Sequence[Step]) -> pa.RecordBatch:
-    """The rows of those steps; what was shaped together is not copied."""
+    """The rows of those steps; rows that were shaped together are not copied."""
     batches = [part.alone() for part in parts_of(steps)]
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def parts_of(steps: Sequence[Step]) -> list[Shaped]:
-    """Their rows, with neighbours in one batch as one."""
+    """The rows of those steps, with neighbours in one batch as one part."""
     if not steps:
         return []
     parts: list[Shaped] = []

@@ -1,8 +1,8 @@
-"""The warning of a process that ends with rows in memory that no log entry has.
+"""Warn when a process ends with rows in memory that are in no log entry.
 
-Only `durable_write=False` and `wait=False` leave such rows behind a call that returned (M-8). They
+Only `durable_write=False` and `wait=False` leave such rows after a call has returned (M-8). They
 are not written here: at this point threads of the interpreter and of Lance may be gone already, and
-a program that is told to end should end.
+a program that was asked to end should end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OPEN: weakref.WeakSet[WriterState] = weakref.WeakSet()
 
 
 def watch(state: WriterState) -> None:
-    """Look at this writer when the process ends; simulated ones end with their simulation."""
+    """Check this writer when the process ends; simulated ones end with their simulation."""
     if state.env is not SYSTEM:
         return
     if not _OPEN:

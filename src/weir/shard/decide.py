@@ -1,7 +1,7 @@
-"""How requests of one group are decided: each in the light of those before it, at once if they can.
+"""How requests of one group are decided: each sees those before it, in one pass where possible.
 
 Keeps
-  O-2  requests of one group see each other's rows, in their order, as if one came after the other
+  O-2  requests of one group see each other's rows, in order, as if they came one after the other
   M-7  a request that fails, fails alone
 """
 
@@ -25,7 +25,7 @@ from weir.shard.actions import Mask, Verb, Verdict, marked, marks
 from weir.shard.asked import NOTHING, Request, Step, WriteCounts, joined
 
 NAMED_KEYS: Final = 10
-"""Keys that the message of a conflict names; `KeyConflict.keys` has all."""
+"""Most keys that the message of a conflict names; `KeyConflict.keys` has all."""
 
 
 _ONE_UPDATED: Final = WriteCounts(updated=1)
@@ -33,10 +33,10 @@ _ONE_INSERTED: Final = WriteCounts(inserted=1)
 
 
 class _Looked:
-    """What is there of some keys; see `Found`."""
+    """The existing rows of some keys; see `Found`."""
 
     def __init__(self, rows: pa.Table, places: list[int | None] | range) -> None:
-        """`places`: where the row of each key is; a range: all are there, in the order of keys."""
+        """`places`: the row index of each key; a range: all have one, in the order of keys."""
         self._rows = rows
         self._places = places
         if isinstance(places, range):
@@ -46,9 +46,9 @@ class _Looked:
 
     @cached_property
     def rows(self) -> pa.Table:
-        """Only taken by verbs that ask for more than what is present."""
+        """The rows; built only for verbs that need more than `present`."""
         if isinstance(self._places, range) or self._places == list(range(self._rows.num_rows)):
-            return self._rows  # all that was looked for is there, in this order
+            return self._rows  # every key has a row, in this order
         return self._rows.take(pa.array(self._places, pa.int64()))
 
 
@@ -56,27 +56,27 @@ class Newest:
     """The newest rows of some keys, as a group of requests sees and changes them."""
 
     def __init__(self, rows: pa.Table, schema: TableSchema, alive: Alive | None = None) -> None:
-        """`rows` hold the key and whatever else the group looks at; all of them are `alive`."""
+        """`rows` hold the key and the columns that the group reads; all of them are `alive`."""
         self._alive = alive
         self._schema = schema
         self._rows = rows
         self._aligned: Sequence[Any] | None = None
 
     def are_of(self, keys: Sequence[Any]) -> None:
-        """The rows are those of these keys, all of them and in this order: nothing needs to be
-        found when those are looked for."""
+        """Declare that the rows are those of `keys`, all of them and in this order: looking up
+        those keys then needs no search."""
         self._aligned = keys
 
     @cached_property
     def _at(self) -> dict[Any, int]:
-        """Where the row of each key is."""
+        """The row index of each key."""
         if not self._rows.num_rows:
             return {}
         keys = pk_values(self._rows, self._schema.primary_key).to_pylist()
         return {key: index for index, key in enumerate(keys)}
 
     def look(self, keys: Sequence[Any]) -> _Looked:
-        """What is there of those keys."""
+        """The existing rows of those keys."""
         if keys is self._aligned:
             return _Looked(self._rows, range(len(keys)))
         if not self._at:
@@ -84,9 +84,9 @@ class Newest:
         return _Looked(self._rows, list(map(self._at.get, keys)))
 
     def take_in(self, rows: pa.RecordBatch) -> None:
-        """Rows that came, or are to be written, for the requests that come after."""
+        """Add rows that came, or will be written, for the requests that follow."""
         if self._alive is not None:
-            rows = self._alive.bury(rows)  # L-11: as if it were deleted
+            rows = self._alive.bury(rows)  # L-11: expired rows count as deleted
         self._aligned, at = None, self._at
         keys = pk_values(rows, self._schema.primary_key).to_pylist()
         first = self._rows.num_rows
@@ -101,16 +101,16 @@ class Newest:
                 at[key] = first + index
 
     def mark(self) -> dict[Any, int]:
-        """To come back to, should a request fail halfway."""
+        """A state to return to if a request fails halfway."""
         return dict(self._at)
 
     def back_to(self, mark: dict[Any, int]) -> None:
-        """As it was then."""
+        """Restore the state that `mark` returned."""
         self._at = mark
 
 
 def decide_all(runs: Sequence[list[Request]], newest: Newest, intake: Intake) -> None:
-    """Decide the runs that `runs_of` gave, each request in the light of those before it."""
+    """Decide the runs that `runs_of` returned; each request sees those before it."""
     for number, run in enumerate(runs, 1):
         for request in run:
             request.forget()
@@ -120,8 +120,9 @@ def decide_all(runs: Sequence[list[Request]], newest: Newest, intake: Intake) ->
 def runs_of(
     requests: Sequence[Request], *, may_expire: bool, are_distinct: bool = False
 ) -> list[list[Request]]:
-    """Neighbours that can be decided at once: they ask for the same, of different keys or of such
-    as do not mind each other. A row that is written may have expired (L-11), which they do mind.
+    """Split requests into runs of neighbours that can be decided at once: they have the same verb,
+    and different keys unless `minds_itself` is False. With expiry keys must differ in any case,
+    because a row that is written may have expired (L-11).
 
     `are_distinct`: it is known that no two have a key in common.
     """
@@ -151,7 +152,7 @@ def runs_of(
 
 
 def _ask_the_same(requests: Sequence[Request]) -> bool:
-    """True when all are of one step and of one verb."""
+    """True when all have one step, and share the same verb."""
     verb: Verb | None = None
     for request in requests:
         if len(request.steps) != 1:
@@ -168,7 +169,7 @@ def _decide(run: list[Request], newest: Newest, intake: Intake, *, more: bool) -
     if len(run) > 1:
         try:
             _decide_step(run, [one.steps[0] for one in run], newest, intake, more=more)
-        except (WeirError, pa.ArrowException):  # one is at fault: M-7, the others are not
+        except (WeirError, pa.ArrowException):  # M-7: one is at fault, and the others are not
             for request in run:
                 request.forget()
                 _decide([request], newest, intake, more=True)
@@ -201,9 +202,9 @@ def _decide_step(
     *,
     more: bool,
 ) -> None:
-    """One step of each request of the run, at once. What fails alone is noted in its request.
+    """Decide one step of each request of the run at once; a conflict fails its own request only.
 
-    `more`: something comes after it.
+    `more`: further steps or requests follow.
     """
     verb = steps[0].verb
     keys = steps[0].keys if len(steps) == 1 else [key for step in steps for key in step.keys]
@@ -247,7 +248,7 @@ def _decide_step(
 
 
 def _had(keys: Sequence[Any], present: Mask, verdict: Verdict) -> Mask:
-    """Where there is a row when it comes to that one: there was, or one before it wrote it."""
+    """Which keys have a row when they are decided: one that was found, or was written before."""
     if present.all() or len(set(keys)) == len(keys):
         return present
     had = present.copy()
@@ -263,7 +264,7 @@ def _had(keys: Sequence[Any], present: Mask, verdict: Verdict) -> Mask:
 def _note_plainly(
     run: Sequence[Request], steps: Sequence[Step], had: Mask, verdict: Verdict
 ) -> bool:
-    """The usual outcome: every row of every request is written, and each has one step."""
+    """Note the usual outcome, that every row is written; False if a request has several steps."""
     if len(run) == 1 and len(run[0].steps) > 1:
         return False
     row_bytes = size_of(verdict.rows) // max(1, verdict.rows.num_rows)
@@ -273,7 +274,7 @@ def _note_plainly(
         given = step.rows
         count = given.rows
         if given.batch is verdict.rows and given.nbytes:
-            request.piece = given  # as they came, with those they were shaped with
+            request.piece = given  # unchanged, in the batch they were shaped into
         else:
             request.piece = Shaped(verdict.rows, first, count, count * row_bytes)
         if count == 1:

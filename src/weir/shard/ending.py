@@ -1,7 +1,7 @@
-"""What callers are told once a writer has ended: their own rows, in their true state (F-13, F-16).
+"""The errors of a writer that has ended: each has its caller's rows and true state (F-13, F-16).
 
-A put, or whoever waits for its receipt, is told of its own rows. Rows that nobody waits for belong
-to the handle: the first flush or close that fails hands them back, once.
+A put, or the caller that waits for its receipt, gets its own rows back. Rows that no caller waits
+for belong to the handle: the first flush or close that fails hands them back, once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Ending:
-    """Why one writer ended, and which rows it left. Set once; asked from any thread after that."""
+    """Why one writer ended, and which rows it left. Set once; read from any thread after that."""
 
     def __init__(self, name: str, env: Env) -> None:
         self.failure: WeirError | None = None
@@ -35,7 +35,7 @@ class Ending:
         return self.failure is not None or self.home.is_left
 
     def begin(self, failure: WeirError, left: Sequence[Ack], *, sent: int) -> None:
-        """The writer ends with these puts not acknowledged; the first `sent` may be in the log."""
+        """End the writer with these puts unacknowledged; the first `sent` may be in the log."""
         self.failure = failure
         for index, ack in enumerate(left):
             error = (
@@ -47,15 +47,15 @@ class Ending:
             self._left.append((ack, error))
 
     def leave(self, ack: Ack) -> WeirError:
-        """What a put hears whose rows were on their way to being shaped; if it does not come for
-        that any more, a flush or close tells of them."""
+        """The error for a put whose rows were still to be shaped; if its caller no longer waits, a
+        flush or close reports the rows."""
         error = self.refused(ack.batches)
         with self._lock:
             self._left.append((ack, error))
         return error
 
     def refused(self, batches: Sequence[pa.RecordBatch] = ()) -> WeirError:
-        """What a later call is told: its own rows were not written, of others it hears nothing."""
+        """The error for a later call: its own rows were not written; it reports no other rows."""
         if self.home.is_left:
             return forked(self._name, batches)
         if self.failure is None:
@@ -64,15 +64,15 @@ class Ending:
         return self._told(self.failure, not_written=batches)
 
     def require_heard(self) -> None:
-        """Raise `error` when rows are left that nobody waits for, or was told of: of a put that was
-        interrupted after others had closed the writer."""
+        """Raise `error` when rows are left that no caller waits for or was told of: those of a put
+        that was interrupted after another thread had closed the writer."""
         with self._lock:
             is_heard = all(ack.claimed for ack, _ in self._left)
         if not is_heard:
             raise self.error()
 
     def error(self) -> WeirError:
-        """What a flush or close is told: all rows left that nobody waits for, or was told of."""
+        """The error for a flush or close: all rows left that no caller waits for or was told of."""
         unsent: list[pa.RecordBatch] = []
         sent: list[pa.RecordBatch] = []
         with self._lock:
@@ -121,15 +121,15 @@ class Ending:
 
 
 def tells_of_an_end(error: BaseException) -> TypeGuard[WeirError]:
-    """True when it says that the writer has ended, so that rows are left."""
+    """True when the error says that the writer has ended, and so rows are left."""
     return isinstance(error, FencedError | WriterClosed | UnknownOutcome)
 
 
 def with_rows(
     error: Exception, given: Sequence[pa.RecordBatch], *, sent: bool | None = None
 ) -> Exception:
-    """The error with the caller's own rows, as they were given, in the state it tells of (F-16), or
-    in the one that is known: whether they were `sent`."""
+    """A copy of the error with the caller's own rows as they were given (F-16): in the state that
+    the error reports or, if it is known whether they were `sent`, in that one."""
     own = copy.copy(error)
     if isinstance(own, WeirError):
         sent = bool(own.perhaps_written) if sent is None else sent
@@ -139,7 +139,7 @@ def with_rows(
 
 
 def forked(name: str, batches: Sequence[pa.RecordBatch] = ()) -> WriterClosed:
-    """What a handle of the parent process says in a forked child."""
+    """The error of the parent process's handle in a forked child."""
     return WriterClosed(
         f"{name}: this writer belongs to the process that was forked, which goes on with it; open a"
         " writer in the process that is to write, started by spawn or forkserver",
@@ -148,7 +148,7 @@ def forked(name: str, batches: Sequence[pa.RecordBatch] = ()) -> WriterClosed:
 
 
 def internal(error: BaseException) -> WeirError:
-    """An error of another library, or a bug, as one of ours."""
+    """Wrap an error of another library, or a bug, in one of ours."""
     wrapped = WeirError(f"a background write failed: {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped

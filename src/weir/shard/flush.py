@@ -4,7 +4,7 @@ Keeps
   M-4  the SSTable is complete before a single manifest version names it and moves R
   W-2  every manifest written here carries the largest R the log allows
   W-3  closing the gap needs neither a row nor an SSTable
-  W-4  nothing is published whose rows are not durable in the log
+  W-4  no rows are published before they are durable in the log
   W-5  generations are published in order
   P-2  tokens of the rows are recorded before R passes them
 """
@@ -39,8 +39,8 @@ log = logging.getLogger("weir.shard")
 
 @dataclass(eq=False)
 class _Flush:
-    """One MemTable on its way, until it is published: whoever is interrupted leaves it to the next
-    (F-16)."""
+    """One MemTable being flushed, kept until it is published: if the thread is interrupted, the
+    next one continues it (F-16)."""
 
     table: MemTable
     entry: SsTable | None = None
@@ -71,16 +71,16 @@ class Flusher:
         self._counters = state.counters
         self._tokens = Tokens(appender.site)
         self._publishing = self._env.threads.lock()
-        """Held from a commit until readers see it. Of two commits the one heard of later would set
-        the manifest back and hide the other's rows (M-1), or take the other for a fold (L-6)."""
+        """Held from a commit until readers see it. Otherwise the commit that is booked later could
+        set the manifest back and hide the other's rows (M-1), or mistake it for a fold (L-6)."""
         self._thread: Thread | None = None
         self._helping = self._env.threads.lock()
-        """Held by who flushes in the place of the thread."""
+        """Held by a caller that flushes in place of the thread."""
         self._under_way: _Flush | None = None
 
     @property
     def active(self) -> MemTable:
-        """The MemTable that takes rows in."""
+        """The MemTable that receives rows."""
         return self._memtables.active
 
     # -- called with the lock held ---------------------------------------------------------------
@@ -93,8 +93,8 @@ class Flusher:
         self._state.flush_wake.notify_all()
 
     def make_room(self) -> None:
-        """Puts wait for room: flush the active MemTable although it is not due, or nobody ever
-        would (M-6)."""
+        """Puts wait for room: flush the active MemTable although it is not full, because nothing
+        else would (M-6)."""
         if self._memtables.active.rows and not self._memtables.frozen:
             self._memtables.freeze()
             self.wake()
@@ -102,7 +102,7 @@ class Flusher:
     # -- called without it -----------------------------------------------------------------------
 
     def flush_all(self, make_durable: Callable[[], object]) -> ShardManifest:
-        """Publish every row put so far and close the gap; `make_durable` sees to the log first.
+        """Publish every row put so far and close the gap; `make_durable` drains the log first.
 
         Returns a manifest that holds exactly those rows and none put later (K-3).
         """
@@ -127,23 +127,23 @@ class Flusher:
 
     @property
     def has_to_be_helped(self) -> bool:
-        """True when there is something to flush and never a thread for it (F-16). Lock held."""
+        """True when there is something to flush and no thread can be started (F-16). Lock held."""
         return self._has_no_thread and bool(self._memtables.frozen)
 
     @property
     def _has_no_thread(self) -> bool:
-        # No thread yet is not enough: a put may start it while somebody flushes in its place.
+        # No thread yet is not enough: a put may start it while a caller flushes in its place.
         return self._state.is_alone and self._thread is None
 
     def help(self) -> None:
-        """Flush in this thread what is due, if there is no other for it (F-16)."""
+        """Flush what is due in this thread, if no other thread can do it (F-16)."""
         if self._has_no_thread:
             with self._helping:
                 while self._state.is_flush_due:
                     self._flush_first(is_interruptible=True)
 
     def close_gap(self) -> None:
-        """Move R to everything covered; costs nothing when it is there already (W-2, W-3)."""
+        """Move R up to all that is covered; free when it is there already (W-2, W-3)."""
         with self._publishing:
             with self._state.lock:
                 behind = self._memtables.covered() > self._memtables.manifest.replay_after
@@ -161,10 +161,10 @@ class Flusher:
         entries: Iterator[tuple[Generation, WalEntry]],
         shape: Callable[[pa.RecordBatch], pa.RecordBatch],
     ) -> dict[str, int]:
-        """Take in what replay found, before the writer serves; returns the tokens met on the way.
+        """Load the replayed entries before the writer serves; return the tokens they hold.
 
         A generation that replay finds closed is published with its own R before the next begins
-        (F-8): a crash in between loses nothing, and no more than one is in memory.
+        (F-8): a crash in between loses nothing, and at most one generation is in memory.
         """
         memtables, tokens = self._memtables, dict[str, int]()
         for generation, entry in entries:
@@ -184,9 +184,9 @@ class Flusher:
         return tokens
 
     def publish_replayed(self) -> None:
-        """Publish all that replay found before the writer serves (F-14).
+        """Publish all replayed rows before the writer serves (F-14).
 
-        Right here and not by the thread: whoever is told that an open failed has nothing to close.
+        Done here and not by the thread: a caller whose open fails has no writer to close.
         """
         if self._memtables.active.rows:
             self._publish_active()
@@ -212,8 +212,8 @@ class Flusher:
             self._flush(self._memtables.frozen[0])
         except BaseException as error:
             if is_interruptible and not isinstance(error, Exception):
-                raise  # the next that helps goes on with it
-            # Whatever it was, nobody else would hear of it, and waiters would wait for ever.
+                raise  # the next helper continues it
+            # No other thread sees the error, whatever it is, and waiters would wait for ever.
             fail(self._state, error if isinstance(error, WeirError) else internal(error))
             if not isinstance(error, Exception):
                 raise
@@ -274,7 +274,7 @@ class Flusher:
         entry: SsTable | None = None,
         tried: list[Version] | None = None,
     ) -> None:
-        """One manifest commit: the SSTable if any, and the R it allows; `tried`: its versions.
+        """Commit one manifest: the SSTable if any, and the R it allows; `tried`: see `_Flush`.
 
         `_publishing` is held.
         """
@@ -316,10 +316,10 @@ class Flusher:
             self.indexes.published(table.level)
 
     def _check_not_folded(self, current: ShardManifest, first: Position | None) -> None:
-        """Stop when somebody folded entries whose rows, from `first` on, are still in our memory
+        """Raise when a compaction folded entries whose rows, from `first` on, are still in memory
         (L-6).
 
-        Publishing them again would double the rows of a table without a key.
+        Publishing them again would duplicate the rows of a table without a key.
         """
         if first is not None and current.replay_after >= first:
             raise CommitConflict(

@@ -1,13 +1,13 @@
-"""Group commit: the first waiting put leads and writes one entry for all who wait.
+"""Group commit: the first waiting put leads and writes one entry for all waiting puts.
 
-No timer and no hand-over to a background thread on the durable path: whoever waits and finds nobody
-leading writes the entry itself, for itself and everyone queued behind; while that entry is in
-flight the next group forms. Only rows that nobody waits for are written by a background thread, the
-pump.
+The durable path has no timer and no hand-over to a background thread: a waiting thread that finds
+no leader writes the entry itself, for its own put and all puts queued behind it. While that entry
+is in flight the next group forms. Only rows that no thread waits for are written by a background
+thread, the pump.
 
 Keeps
   F-10 one put in flight per shard: leading is exclusive, also during retries
-  F-16 an interrupt of whoever leads passes the same entry on to the next, and ends nobody's put
+  F-16 an interrupt of the leader passes the same entry on to the next leader, and ends no put
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ log = logging.getLogger("weir.shard")
 T = TypeVar("T")
 
 LEAVE_TRIES: Final = 100
-"""How many interrupts in a row a wait bears while it is being given up."""
+"""How many interrupts in a row a wait survives while it is being given up."""
 
 
 def for_sure(step: Callable[[], T]) -> tuple[T, BaseException | None]:
-    """What `step` returns, done again when an interrupt comes between: others wait for it (F-16).
-    And the last interrupt that came, for whoever is not being interrupted anyway."""
+    """Run `step`, again after each interrupt, because other threads depend on it (F-16). Return its
+    result and the last interrupt, for callers that are not handling one already."""
     interrupt: BaseException | None = None
     for _ in range(LEAVE_TRIES):
         try:
             return step(), interrupt
-        except BaseException as error:  # noqa: BLE001  told when the step is done
+        except BaseException as error:  # noqa: BLE001  returned when the step is done
             interrupt = error
     return step(), interrupt
 
 
 class GroupCommit:
-    """The way from putters to one shard's log."""
+    """The path from putters to one shard's log."""
 
     def __init__(self, state: WriterState, acceptor: Acceptor, appender: WalAppender) -> None:
         self._state = state
@@ -63,15 +63,15 @@ class GroupCommit:
 
     @property
     def is_attended(self) -> bool:
-        """True when somebody will look at what is queued now: whoever leads, once it is through, or
-        the pump, which was called and has not looked yet. Asked by one of thousands of tasks, which
-        then spares the lock; true or not, a nudge does no harm."""
+        """True when the queue will be checked anyway: by the leader, once its entry is written, or
+        by the pump, which was called and has not checked yet. Each of thousands of tasks reads this
+        to avoid taking the lock; a nudge does no harm in either case."""
         state = self._state
         return self._pump is not None and (state.leading or state.is_pump_called)
 
     def nudge(self) -> None:
-        """Rows were queued that nobody waits for: let the pump see to them, or write them here when
-        there can be none (F-16)."""
+        """Rows were queued that no thread waits for: let the pump write them, or write them here if
+        no pump can be started (F-16)."""
         state = self._state
         self._wake_pump()
         with state.lock:
@@ -97,14 +97,14 @@ class GroupCommit:
     # -- waiting ---------------------------------------------------------------------------------
 
     def wait(self, ack: Ack, timeout: float | None = None) -> None:
-        """Return when `ack` is done, leading as often as it takes; or `TimeoutError`."""
+        """Return when `ack` is done, leading as often as it takes; or raise `TimeoutError`."""
         deadline = None if timeout is None else self._env.clock.boottime() + timeout
         me = Wait()
         try:
             if self._await(ack, deadline, me) or self._leave(ack, me):
                 return
-        except BaseException as interrupt:  # its turn, or the lead it had or was given, passes on
-            # A gate with nobody behind it would be chosen to lead, and everybody would wait.
+        except BaseException as interrupt:  # pass on its turn, and the lead it had or was given
+            # A gate without a waiter would be chosen to lead, and all other threads would wait.
             for_sure(lambda: self._leave(ack, me))
             interrupt.add_note(
                 f"{self._state.name}: the wait was interrupted, not the put: it goes on, and its"
@@ -138,7 +138,7 @@ class GroupCommit:
             if patience is not None and (left < 0 or left > patience):
                 if not gate.acquire(timeout=patience):
                     self._lose_patience()
-                    patience *= 2  # nobody polls a store that does not answer
+                    patience *= 2  # do not poll a store that does not answer
                     continue
             elif not gate.acquire(timeout=left):
                 if self._goes_alone():
@@ -151,8 +151,8 @@ class GroupCommit:
             self._state.turns.crowd.break_up()
 
     def _goes_alone(self) -> bool:
-        """True for one whose time is up while another shard has its turn: nobody writes its entry,
-        so it leads, as it would have without turns."""
+        """True when the deadline passed during another shard's turn: no thread writes our entry, so
+        this one leads, as it would have without turns."""
         state = self._state
         with state.lock:
             crowd = state.turns.crowd
@@ -162,37 +162,37 @@ class GroupCommit:
             return True
 
     def _leave(self, ack: Ack, me: Wait) -> bool:
-        """A waiter gives up; True if its ack is done after all. Once or several times."""
+        """Give up waiting; True if the ack is done after all. May be called several times."""
         state = self._state
         if ack.unshaped is not None:
-            self.acceptor.shape()  # what was put is what its caller had when it let go of it
+            self.acceptor.shape()  # fix the rows now: their caller may change them afterwards
         with state.lock:
             state.turns.leave(ack)
             if me.leads is not None and me.leads.leader is me:
-                me.leads.give_up_lead()  # interrupted before it began, or after it was through
+                me.leads.give_up_lead()  # interrupted before it began, or after it finished
             state.turns.ask()
             if ack.done:
                 return True
-        self._wake_pump()  # without one whoever comes next writes it, `close` at the latest
+        self._wake_pump()  # without a pump the next waiter writes it, `close` at the latest
         return False
 
     def promote(self) -> None:
-        """Somebody who waits leads, if nobody does."""
+        """Let a waiting thread lead, if none does."""
         with self._state.lock:
             self._state.turns.ask()
 
     def unclaim(self, ack: Ack) -> bool:
-        """Nobody waits for the ack any more; False when it is done, and the caller is to hear it.
+        """Stop waiting for the ack; False when it is done, and the caller gets its outcome.
 
-        In one step with the end of a writer: a close that came in between would take the rows for
-        told, and who waited would only hear of a timeout (F-16).
+        Atomic with the end of a writer: a close in between would count the rows as reported, while
+        their caller only got a timeout (F-16).
         """
         with self._state.lock:
             ack.claimed = ack.done
         return not ack.done
 
     def abandon(self, ack: Ack) -> None:
-        """Nobody comes for an ack whose gate `Turns` adopted."""
+        """Give up an ack whose gate `Turns` adopted: no thread will come for it."""
         for_sure(lambda: self._leave(ack, Wait()))
 
     def drain(self, timeout: float | None = None) -> None:
@@ -200,7 +200,7 @@ class GroupCommit:
         state = self._state
         self.acceptor.shape()
         with state.lock:
-            # An empty queue of a writer that ended means that rows were left, not that all is safe.
+            # Once the writer has ended, an empty queue means rows left over, not all durable.
             if state.failure is not None:
                 raise state.ending.error()
             last = state.queue[-1] if state.queue else None
@@ -217,7 +217,7 @@ class GroupCommit:
     # -- leading ---------------------------------------------------------------------------------
 
     def _lead(self) -> None:
-        """Write one entry for all who wait; the rows stay queued until it is durable (M-3)."""
+        """Write one entry for the waiting puts; rows stay queued until it is durable (M-3)."""
         state = self._state
         finished: list[Ack] = []
         try:
@@ -228,7 +228,7 @@ class GroupCommit:
                 position, seconds = self._write(group)
                 with state.lock:
                     finished = state.landed(group, position, seconds)
-        except Exception as error:  # noqa: BLE001  rows nobody can encode must end the writer, not loop
+        except Exception as error:  # noqa: BLE001  rows nobody can encode must end the writer
             with state.lock:
                 sent = state.entry is not None and state.entry.sent
                 ours = error if isinstance(error, WeirError) else internal(error)
@@ -240,7 +240,7 @@ class GroupCommit:
                 run_callbacks(finished)
 
     def _write(self, group: list[Ack]) -> tuple[Position, float]:
-        """Where the entry is, and how long it took."""
+        """Write the entry; return its position, and how long it took."""
         state = self._state
         if state.entry is None:
             batches = rows_of(group)
@@ -248,7 +248,7 @@ class GroupCommit:
             first = group[0]
             generation = first.generation
             assert generation is not None, "M-4: queued rows without a generation"
-            # Counted when they were accepted: what a batch holds takes 20 us to find out.
+            # Use the counts made at acceptance: measuring a batch takes 20 us.
             rows, nbytes = sum([ack.rows for ack in group]), sum([ack.nbytes for ack in group])
             more = Fill(rows, len(batches), nbytes)
             state.entry = self._appender.prepare(
@@ -274,18 +274,18 @@ class GroupCommit:
         state.counters.append_failures += 1
         facts = (state.name, attempt, sum(ack.rows for ack in state.flying), error)
         log.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *facts)
-        self._lose_patience()  # no other shard waits until the store is well again
+        self._lose_patience()  # no other shard waits for the store to recover
 
     # -- pump ------------------------------------------------------------------------------------
 
     def _run_pump(self) -> None:
         while self._pump_takes_the_lead():
-            with contextlib.suppress(KeyboardInterrupt):  # a callback's: no signal comes here
+            with contextlib.suppress(KeyboardInterrupt):  # from a callback, not a signal
                 self._lead()
-        self.acceptor.shape()  # rows of tasks, to be handed back
+        self.acceptor.shape()  # the rows of tasks, which are handed back
 
     def _pump_takes_the_lead(self) -> bool:
-        """Waits until it should; False at the end."""
+        """Wait until the pump should lead, and take the lead; False when the writer ends."""
         state = self._state
         with state.lock:
             while not self._pump_should_lead():

@@ -1,12 +1,12 @@
-"""Opens a shard for writing where its log is, and moves the log when another store is wanted.
+"""Open a shard for writing where its log is, and move the log when another store is wanted.
 
 Keeps
-  S-1  the recorded store is known by its id; a wrong one is refused
-  S-2  a lost store is survivable exactly when no row was left in it: claim first, then look
+  S-1  the recorded store is identified by its id; a wrong one is refused
+  S-2  a lost store is survivable exactly when no row was left in it: claim first, then check
   S-3  a move fences the recorded store, replays and flushes from it to R = L, then switches by one
        record; the first append goes to the new store
-  S-8  the store of another table is refused before anybody is fenced and anything written
-  F-1  one claim is enough for a shard that nobody ever claimed: its log is put in place before it
+  S-8  the store of another table is refused before any writer is fenced and anything is written
+  F-1  one claim is enough for a shard that was never claimed: its log is placed before the claim
 Opening a writer is a write, and so is a move: both fence every older writer.
 """
 
@@ -55,7 +55,7 @@ log = logging.getLogger("weir.shard")
 OPEN_ATTEMPTS: Final = 8
 
 UNCLAIMED: Final = Epoch(0)
-"""The epoch of a shard that nobody claimed yet: its log is empty, wherever it is."""
+"""The epoch of a shard that was never claimed: its log is empty, wherever it is."""
 
 Wanted = Callable[[WalRecord], str | None]
 """Where the log should be, given where it is recorded."""
@@ -72,12 +72,12 @@ def open_writer(
     belongs: Belongs | None = None,
     crowd: Crowd | None = None,
 ) -> ShardWriter:
-    """A writer whose log is at `wanted(recorded)`.
+    """Open a writer whose log is at `wanted(recorded)`.
 
     Raises what `ShardWriter.open` raises, `WalStoreMismatch` (the store is another table's, or not
-    the recorded one) and `MissingEntry` (the recorded store lost rows that exist nowhere else). Two
-    requests more than `ShardWriter.open`; a move opens the shard twice, unless nobody opened it
-    before.
+    the recorded one) and `MissingEntry` (the recorded store lost rows that exist nowhere else).
+    Costs two requests more than `ShardWriter.open`; a move opens the shard twice, unless it was
+    never opened before.
     """
     for _ in range(OPEN_ATTEMPTS):
         try:
@@ -104,10 +104,10 @@ def move_log(
     lake: Lake,
     config: WriterConfig,
 ) -> ShardSite:
-    """The shard with its log at `target`, moved there if it was elsewhere (S-3).
+    """Return the shard with its log at `target`, moved there if it was elsewhere (S-3).
 
-    A move fences every writer of the shard and flushes what is in the log; a log that is there
-    already disturbs nobody. Raises what `open_writer` raises.
+    A move fences every writer of the shard and flushes its log; if the log is at `target` already,
+    no writer is disturbed. Raises what `open_writer` raises.
     """
     for _ in range(OPEN_ATTEMPTS):
         try:
@@ -144,12 +144,12 @@ def _site(
             return _switch(stores, Manifests(site), target, UNCLAIMED)
         except FencedError as claimed:
             raise WalMoved(f"{site}: somebody was faster to open it: {claimed}") from claimed
-    # Trusts its ownership no longer than the caller's own writer may (G-7b).
+    # This writer trusts its ownership no longer than the caller's own writer may (G-7b).
     flushing = replace(config, enable_memtable=True, index_configs=())
     with ShardWriter.open(site, schema=schema, lake=lake, config=flushing) as old:
         stores.env.failpoint("move.claimed")
         flushed = old.flush()
-        # P-6: while the log can still be read where it is.
+        # P-6: while the log can still be read at its old place.
         Tokens(site).recover(None, epoch=old.epoch, through=flushed.replay_after)
         stores.env.failpoint("move.flushed")
         manifests = Manifests(site)
@@ -163,30 +163,30 @@ def _take_over(
     target: str | None,
     lost: Exception,
 ) -> ShardSite:
-    """S-2: go on without the recorded store, if nothing was left in it."""
+    """Continue without the recorded store, if no row was left in it (S-2)."""
     if target == record.uri and (
         isinstance(lost, StoreError) or read_store_id(stores.at(target), shard) is not None
     ):
-        raise lost  # not reachable now, or another's: nothing may be written there
+        raise lost  # unreachable now, or another table's: nothing may be written there
     _id_for(stores, shard, target)
     manifests = Manifests(stores.table_site(shard))
     current, floors = manifests.latest_with_floors()
     _require_closed(manifests, record, target, floors, lost)
     claimed = manifests.claim(current)
     stores.env.failpoint("move.claimed")
-    # Again, now that R is ours: a living writer marks its first row, then looks for a claim.
+    # Again, now that R is ours: a live writer marks its first row, then checks for a claim.
     _, floors = manifests.latest_with_floors()
     _require_closed(manifests, record, target, floors, lost)
     log.warning("wal.lost shard=%s uri=%s: nothing was left in it", shard, record.uri)
-    # For feeds it is a log that was collected: who has not read all of it is told (G-7c).
+    # To feeds the log looks collected: a feed that has not read all of it gets an error (G-7c).
     manifests.floors.raise_to("wal", manifests.require().replay_after)
     epoch = Epoch(claimed.writer_epoch)
-    # F-2: a claim that died may have left its fence there, one for each epoch, and somebody who
-    # does see that store may read and mark them. They are passed over, not used again.
+    # F-2: claims that died may have left fences there, one for each epoch, and a process that can
+    # reach that store may read and mark them. Those positions are skipped, not used again.
     site = _switch(stores, manifests, target, epoch, passing=epoch)
     stores.env.failpoint("move.passed")
     try:
-        manifests.cover(Position(site.wal_after), epoch)  # a long way for readers otherwise
+        manifests.cover(Position(site.wal_after), epoch)  # spares readers the skipped positions
     except FencedError as claimed_since:
         raise WalMoved(f"{site}: somebody was faster to open it: {claimed_since}") from None
     return site
@@ -222,9 +222,9 @@ def _switch(
     *,
     passing: int = 0,
 ) -> ShardSite:
-    """One record moves the log. R = L holds, and `epoch` is ours, or nobody's yet.
+    """Move the log by one record. R = L holds, and `epoch` is ours, or not claimed yet.
 
-    So many positions after L are passed over.
+    `passing` is the number of positions after L to skip.
     """
     store, shard = stores.store, manifests.site.shard
     record = latest_record(store, shard)
@@ -262,8 +262,8 @@ def _switch(
 def _stamp(
     stores: WalStores, site: ShardSite, target: str | None, store_id: str, *, is_new: bool
 ) -> None:
-    """The store bears the id, by our hand if it is new. One that a store had when it was asked is
-    never written: another disk may be in its place since, and two would bear one id (S-1)."""
+    """Write the id to the store if the id is new, else check it. An id that was read from a store
+    is never written: another disk may be there by now, and two would have one id (S-1)."""
     wal = stores.at(target)
     try:
         if is_new:
@@ -276,9 +276,9 @@ def _stamp(
 
 
 def _id_for(stores: WalStores, shard: UUID, target: str | None) -> tuple[str | None, bool]:
-    """The id the store has if it was ours before, else a new one; another's is refused (S-8).
+    """The store's id if it was ours before, else a new one; another table's is refused (S-8).
 
-    None: beside the data. And whether it is new.
+    The id is None for a log beside the data. Also returns whether the id is new.
     """
     if target is None:
         return None, False

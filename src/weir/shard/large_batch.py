@@ -2,14 +2,14 @@
 
 Keeps
   P-1  the shard is claimed; a newer attempt fences this one before its commit
-  P-2  all of it is in or nothing is, and its token with it: announced before, true by the commit
+  P-2  all of it is in or nothing is, token included: announced before the commit, true with it
   W-4  the rows are in the log before a manifest publishes them: the change feed misses none
   M-6  memory holds one chunk, however many there are
-The log entries are marked as staged, and carry the tag of the generation before, which pylance
-takes for one that is in an SSTable already: a reader sees none of the rows before the commit, and
-whoever replays the log of an attempt that died passes over them. That needs a log without live
-entries between R and ours, so what older writers left is flushed first. A change feed reads the log
-and sees the rows of an attempt that died, and those of the next one again.
+The log entries are marked as staged, and carry the tag of the previous generation, which pylance
+treats as one that is in an SSTable already: a reader sees none of the rows before the commit, and a
+replay of the log of an attempt that died skips them. That needs a log without live entries between
+R and ours, so rows that older writers left are flushed first. A change feed reads the log: it sees
+the rows of an attempt that died, and those of the next attempt again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from weir.types import Generation, Position, Version
 log = logging.getLogger("weir.shard")
 
 ATTEMPTS: Final = 8
-"""Times the log is flushed and claimed anew when others write in between."""
+"""How often the log is flushed and claimed again when other writers write in between."""
 
 
 class LargeBatch:
@@ -73,9 +73,9 @@ class LargeBatch:
         belongs: Owns | None = None,
         fence_ttl: Duration | None = None,
     ) -> LargeBatch:
-        """Claim the shard with a log that holds no live entry; `flush` sees to it and says where.
+        """Claim the shard when its log has no live entry; `flush` flushes it and returns its site.
 
-        Raises what opening a writer raises, and `CommitConflict` when others keep writing.
+        Raises what opening a writer raises, and `CommitConflict` when other writers go on writing.
         """
         for _ in range(ATTEMPTS):
             site = flush()
@@ -91,7 +91,7 @@ class LargeBatch:
         )
 
     def add(self, rows: pa.Table) -> None:
-        """Write one chunk: a log entry, then an SSTable. Nobody sees it yet."""
+        """Write one chunk: a log entry, then an SSTable. Readers do not see it yet."""
         batches = self._intake.rows(rows)
         if not batches:
             return

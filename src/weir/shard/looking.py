@@ -1,14 +1,15 @@
 """Writes that look first: the shard's owner reads the newest rows, decides, and logs whole rows.
 
-Callers that look at the same time are decided together, by whichever of them comes first: one
-lookup for all their keys, one pass over their rows. Nobody else is held up meanwhile: puts go on,
-and when one of them brings a row of a key that was looked at, the decision is made again.
+Concurrent calls are decided together, by the thread of the first of them: one lookup for all their
+keys, one pass over their rows. No other caller is held up: puts go on, and when one of them brings
+a row of a key that was looked up, the decision is made again.
 
 Keeps
-  O-2  between the look and the acceptance nothing came to those keys: checked under the lock that
-       accepts, and decided again if something did
-  O-3  what writes rows follows those it rested on in the log; what writes none waits for them
-  O-4  what writes none is answered by the shard's owner alone, proven after the decision
+  O-2  no row of those keys came between lookup and acceptance: checked under the lock that accepts,
+       and decided again if one did
+  O-3  rows are logged after those they rest on; a call that writes none waits for those to be
+       durable
+  O-4  a call that writes none is answered by the shard's owner alone, proven after the decision
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from weir.shard.round import Call, Round
 from weir.shard.state import WriterState
 
 TOGETHER_ROWS: Final = 10_000
-"""Rows of requests that are decided together; one that has more is decided alone."""
+"""Most rows of requests that are decided together; a larger request is decided alone."""
 TRIES: Final = 4
-"""Decisions that puts may overtake before one is made where none can: under the lock."""
+"""Attempts to decide. On the last, a decision that puts overtook is made again under the lock."""
 
 
 class Looking:
@@ -52,7 +53,7 @@ class Looking:
         self._pending: list[Call] = []
         self._pending_lock = state.env.threads.lock()
         self._decider: Call | None = None
-        """Who decides for all that are pending, or was chosen to."""
+        """The call that decides for all pending ones, or was chosen to."""
 
     def run_once(
         self,
@@ -64,9 +65,9 @@ class Looking:
         version: int,
         timeout: float | None,
     ) -> WriteCounts | None:
-        """Decide what `make` makes of the rows unless that batch is in: None then (P-2).
+        """Decide the request that `make` builds from the rows; None if that batch is in (P-2).
 
-        What is written and the token are one entry; where nothing is, the token is recorded alone.
+        Rows and token go into one entry; when no rows are written, the token is recorded alone.
         """
         request = Request()
 
@@ -89,7 +90,7 @@ class Looking:
     # -- asking and answering --------------------------------------------------------------------
 
     def run(self, request: Request, *, wait: bool, timeout: float | None) -> WriteCounts:
-        """Decide it, write what is to be written, and tell what became of it."""
+        """Decide the request, write the rows that result, and return the counts."""
         call = Call(request)
         if self._state.closing or self._state.ending.is_over:
             raise self._state.ending.refused(request.handed_back())
@@ -101,7 +102,7 @@ class Looking:
                 self._group.promote()
             return self._answer(call, wait=wait, timeout=timeout)
         except BaseException as error:
-            self._group.promote()  # it decided for others, and does not come to lead them
+            self._group.promote()  # it may have decided for calls that need a leader now
             if tells_of_an_end(error) and not error.unacknowledged:
                 failed = error if call.ack is None else call.ack.error or error
                 raise with_rows(failed, request.handed_back()) from error.__cause__
@@ -110,8 +111,8 @@ class Looking:
             raise
 
     def confirm(self, timeout: float | None) -> None:
-        """Return when all that a read of this writer could see is durable, and the shard its own:
-        whoever says that there is nothing to be done rests on that (O-3, O-4)."""
+        """Return when all rows that this writer's reads could see are durable, and the shard is
+        still its own: the answer that there was nothing to do rests on both (O-3, O-4)."""
         with self._state.lock:
             last = self._state.queue[-1] if self._state.queue else None
         self._state.env.failpoint("looking.decided")
@@ -129,7 +130,7 @@ class Looking:
             self._finish(ack, request, ours=True, wait=wait, timeout=timeout)
         elif wait and request.steps:
             if call.rests_on is not None:
-                # O-3: what was found there may never become durable.
+                # O-3: the rows it found may never become durable.
                 self._finish(call.rests_on, request, ours=False, wait=True, timeout=timeout)
             self._reads.require_owner()  # O-4: a successor may have decided otherwise
         if request.error is not None:
@@ -146,7 +147,7 @@ class Looking:
                 self._group.nudge()
             return
         try:
-            self._group.wait(ack, timeout)  # done or not: the next in turn waits for our coming
+            self._group.wait(ack, timeout)  # even if done: the next to wake waits until we have run
         except BaseException:
             ack.claimed = False
             raise
@@ -155,7 +156,7 @@ class Looking:
             raise with_rows(ack.error, request.handed_back(), sent=sent)
 
     def _settle(self, call: Call, timeout: float | None) -> None:
-        """Have it decided and accepted, by this thread or by another that decides for all."""
+        """Get the call decided and accepted, by this thread or by the one that decides for all."""
         try:
             if self._is_first(call) or self._await(call, timeout):
                 self._gather()
@@ -168,7 +169,7 @@ class Looking:
                     raise interrupt
 
     def _is_first(self, call: Call) -> bool:
-        """Join those who wait; True when nobody decides for them, and this one does."""
+        """Join the pending calls; True when none of them decides, and so this one does."""
         with self._pending_lock:
             if self._decider is None:
                 call.chosen = True
@@ -180,15 +181,15 @@ class Looking:
         return call.chosen
 
     def _gather(self) -> None:
-        """Return when everybody whose write is durable has run: they are about to ask again, and
-        are decided together, with what would otherwise be done for each (`Turns`)."""
+        """Return when every thread whose write is durable has run: they are about to call again,
+        and deciding them together saves work that would be done for each (`Turns`)."""
         state = self._state
         with state.lock:
             while not state.turns.is_settled and state.failure is None:
                 state.turns.crowd.wait_for_calm()
 
     def _await(self, call: Call, timeout: float | None) -> bool:
-        """Wait until it was decided (and is durable, or to lead), or is to decide itself: True."""
+        """Wait until the call was decided (and is durable, or should lead); True: it decides."""
         assert call.gate is not None, "it waits at its gate"
         try:
             in_time = call.gate.acquire(timeout=-1 if timeout is None else timeout)
@@ -207,14 +208,14 @@ class Looking:
         return not call.settled
 
     def _is_settled_for(self, call: Call) -> bool:
-        """Whether it was decided and accepted; if it was not, it will not be: its caller goes."""
+        """Note that the caller leaves; True if the call was settled, else it never will be."""
         with self._state.lock:
             call.left = True
             return call.settled
 
     def _leave(self, call: Call) -> None:
-        """Who decided, or was chosen to, passes that on to the first that still waits for it; who
-        gives up just goes. Interrupted, and done again, it does no more than once."""
+        """Remove the call. If it decided, or was chosen to, the first call still pending is chosen
+        instead. Running it again after an interrupt has no further effect."""
         with self._pending_lock:
             self._pending = [c for c in self._pending if c is not call and not c.settled]
             if self._decider is not call:
@@ -228,7 +229,7 @@ class Looking:
             self._decider = following
 
     def _together(self, first: Call) -> list[Call]:
-        """The calls that are decided now, this one among them, in the order they came."""
+        """The calls to decide now, `first` among them, in arrival order."""
         with self._pending_lock:
             waiting = [call for call in self._pending if not call.settled]
         rows = first.request.row_count
@@ -241,7 +242,7 @@ class Looking:
         return calls
 
     def _decide(self, calls: list[Call], timeout: float | None) -> None:
-        """Decide those calls at once and have their rows accepted, all of them or none."""
+        """Decide those calls together and accept their rows, all of them or none."""
         requests = [call.request for call in calls]
         shape_all(requests, self._intake.schema, self._state.env.limits)
         one = Round(self._state, self._intake, self._reads, self._group, calls)
@@ -259,7 +260,7 @@ class Looking:
 
 
 def _tells_nothing(error: BaseException) -> TypeGuard[WeirError]:
-    """True when it says of no rows what became of them, and is no refusal of rows (F-16)."""
+    """True when the error reports the state of no rows, and does not refuse rows (F-16)."""
     if not isinstance(error, WeirError) or error.unacknowledged:
         return False
     return not isinstance(error, Backpressure | InvalidInput | KeyConflict)

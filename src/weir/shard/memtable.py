@@ -24,11 +24,11 @@ from weir.merge.levels import MemLevel
 from weir.types import Generation, Position
 
 WARM_BYTES: Final = 16 << 20
-"""Rows of the latest SSTables that stay in memory, for lookups."""
+"""Bytes of rows of the latest SSTables that stay in memory, for lookups."""
 _LEAST: Final = Fill(1, 1, 1)
-"""What a put adds at least."""
+"""The least that a put adds."""
 CUTS_KEPT: Final = 64
-"""Generations that may be published while one flush waits to be told its own cut."""
+"""Generations that may be published before a flush reads its own cut."""
 
 
 class MemTable:
@@ -54,11 +54,11 @@ class MemTable:
 
     @property
     def nbytes(self) -> int:
-        """Their bytes."""
+        """Bytes of the rows held."""
         return self.filled.nbytes
 
     def append(self, batches: Sequence[pa.RecordBatch], more: Fill, puts: int = 1) -> None:
-        """Take rows in, `more` of them; they are visible to reads from here on (M-1)."""
+        """Add rows, counted in `more`; they are visible to reads from here on (M-1)."""
         self.level.append(batches)
         self.filled += more
         self.puts += puts
@@ -98,7 +98,7 @@ class MemTables:
         self.active = MemTable(Generation(manifest.current_generation), schema, env)
         self.frozen: deque[MemTable] = deque()
         self.warm: tuple[MemTable, ...] = ()
-        """What the latest SSTables were made of, newest first: keys do not cool down by a flush."""
+        """The MemTables of the latest SSTables, newest first: after a flush keys stay in memory."""
         self._cuts: dict[int, ShardManifest] = {manifest.current_generation: manifest}
         """The newest manifest before each of the latest generations: the cut a checkpoint pins."""
         self.durable = durable
@@ -107,16 +107,16 @@ class MemTables:
         booking, and an R taken then would pass rows no SSTable holds (W-1)."""
 
     def __iter__(self) -> Iterator[MemTable]:
-        """All of them, oldest first."""
+        """All MemTables, oldest first."""
         yield from self.frozen
         yield self.active
 
     def holds(self, more: Fill) -> bool:
-        """True when the active generation has room for so much."""
+        """True when the active generation has room for `more`."""
         return self._bounds.holds(self.active.filled + more)
 
     def book(self, batches: Sequence[pa.RecordBatch], more: Fill, puts: int = 1) -> Generation:
-        """Take rows of so many puts in and name their generation; it is not durable yet."""
+        """Add the rows of that many puts, not durable yet, and return their generation."""
         if not self._bounds.has_room(self.active.filled, more):
             self.freeze()  # before: a generation never outgrows its bounds (F-15)
         table = self.active
@@ -179,7 +179,7 @@ class MemTables:
         return next((t.first_position for t in tables if t.first_position is not None), None)
 
     def unflushed(self) -> list[MemTable]:
-        """Those with rows, newest first: the levels of a read."""
+        """MemTables with rows, newest first: the levels of a read."""
         return [table for table in (self.active, *reversed(self.frozen)) if table.rows]
 
     def unflushed_bytes(self) -> int:

@@ -16,9 +16,9 @@ from weir.shard.tokens import Tokens, tokens_in_log
 from weir.types import Position
 
 Enqueue = Callable[[list[pa.RecordBatch], float | None, Sequence[Token]], Ack | None]
-"""Has rows accepted as one entry with those tokens; None: there is nothing to write."""
+"""Accepts rows as one entry with those tokens; returns None if there is nothing to write."""
 Untaken = Callable[[str, int, list[pa.RecordBatch]], list[pa.RecordBatch]]
-"""Of the rows of a batch those that no shard of a former routing took in under its token."""
+"""Returns the rows of a batch that no shard of a former routing took under its token."""
 
 
 class ExactlyOnce:
@@ -28,19 +28,19 @@ class ExactlyOnce:
         self._appender = appender
         self._enqueue = enqueue
         self.untaken: Untaken | None = None
-        """Set by who knows of former routings; None: there were none."""
+        """Set by `weir.routing` where there were former routings; None: there were none."""
         self._tokens = Tokens(appender.site)
         self._lock = appender.site.env.threads.lock()
         self._newest: dict[str, Ack] = {}
         self._notes: dict[str, str] = {}
-        """By application, where it is noted that this writer's entries hold its tokens."""
+        """By application, the path of the note that this writer's entries hold its tokens."""
         self._unrecorded: set[str] = set()
         """Applications whose newest token may be in the log only."""
         self._seen: dict[str, int] | None = None
-        """Tokens met in the log since R; None until it was read for them."""
+        """Tokens found in the log after R; None until the log was read for them."""
 
     def replayed(self, tokens: Mapping[str, int]) -> None:
-        """Replay read the log and met these."""
+        """Take over the tokens that replay found in the log."""
         self._seen = dict(tokens)
 
     def put(
@@ -52,14 +52,14 @@ class ExactlyOnce:
         timeout: float | None,
         enqueue: Enqueue | None = None,
     ) -> bool:
-        """Put them as one entry; False when batch `version` of `app`, or a later one, is in.
+        """Put the rows as one entry; False if batch `version` of `app`, or a later one, is in.
 
-        `enqueue` has what comes of them accepted instead.
+        `enqueue`, if given, accepts what is made of the rows instead.
         """
         check_token(app, version)
         with self._lock:
-            # One at a time: a batch on its way, of another thread or of a call that timed out, is
-            # neither in nor out before its entry is settled.
+            # One batch after the other: a batch in flight, of another thread or of a call that
+            # timed out, is neither in nor out before its entry is settled.
             before = self._newest.get(app)
             if before is not None:
                 self._settle(app, before, timeout)
@@ -72,11 +72,11 @@ class ExactlyOnce:
                 batches = left
             if app not in self._notes:
                 # P-6: before the entry. If we die before its token is recorded, and a native writer
-                # flushes it, whoever comes next reads the log from here.
+                # flushes the entry, the next writer reads the log from here.
                 after = Position(self._appender.next_position - 1)
                 self._notes[app] = self._tokens.begin(app, after, self._appender.epoch)
             ack = (enqueue or self._enqueue)(batches, timeout, ((app, version),))
-            if ack is None:  # that nothing is written was decided, and is for good
+            if ack is None:  # the decision to write nothing is final
                 self._tokens.record(app, version)
                 return True
             self._newest[app] = ack
@@ -94,11 +94,11 @@ class ExactlyOnce:
         self._unrecorded.discard(app)
 
     def close(self) -> None:
-        """Take the notes back; called when the writer has ended well, and everything is durable."""
+        """Delete the notes; called when the writer closes cleanly, and everything is durable."""
         with self._lock:
             known = [path for app, path in self._notes.items() if app not in self._unrecorded]
             self._notes.clear()
-        # One that stays costs whoever comes next a look at the log, no more.
+        # A note that stays only costs the next writer a read of the log.
         with contextlib.suppress(StoreError):
             self._tokens.end(known)
 
@@ -106,12 +106,12 @@ class ExactlyOnce:
         """The highest batch number of `app` that is in, -1 before the first."""
         claim = self._appender.claim
         if self._seen is None:
-            # Replay would have met them: tokens whose writer died before it recorded them.
+            # No replay ran that would have found tokens whose writer died before recording them.
             self._seen = tokens_in_log(
                 self._appender.site, claim.manifest.replay_after, claim.fence
             )
         if app not in self._newest:
-            # Entries of a writer that died, flushed by one that knows no tokens (P-6).
+            # Entries of a writer that died, flushed by one that does not know of tokens (P-6).
             self._tokens.recover(app, epoch=self._appender.epoch, through=claim.fence)
         newest = self._newest.get(app)
         ours = max((v for a, v in newest.tokens if a == app), default=-1) if newest else -1

@@ -1,9 +1,9 @@
 """What a writer reads of its own shard: its MemTables, its SSTables and its rows of the base.
 
 Keeps
-  M-1  one look: what hides an older row is what is offered in its place, whatever is put meanwhile
-  L-5  what is published or folded while we look is seen once
-  G-12 what was collected after it was planned on is planned anew; what is lost is an error
+  M-1  one consistent view: the row that hides an older one is the row returned, despite later puts
+  L-5  rows that are published or folded during a read are seen once
+  G-12 a read whose files were collected after its plan is planned again; a lost file is an error
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from weir.types import Columns, Filter, Generation, Vector
 T = TypeVar("T")
 
 HOT_KEYS: Final = 64
-"""So few keys are looked for in the active MemTable before anything else."""
+"""Up to this many keys are looked up in the active MemTable before anything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class _Fresh:
     levels: Sequence[tuple[Generation, MemView]]
     """The unflushed MemTables as they are, newest first, with their generations."""
     manifest: ShardManifest
-    """The SSTables beside them."""
+    """Names the SSTables beside them."""
     warm: tuple[MemTable, ...]
-    """The MemTables that the latest of those were made of."""
+    """The MemTables that the latest SSTables were made of."""
     generation: Generation
-    """The active MemTable, and the batches that it has."""
+    """The active MemTable; `batches` is how many batches it has."""
     batches: int
 
 
@@ -86,11 +86,11 @@ class OwnReads:
         self._belongs = belongs
         self._plain_key = plain_key(schema.key_schema)
         self._base: Base | None = None
-        """The last version that was opened; its rule of expiry holds for reads that open none."""
+        """The last version that was opened; its expiry rule applies to reads that open none."""
         self._nothing: tuple[pa.Schema, pa.Table] = (schema.wal, schema.wal.empty_table())
         self._warm_keys = WarmKeys(appender.site.env)
         self._listed: tuple[ShardManifest | None, int, Sequence[SsTable]] = (None, 0, ())
-        """Of a manifest the SSTables that such a base has not folded."""
+        """A manifest, the last generation a base has folded, and the SSTables after that one."""
         self._readers: tuple[ShardManifest | None, dict[str, SsTableReader]] = (None, {})
 
     def scan(self, columns: Columns | None, filter: Any) -> pa.RecordBatchReader:
@@ -99,7 +99,7 @@ class OwnReads:
         return pa.RecordBatchReader.from_batches(schema, batches)
 
     def find(self, columns: Sequence[str], filter: str) -> Iterator[Seen]:
-        """The rows that pass a filter, part by part, each with the moment it was looked at."""
+        """The rows that pass a filter, part by part, each with the moment it was read."""
         fresh, base, schema, batches = self._scan(columns, filter)
         for batch in batches:
             rows = pa.Table.from_batches([batch], schema)
@@ -133,7 +133,7 @@ class OwnReads:
         return fresh, base, schema, unless_collected(batches, site)
 
     def still(self, seen: Seen) -> tuple[pa.Table, Alive | None] | None:
-        """What `lookup` gives for the keys of rows that were seen, but for what this writer has
+        """What `lookup` returns for the keys of `seen`, without the rows that this writer has
         accepted since; None when the base has changed. One listing, no read."""
         base = self._open_base()
         if base.version != seen.base_version:
@@ -151,9 +151,9 @@ class OwnReads:
         return self.lookup(list(dict.fromkeys(values)), lambda: wanted, columns)[0]
 
     def _hot(self, keys: Any, columns: Sequence[str] | None) -> pa.Table | None:
-        """The rows of a few plain keys that all lie in the active MemTable, where the newest are;
-        None: look closer. Keys are compared as they were given: one of another type may be equal to
-        one that is here (True to 1), and is refused by whoever looks closer."""
+        """The rows of a few plain keys that are all in the active MemTable, where the newest are;
+        None: take the slow path. Keys are compared as they were given, so only those of the right
+        type: another may equal a key that is here (True equals 1), and the slow path refuses it."""
         kind, base = self._plain_key, self._base
         if kind is None or base is None or base.expire is not None:
             return None
@@ -169,8 +169,8 @@ class OwnReads:
     ) -> tuple[pa.Table, Alive | None]:
         """The newest rows of those keys, and which rows have not expired at this moment.
 
-        The keys are given as values that compare (`pk_values`), each once. `table` makes their
-        columns, which the usual cases do without: all of them are hot, or none is there.
+        The keys are given as comparable values (`pk_values`), each once. `table` builds their
+        columns, which the usual cases do not need: all of the keys are hot, or none exists.
         """
         target = output_schema(self._schema, columns)
 
@@ -187,12 +187,12 @@ class OwnReads:
             else:
                 below = () if first is None else chain((first,), levels)
                 rows = merge_lookup(table(), below, base, self._schema, columns, alive=alive)
-            return (rows, alive) if rule == self._rule else look()  # another, in a newer base
+            return (rows, alive) if rule == self._rule else look()  # a newer base has another rule
 
         return self._read(look)
 
     def _no_rows(self, target: pa.Schema) -> pa.Table:
-        """Kept for the shape that was asked for last: making one takes longer than looking."""
+        """An empty table, cached for the last schema: making one takes longer than the lookup."""
         known = self._nothing
         if known[0] is not target:
             known = self._nothing = (target, target.empty_table())
@@ -239,11 +239,11 @@ class OwnReads:
             raise
 
     def _levels(self, fresh: _Fresh | None = None) -> tuple[list[Level], Base]:
-        """Unflushed MemTables, then SSTables, newest first, and the base: one look (M-1).
+        """Unflushed MemTables, then SSTables, newest first, and the base: one view (M-1).
 
-        The base is opened last, once: a MemTable may be published, and an SSTable folded, while we
-        look, and is then left out here because it is in there (L-5). A lookup by key may open it
-        later, if at all (`_lazily`): the same row twice is one row there.
+        The base is opened last, once: a MemTable may be published, and an SSTable folded, during
+        the read, and what the base has is left out of the levels (L-5). A lookup by key may open
+        the base later, if at all (`_lazily`): finding the same row twice does no harm there.
         """
         fresh = fresh or self._fresh()
         base = self._open_base()
@@ -252,9 +252,9 @@ class OwnReads:
         return [*(level for number, level in fresh.levels if number > compacted), *sstables], base
 
     def _lazily(self, keys: Sequence[Any]) -> tuple[Iterator[Level], Callable[[], Base]]:
-        """The levels that those keys may be in, newest first, and the base. Only for a key that no
-        MemTable has is the base opened, and SSTables that it has not folded; the latest of them are
-        asked in memory."""
+        """The levels that those keys may be in, newest first, and the base. The base, and SSTables
+        that it has not folded, are opened only for a key that no MemTable has; the latest of those
+        SSTables are searched in memory."""
         fresh = self._fresh()
         opened: list[Base] = []
 
@@ -297,8 +297,8 @@ class OwnReads:
         return base.compacted.get(self._appender.site.shard, 0)
 
     def _unfolded(self, fresh: _Fresh, base: Base) -> Sequence[SsTable]:
-        """The SSTables that the base, opened after the others were looked at, has not folded,
-        newest first."""
+        """The SSTables that the base has not folded, newest first; the base was opened after
+        `fresh` was taken."""
         compacted = self._compacted(base)
         if any(generation <= compacted for generation, _ in fresh.levels):
             self._check_folded_after_us(compacted)
@@ -313,7 +313,7 @@ class OwnReads:
         return known[2]
 
     def _opened(self, sstable: SsTable) -> SsTableReader:
-        """Kept while the manifest is: opening takes longer than asking."""
+        """The SSTable's reader, cached as long as the manifest: opening costs more than a read."""
         _, readers = self._readers
         found = readers.get(sstable.path)
         if found is None:
@@ -323,7 +323,7 @@ class OwnReads:
         return found
 
     def _alive(self, base: Base | None) -> Alive | None:
-        """Which rows have not expired, by the rule of that base, or of the last that was opened."""
+        """Which rows have not expired, by the rule of that base, or of the last one opened."""
         base = base or self._base or self._open_base()
         now = self._appender.site.env.clock.wall()
         return alive_under(base.expire, now, base.schema.arrow, self._schema.arrow)
@@ -333,8 +333,8 @@ class OwnReads:
         return None if self._base is None else self._base.expire
 
     def _check_folded_after_us(self, compacted: int) -> None:
-        """Fenced (F-13) when a successor's generation was folded under the number of ours: leaving
-        ours out, as if it were in the base, would hide rows that this writer was handed (M-1)."""
+        """Raise (F-13) when a successor's generation with the number of ours was folded: leaving
+        ours out, as if it were in the base, would hide rows put to this writer (M-1)."""
         with self._state.lock:
             waiting = self._memtables.unflushed()
         if any(table.generation <= compacted for table in waiting):  # else: published since

@@ -1,8 +1,8 @@
-"""Trying again while the store is down, on top of the store's own retries.
+"""Retries while the store is down, on top of the store's own retries.
 
 Keeps
-  M-3  what failed stays where it is until it succeeds; it is neither dropped nor overtaken
-  F-11 an outcome that is not known is not tried again
+  M-3  a failed operation stays in place until it succeeds; it is neither dropped nor overtaken
+  F-11 an operation whose outcome is unknown is not retried
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ DELAY_MAX: Final = 5.0
 def persist(
     env: Env, act: Callable[[], T], *, delay: float, failed: Callable[[int, StoreError], None]
 ) -> T:
-    """The answer of `act`, which is tried again when the store certainly did nothing.
+    """Return the result of `act`, which is retried when the store certainly did nothing.
 
-    `failed(attempt, error)` is told each time. Refused credentials are not tried again.
+    `failed(attempt, error)` is called after each failure. Refused credentials are not retried.
     """
     for attempt in range(1, ROUNDS):
         try:

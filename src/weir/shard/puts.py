@@ -1,4 +1,4 @@
-"""Puts of threads and of tasks, from the rows of a caller to its receipt."""
+"""Puts from threads and tasks, from the rows of a caller to its receipt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weir.types import Rows
 
 
 class Puts:
-    """The way into one writer. Rows of small puts that wait are shaped by whoever leads."""
+    """The path into one writer. The leader shapes the rows of small puts that wait."""
 
     def __init__(
         self, state: WriterState, intake: Intake, acceptor: Acceptor, group: GroupCommit
@@ -30,9 +30,9 @@ class Puts:
         self._group = group
 
     def put(self, data: Rows, *, wait: bool, timeout: float | None) -> Ack:
-        """Rows in any form."""
+        """Put rows in any form."""
         state = self._state
-        # To have rows shaped with others' pays from two on.
+        # Shaping the rows of several puts together is worth it from two puts on.
         is_lone = state.is_lone and not (state.leading or state.queue or state.unshaped)
         ack = self._left_unshaped(data) if wait and not is_lone else None
         if ack is None:
@@ -47,7 +47,7 @@ class Puts:
     def put_shaped(
         self, batches: Sequence[pa.RecordBatch], *, wait: bool, timeout: float | None
     ) -> Ack:
-        """Rows that an `Intake` of the same schema has shaped."""
+        """Put rows that an `Intake` of the same schema has shaped."""
         ack = self.accept(batches, timeout, claimed=wait)
         if wait:
             ack.wait(timeout)
@@ -63,7 +63,7 @@ class Puts:
         *,
         claimed: bool = False,
     ) -> Ack:
-        """Return when the rows are accepted; somebody has to wait for them, or nudge the pump."""
+        """Return when the rows are accepted; the caller has to wait for them or nudge the pump."""
         ack = self._ack(batches, tokens)
         ack.claimed = claimed
         if not ack.done:
@@ -95,7 +95,7 @@ class Puts:
                 self._group.nudge()
             await done
         except BaseException:
-            # Cancelled: the put goes on, with the rows as they are now; whoever closes is told.
+            # Cancelled: the put goes on, with the rows as they are now; close reports a failure.
             self._acceptor.shape()
             ack.claimed = False
             raise
@@ -104,13 +104,13 @@ class Puts:
         return ack
 
     def _with_rows(self, refused: WeirError, data: Rows | None) -> WeirError:
-        """The error of a writer that ended meanwhile, with the rows nobody has shaped."""
+        """The error of a writer that has ended, with the rows that were not shaped yet."""
         if data is None or isinstance(refused, Backpressure):
             return refused
         return self._state.ending.refused(self._intake.rows(data))
 
     def _left_unshaped(self, data: Rows) -> Ack | None:
-        """A small put of a writer that is open."""
+        """The ack of a small put to an open writer, with its rows unshaped; else None."""
         if self._state.closing or self._state.ending.is_over:
             return None
         put = tiny(data)

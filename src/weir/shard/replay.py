@@ -1,9 +1,9 @@
-"""The log between R and our fence, back into MemTables.
+"""Replay of the log between R and our fence into MemTables.
 
 Keeps
   F-6  replay ends at the fence of this open; a missing entry before it is damage, unless we are
        fenced
-  F-7  an entry of a newer epoch means fenced
+  F-7  an entry of a newer epoch means that we are fenced
   F-8  rows keep the generation they were tagged with, so each MemTable covers exactly its own
        entries
   F-14 nothing above R is left out because of its tag alone
@@ -34,10 +34,11 @@ class Overtaken(CommitConflict):
 
 
 class Replay(Iterator[tuple[Generation, WalEntry]]):
-    """Every live entry, in order, with the generation it rejoins: ascending, one by one.
+    """Every live entry, in order, with the generation it rejoins; generations rise one by one.
 
-    It is the entry's own tag, but where the log breaks the rule of tags (`weir.log.tags`): an entry
-    that has none, or one below its predecessor's or the current generation, joins its predecessor.
+    That is the entry's own tag, except where the log breaks the rule of tags (`weir.log.tags`): an
+    entry without a tag, or with one below its predecessor's or the current generation, joins the
+    generation of its predecessor.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Replay(Iterator[tuple[Generation, WalEntry]]):
         keyed: bool = True,
     ) -> None:
         self.keeps_the_rule = True
-        """False once an entry was met that does not: flush all before a new one (F-14)."""
+        """False once an entry broke the rule: flush everything before a new entry (F-14)."""
         self._site = site
         self._claim = claim
         self._keyed = keyed

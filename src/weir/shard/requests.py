@@ -1,4 +1,4 @@
-"""What writes that look first are asked for: rows in any form, as steps that can be decided."""
+"""Makes the requests of writes that look first: rows in any form, as steps to be decided."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VERBS: Final = ("put", "update", "insert")
 
 @dataclass(frozen=True)
 class Asked:
-    """A write that looks first, in words: for those that are passed on as options."""
+    """A write that looks first, described by strings, for callers that pass it on as options."""
 
     verb: str
     when: str | None = None
@@ -56,7 +56,7 @@ class Asked:
 
 WHERE_ROWS: Final = 50_000
 WHERE_BYTES: Final = 16 << 20
-"""Rows that `delete_where` and `update_where` decide at a time, and what was looked at of them."""
+"""Most rows that `delete_where` and `update_where` decide at once, and most bytes read of them."""
 
 
 class Requests:
@@ -70,7 +70,7 @@ class Requests:
         self._inserts = {choice: Kind(Insert(choice), intake) for choice in ON_CONFLICT}
 
     def update(self, rows: Rows, missing: Missing) -> Request:
-        """Rows with the key and some columns."""
+        """A request to update rows; they hold the key and some columns."""
         check_choice(missing, MISSING, "missing")
         put = tiny(rows)
         kind = None if put is None else self._update_of(put, missing)
@@ -79,7 +79,7 @@ class Requests:
         return self.update_shaped(self._partial.shape(rows), missing)
 
     def _update_of(self, put: Tiny, missing: Missing) -> Kind | None:
-        """The kind of an update of a few dicts that name the same columns; None: look closer."""
+        """The kind of an update of a few dicts with the same columns; None: take the slow path."""
         if not isinstance(put.data, list):
             return None
         names = put.data[0].keys()
@@ -92,14 +92,14 @@ class Requests:
         return known
 
     def update_shaped(self, batches: Sequence[pa.RecordBatch], missing: Missing) -> Request:
-        """The same of rows that a `PartialRows` has shaped."""
+        """`update` of rows that a `PartialRows` has shaped."""
         steps: list[Step] = []
         for batch in batches:
             steps += steps_of(_update(batch.schema.names, missing), [batch], self._schema)
         return Request(steps, batches)
 
     def insert(self, rows: Rows, on_conflict: OnConflict) -> Request:
-        """Whole rows whose keys are to be new."""
+        """A request to insert whole rows, whose keys must be new."""
         check_choice(on_conflict, ON_CONFLICT, "on_conflict")
         kind = self._inserts[on_conflict]
         put = tiny(rows)
@@ -111,7 +111,7 @@ class Requests:
         return Request(steps_of(kind.verb, batches, self._schema), batches)
 
     def put_when(self, rows: Rows, when: str) -> Request:
-        """Whole rows, or deletes, of which a condition is to hold."""
+        """A request to put whole rows, or deletes, where a condition holds."""
         require_text(when, "when")
         verb = PutWhen(when)
         put = tiny(rows)
@@ -121,11 +121,11 @@ class Requests:
         return Request(steps_of(verb, batches, self._schema), batches)
 
     def shaped(self, rows: Rows, asked: Asked) -> list[pa.RecordBatch]:
-        """Rows of any form as `of` takes them."""
+        """Rows of any form, shaped for `of`."""
         return self._partial.shape(rows) if asked.verb == "update" else self._intake.rows(rows)
 
     def of(self, batches: Sequence[pa.RecordBatch], asked: Asked) -> Request:
-        """What was asked, of rows that are shaped."""
+        """The request that `asked` describes, for rows that are shaped."""
         if asked.verb == "update":
             return self.update_shaped(batches, asked.missing)
         whole = pa.Table.from_batches(batches, self._schema.wal)
@@ -134,7 +134,7 @@ class Requests:
         return self.insert(whole, asked.on_conflict)
 
     def where(self, filter: str, assignments: Mapping[str, str] | None) -> Iterator[Request]:
-        """Requests for the keys whose rows pass, found in a scan as it goes on."""
+        """Requests for the keys whose rows pass the filter, made while the scan runs."""
         require_text(filter, "the filter")
         verb: Verb = DeleteWhere(filter)
         if assignments is not None:
@@ -154,8 +154,8 @@ class Requests:
 
 
 def _portions(found: Iterable[Seen]) -> Iterator[Seen]:
-    """The rows of one scan in portions that are decided at a time: few where most rows pass, and
-    not one for every batch where few do."""
+    """The rows of one scan in portions, each decided at once: few portions where most rows pass,
+    and not one for every batch where few do."""
     gathered: list[pa.Table] = []
     last: Seen | None = None
     for last in found:
@@ -186,7 +186,7 @@ class PartialRows:
         self._known: dict[tuple[str, ...], Intake] = {}
 
     def shape(self, rows: Rows) -> list[pa.RecordBatch]:
-        """The rows in the columns they have, `_tombstone` last, in their order."""
+        """The rows in order, with the columns they have, `_tombstone` last."""
         return [batch for part in _same_columns(rows) for batch in self._shape(part)]
 
     def _shape(self, rows: Rows) -> list[pa.RecordBatch]:
@@ -201,7 +201,7 @@ class PartialRows:
         return self._intake_of(names).rows(rows)
 
     def update(self, names: Iterable[str], missing: Missing) -> tuple[Update, Intake]:
-        """What an update of rows with those columns is, and what shapes them."""
+        """The verb that updates rows with those columns, and the intake that shapes them."""
         if TOMBSTONE in names:
             raise _no_deletes()
         intake = self._intake_of(names)
@@ -232,7 +232,7 @@ def check_choice(value: str, known: Sequence[str], name: str) -> None:
 
 
 def _names(rows: Rows) -> Sequence[str] | None:
-    """The columns of the rows, all alike; None: to be found by who reads them."""
+    """The columns of the rows, which all have the same; None if only reading them shows that."""
     if isinstance(rows, Mapping):
         return [str(name) for name in rows]
     if isinstance(rows, list | tuple):
@@ -242,7 +242,7 @@ def _names(rows: Rows) -> Sequence[str] | None:
 
 
 def _same_columns(rows: Rows) -> list[Rows]:
-    """Dicts in stretches that have the same columns: one left out is not one that is null."""
+    """Split dicts into runs with the same columns: a column left out is not a null one."""
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
         return [rows]
     parts: list[Rows] = []

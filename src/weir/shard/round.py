@@ -1,7 +1,7 @@
-"""One decision for all who ask at the time: the look, the verdict, the acceptance.
+"""One decision for all concurrent calls: the lookup, the verdict, the acceptance.
 
 Keeps
-  O-2  what came between the look and the acceptance is seen: checked under the lock that accepts
+  O-2  rows that came between lookup and acceptance are seen: checked under the lock that accepts
 """
 
 from __future__ import annotations
@@ -32,33 +32,34 @@ SURELY_FITS: Final = 64 << 10
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """A request on its way."""
+    """A request being processed."""
 
     request: Request
     tokens: Sequence[Token] = ()
-    """What its rows are put under, to be put once."""
+    """The exactly-once tokens of its rows."""
     ack: Ack | None = None
     rests_on: Ack | None = None
-    """Of a call that writes nothing the last put before it that was not durable."""
+    """For a call that writes nothing: the last put before it that was not durable yet."""
     is_decided: bool = False
     gate: Lock | None = None
-    """Where its thread waits; released when it is to decide, when it is durable, or when it is to
-    lead (`Turns`)."""
+    """Where its thread waits; released when the thread should decide or lead (`Turns`), or when the
+    call is durable."""
     chosen: bool = False
-    """It decides next."""
+    """Its thread decides next."""
     left: bool = False
-    """Its caller has gone, told that nothing was written unless it was settled by then. Changed
-    under the writer's lock, where rows are accepted: who left is not decided for any more."""
+    """Its caller has left, and knows that nothing was written unless the call was settled by then.
+    Changed under the writer's lock, where rows are accepted: calls whose caller left are skipped.
+    """
 
     @property
     def settled(self) -> bool:
-        """True once it was decided, and its rows, if any, were accepted (F-16: an interrupt right
-        after that does not have it decided again)."""
+        """True once it was decided and its rows, if any, were accepted (F-16: after an interrupt
+        right then it is not decided again)."""
         return self.is_decided or (self.ack is not None and self.ack.generation is not None)
 
 
 class Round:
-    """One decision for some calls: what was looked at, what came since, and what is to be done."""
+    """One decision for some calls: the rows found, the rows that came since, and the outcome."""
 
     def __init__(
         self,
@@ -89,15 +90,15 @@ class Round:
         self._columns = [n for n in schema.arrow.names if n in looked_at or n in names]
         self._generation = self._batches = 0
         self.is_lost = False
-        """Rows that came since the look were flushed, and cannot be told any more."""
+        """Rows that came since the lookup were flushed, and can no longer be identified."""
 
     @cached_property
     def _keys(self) -> pa.Table:
-        """The columns of the keys, each once, in the order of `_values`."""
+        """The key columns, with each key once, in the order of `_values`."""
         return _key_columns(self._steps, self._values, self._intake.schema)
 
     def look(self) -> None:
-        """The newest rows of the keys; from the moment before it on others may come."""
+        """Look up the newest rows of the keys; note first where rows that come later begin."""
         self._is_aligned = False
         if not self._was_seen():
             with self._state.lock:
@@ -110,12 +111,12 @@ class Round:
         self._state.env.failpoint("looking.looked")
 
     def _was_seen(self) -> bool:
-        """True when the only call brings what is there, and the base is still that of then: what
-        came since is looked at in any case, when it is accepted (O-2)."""
+        """True when the only call brings the rows its scan found, and the base has not changed
+        since. Rows that came since are checked in any case, at acceptance (O-2)."""
         if len(self._calls) != 1:
             return False
         request = self._calls[0].request
-        seen, request.seen = request.seen, None  # once: it may be lost
+        seen, request.seen = request.seen, None  # used once: the round may be lost
         known = None if seen is None else self._reads.still(seen)
         if seen is None or known is None:
             return False
@@ -125,7 +126,7 @@ class Round:
         return True
 
     def decide(self) -> None:
-        """What the requests do with what is there."""
+        """Decide what the requests do with the rows that exist."""
         newest = Newest(self._found, self._intake.schema, self._alive)
         if self._is_aligned:
             newest.are_of(self._values)
@@ -137,11 +138,11 @@ class Round:
         decide_all(runs, newest, self._intake)
 
     def acks_if_current(self) -> list[Ack] | None:
-        """The rows to be written, if the decision still holds. Lock held."""
+        """The rows to write, if the decision still holds; else None. Lock held."""
         return self._acks() if self._is_current() else None
 
     def acks_at_last(self) -> list[Ack] | None:
-        """The same; if it does not hold, decided anew here, where nothing can come between."""
+        """The same, but a stale decision is made again here, where no row can come between."""
         if not self._is_current():
             if self.is_lost:
                 return None
@@ -149,8 +150,8 @@ class Round:
         return self._acks()
 
     def _is_current(self) -> bool:
-        """True when no row of those keys came since the last decision, and nobody left who was
-        decided for. Lock held."""
+        """True when no row of those keys came since the last decision, and no caller has left that
+        it was made for. Lock held."""
         there = [call for call in self._calls if not call.left]
         if len(there) < len(self._calls):
             self._calls = there
@@ -175,11 +176,11 @@ class Round:
 
     @property
     def nbytes(self) -> int:
-        """About what is to be accepted."""
+        """Approximate size of the rows to be accepted."""
         return sum([_bytes_of(call.request) for call in self._calls])
 
     def _acks(self) -> list[Ack]:
-        """The rows to be written, as puts."""
+        """The rows to write, as puts."""
         acks = []
         for call in self._calls:
             request = call.request
@@ -196,24 +197,24 @@ class Round:
             else:
                 count = sum(batch.num_rows for batch in request.rows)
                 ack = Ack(self._group, request.rows, rows=count, nbytes=nbytes, tokens=call.tokens)
-            ack.claimed = self._waits  # else nobody does, and a failing close tells of it (F-16)
+            ack.claimed = self._waits  # else nobody waits, and a failing close reports it (F-16)
             call.ack = ack
             acks.append(ack)
         return acks
 
     def settle(self) -> None:
-        """It was accepted."""
+        """Mark the calls as decided once their rows were accepted, and wake their threads."""
         with self._state.lock:
             last = self._state.queue[-1] if self._state.queue else None
             for call in self._calls:
                 call.rests_on = last
                 call.is_decided = True
                 if call.gate is None or call.chosen or call.left:
-                    continue  # nobody waits at a gate
+                    continue  # no thread waits at the gate
                 if call.ack is None or call.ack.done or not self._waits:
                     call.gate.release()
                 else:
-                    # One waking for two waits: for the decision, and for the log.
+                    # One wake-up ends two waits, the one for the decision and the one for the log.
                     self._state.turns.adopt(call.ack, call.gate)
         self._state.env.failpoint("looking.decided")
 
@@ -225,9 +226,9 @@ def _bytes_of(request: Request) -> int:
 
 
 def _key_columns(steps: Sequence[Step], keys: Sequence[Any], schema: TableSchema) -> pa.Table:
-    """The columns of those keys, which are those of the steps, each once."""
+    """The key columns of the steps, with each of `keys` once."""
     if not steps:
-        return schema.key_schema.empty_table()  # what was asked could not be shaped
+        return schema.key_schema.empty_table()  # the requests could not be shaped
     parts = parts_of(steps)
     columns = [
         parts[0].batch.column(name).slice(parts[0].offset, parts[0].rows)

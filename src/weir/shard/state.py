@@ -1,14 +1,14 @@
-"""What one writer holds: rows that wait, the queue to the log, MemTables, turns, its end.
+"""The state of one writer: waiting rows, the queue to the log, MemTables, turns, its end.
 
-One lock, `WriterState.lock`, guards all of it, and every method here is called with it held.
-Nothing is done under it but bookkeeping: no store call, no callback of a user's, no wait but on a
-condition of this lock. The slow work is done without it by two roles, of which one thread each has
-at a time: the leader writes the head of the queue to the log (group.py), the flusher makes an
-SSTable of the oldest frozen MemTable (flush.py); both take their work, and report its outcome, in
-one step each.
+One lock, `WriterState.lock`, guards all of it, and every method here is called with it held. Only
+bookkeeping is done under the lock: no store call, no user callback, and no wait except on one of
+its conditions. The slow work is done without the lock, in two roles that one thread each holds at
+any moment: the leader writes the head of the queue to the log (group.py), and the flusher makes an
+SSTable of the oldest frozen MemTable (flush.py). Each takes its work in one locked step, and
+reports the outcome in another.
 
 Keeps
-  F-13 when the writer ends, every waiting and later caller is told, with what was not acknowledged
+  F-13 when the writer ends, every waiting and later caller gets its unacknowledged rows back
   M-3  rows leave the queue only when their entry is durable
   M-6  the rows held are bounded; over the bound, putters wait
   M-7  an ack is done exactly when the entry that holds its rows is durable
@@ -44,7 +44,7 @@ log = logging.getLogger("weir.shard")
 
 
 class WriterState:
-    """All that the threads of one writer share."""
+    """Everything that the threads of one writer share."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class WriterState:
         memtables: MemTables | None,
         crowd: Crowd | None = None,
     ) -> None:
-        """`crowd`: of the writers that the same threads put to, which share its lock."""
+        """`crowd`: shared, with its lock, by the writers that the same threads put to."""
         self.env = env
         self.config = config
         self.name = name
@@ -65,14 +65,14 @@ class WriterState:
         self.closing = False
         """No more rows are accepted."""
         self.stopping = False
-        """The threads end when they are through with what they do."""
+        """The threads end when they finish their current work."""
         self.held_bytes = 0
         """Bytes of rows in memory: queued, in MemTables, being flushed."""
         self.room_waiters = 0
         """Threads that wait for room."""
         self.room_wake = env.threads.condition(self.lock)
         self.room_tasks: list[asyncio.Future[None]] = []
-        """Where tasks wait for room."""
+        """Futures of the tasks that wait for room."""
         self._warned_at = -1e9
         self.unshaped: deque[Ack] = deque()
         """Puts whose rows the next leader shapes; then they are accepted, in this order."""
@@ -81,28 +81,28 @@ class WriterState:
         self.turns = Turns(crowd, self)
         self.leading = False
         self.leader: Wait | None = None
-        """Which wait leads, if one does."""
+        """The wait that leads, if one does."""
         self.flying: list[Ack] = []
-        """Whose rows are in the entry under way, or in one whose writing was interrupted."""
+        """Puts whose rows are in the entry in flight, or in one whose write was interrupted."""
         self.entry: Entry | None = None
         """That entry, once it is encoded."""
-        self.is_lone = False  # the last entry was of one put: the next is likely alone as well
+        self.is_lone = False  # the last entry held one put: the next likely does too
         self.pump_wake = env.threads.condition(self.lock)
         self.is_pump_called = False
-        """The pump was woken, and will look at the queue before it waits again."""
+        """The pump was woken, and will check the queue before it waits again."""
         self.memtables = memtables
-        """None: a WAL-only writer."""
+        """None for a WAL-only writer."""
         self.tags: GenerationTags | None = None
-        """Names the generations where there are no MemTables."""
+        """Assigns the generations when there are no MemTables."""
         self.flush_wake = env.threads.condition(self.lock)
         self.calm_wake = crowd.calm_wake
         self.is_alone = False
-        """A thread could not be started, so that putters do its work."""
+        """A thread could not be started, and putters do its work."""
 
     def start(self, run: Callable[[], None], name: str) -> Thread | None:
-        """A thread for what nobody waits for; None when the process can start none (F-16).
+        """Start a thread for work that no caller waits for; None if the process cannot (F-16).
 
-        From then on whoever puts, flushes or closes does that work.
+        From then on callers that put, flush or close do that work.
         """
         thread = None if self.is_alone else self.env.threads.start(run, name=name)
         if thread is None and not self.is_alone:
@@ -112,13 +112,13 @@ class WriterState:
 
     @property
     def failure(self) -> WeirError | None:
-        """What ended the writer."""
+        """The error that ended the writer."""
         return self.ending.failure
 
     # -- putting ---------------------------------------------------------------------------------
 
     def is_full(self, nbytes: int) -> bool:
-        """True when so much more has to wait."""
+        """True when a put of that size has to wait for room."""
         # A put larger than the whole bound is let in alone rather than refused for ever.
         limit = self.config.max_unflushed_memtable_bytes
         return self.held_bytes > 0 and self.held_bytes + nbytes > limit
@@ -143,10 +143,10 @@ class WriterState:
     def wait_for_room(
         self, ack: Ack, timeout: float | None, make: Callable[[float | None], bool]
     ) -> None:
-        """Return when the rows of `ack` may be accepted, or raise why they never will.
+        """Return when the rows of `ack` may be accepted, or raise the error that prevents it.
 
-        `make` is called before each wait, with the time that is left, and tells whether it wrote
-        something itself. `Backpressure` when `timeout` passes first.
+        `make` is called before each wait, with the time left, and returns whether it wrote
+        something itself. Raises `Backpressure` when `timeout` passes first.
         """
         if self.is_full(ack.nbytes) and not self.closing:
             began = self._count_backpressure()
@@ -168,7 +168,7 @@ class WriterState:
         self.require_open(ack)
 
     def require_open(self, ack: Ack) -> None:
-        """Raise, with the rows of `ack`, when no more are accepted."""
+        """Raise, with the rows of `ack`, when the writer accepts no more."""
         if self.closing or self.ending.failure is not None:
             raise self.ending.refused(ack.batches)
 
@@ -183,12 +183,12 @@ class WriterState:
         return began
 
     def release(self, nbytes: int) -> None:
-        """Rows left memory; whoever waits for room looks again."""
+        """Subtract rows that left memory, and wake those that wait for room."""
         self.held_bytes -= nbytes
         self.wake_for_room()
 
     def wake_for_room(self) -> None:
-        """Threads and tasks that wait for room look again."""
+        """Wake the threads and tasks that wait for room."""
         self.room_wake.notify_all()
         while self.room_tasks:
             future = self.room_tasks.pop()
@@ -196,8 +196,8 @@ class WriterState:
                 future.get_loop().call_soon_threadsafe(finish_all, [future])
 
     def accept(self, acks: Sequence[Ack], batches: Sequence[pa.RecordBatch], more: Fill) -> None:
-        """Put the rows of those puts, in `batches`, where reads find them, name their generation,
-        and queue them. Of several puts only where the active generation has room for all."""
+        """Put the rows of those puts, in `batches`, where reads find them, assign a generation, and
+        queue them. Several puts at once only if the active generation has room for all."""
         self.counters.puts += len(acks)
         self.counters.rows_put += more.rows
         if self.memtables is not None:
@@ -219,7 +219,7 @@ class WriterState:
         self.unshaped.append(ack)
 
     def accept_shaped(self, acks: Sequence[Ack], shaped: Sequence[Shaped | Exception]) -> list[Ack]:
-        """The first of the unshaped were shaped, or refused; returns who wants to be told."""
+        """Accept the oldest unshaped puts, given their shaping results; return those refused."""
         for ack in acks:
             self.unshaped.popleft()
             self.held_bytes -= ack.nbytes
@@ -239,11 +239,11 @@ class WriterState:
                 continue
             accepted.append(ack)
         self.accept_each(accepted)
-        self.wake_for_room()  # they were taken for larger than they are
+        self.wake_for_room()  # the guessed sizes were larger than the real ones
         return refused
 
     def accept_each(self, acks: Sequence[Ack]) -> None:
-        """Accept puts in their order; neighbours whose rows are of one batch in one step."""
+        """Accept puts in order; neighbours whose rows share a batch are accepted in one step."""
         for key, run in itertools.groupby(acks, key=_batch_of):
             if key is None:
                 for ack in run:
@@ -261,7 +261,7 @@ class WriterState:
                 self.accept([ack], ack.batches, ack.fill)
 
     def refuse(self, ack: Ack, error: Exception) -> None:
-        """Its rows were not written, for that reason."""
+        """Finish `ack` with `error`: its rows were not written."""
         ack.error = error
         ack.done = True
         self.turns.wake(ack)
@@ -269,15 +269,15 @@ class WriterState:
     # -- the leader ------------------------------------------------------------------------------
 
     def take(self) -> list[Ack]:
-        """Give the lead away with the longest prefix of the queue that fits one entry."""
+        """Return the longest prefix of the queue that fits one entry, for the leader to write."""
         self.leading = True
         if self.ending.failure is not None:
-            return []  # F-13: their callers have them back, and may have put them elsewhere
+            return []  # F-13: the callers got their rows back, and may have put them elsewhere
         if self.flying:
-            return self.flying  # F-16: interrupted, so the same rows in the same entry once more
+            return self.flying  # F-16: interrupted, so write the same entry again
         group: list[Ack] = []
         nbytes = 0
-        # Each fits an entry by itself (F-15); together they stay well below what one may have.
+        # Each put fits an entry by itself (F-15); a group stays well below the limit of an entry.
         most = min(self.config.max_wal_buffer_size, self.env.limits.entry_bytes // 4)
         for ack in self.queue:
             if group and (
@@ -293,10 +293,10 @@ class WriterState:
         return group
 
     def landed(self, group: list[Ack], position: Position, seconds: float) -> list[Ack]:
-        """The group is durable, after that time: take it off the queue and let its waiters go; who
-        wants a call."""
+        """The group became durable in `seconds`: dequeue it and wake its waiters; return the acks
+        with a callback or a future."""
         self.turns.crowd.took(seconds)
-        if self.ending.failure is None:  # else the writer ended meanwhile, and they were told
+        if self.ending.failure is None:  # else the writer has ended, and they have its error
             for ack in group:
                 ack.position = position
                 ack.done = True
@@ -321,14 +321,14 @@ class WriterState:
             self.flush_wake.notify_all()
 
     def give_up_lead(self) -> None:
-        """Nobody leads now; somebody else may."""
+        """Release the lead; another thread may take it."""
         if self.leader is not None:
             self.turns.crowd.end_turn(self.leader)
         self.leading, self.leader = False, None
         self.turns.ask()
 
     def call_pump(self) -> None:
-        """Let the pump look at the queue."""
+        """Wake the pump to check the queue."""
         self.is_pump_called = True
         self.pump_wake.notify()
 
@@ -357,9 +357,9 @@ class WriterState:
         self.wake_all()
 
     def end(self, error: WeirError, *, sent: bool) -> list[Ack]:
-        """The writer failed; returns whose rows were not acknowledged.
+        """End the writer with `error`; return the acks whose rows were not acknowledged.
 
-        `sent`: the entry under way, if any, may count (F-11).
+        `sent`: the entry in flight, if any, may have become durable (F-11).
         """
         if self.failure is not None:
             return []
@@ -371,14 +371,14 @@ class WriterState:
             ack.done = True
             self.turns.wake(ack)
         for ack in self.unshaped:
-            self.turns.wake(ack)  # to shape its rows, which are handed back
+            self.turns.wake(ack)  # its thread shapes the rows, which are handed back
         self.wake_all()
         rows = sum(ack.rows for ack in failed)
         log.error("writer.ended %s rows_left=%d reason=%s", self.name, rows, error)
         return failed
 
     def wake_all(self) -> None:
-        """Whoever waits for something else than its own put looks again."""
+        """Wake all threads that wait for something other than their own put."""
         self.wake_for_room()
         self.calm_wake.notify_all()
         self.pump_wake.notify_all()
@@ -390,7 +390,7 @@ def _batch_of(ack: Ack) -> int | None:
 
 
 def fail(state: WriterState, error: WeirError) -> None:
-    """End the writer: every waiting and later caller gets `error`, or its like, with its rows
+    """End the writer: every waiting and later caller gets `error`, or a similar one, with its rows
     (F-13). Called without the lock."""
     with state.lock:
         failed = state.end(error, sent=True)

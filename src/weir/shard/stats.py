@@ -1,4 +1,4 @@
-"""What a writer tells about itself: typed, cheap, true at every moment (M-5)."""
+"""Statistics of a writer: typed, cheap, true at every moment (M-5)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WalStats:
     rows: int
     bytes: int
     append_failures: int
-    """Appends that failed and were tried again."""
+    """Appends that failed and were retried."""
     group_rows_mean: float
     """Rows per entry."""
     group_puts_mean: float
@@ -79,8 +79,8 @@ class WriterStats:
 
 @dataclass
 class Counters:
-    """The running counts behind the statistics; changed by the thread that leads or under the
-    queue's lock."""
+    """The running counts behind the statistics; changed by the leader or under the writer's
+    lock."""
 
     puts: int = 0
     rows_put: int = 0

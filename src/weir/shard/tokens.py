@@ -1,16 +1,17 @@
 """Exactly-once tokens of a shard: per application the highest batch number that is in (P-2, P-6).
 
-A token rides in the log entry that holds its rows, so it is atomic with them. A batch too large for
+A token is in the log entry that holds its rows, so it is atomic with them. A batch too large for
 one entry is published by a manifest (`weir.shard.large_batch`): its token is announced here, with
-the SSTables, before that manifest, and counts once a manifest has named them. Before whatever
-carries a token stops being read, it is recorded here for good: a create-only marker, the highest
-number counts. Neither collection nor compaction nor a native writer touches these, but for those of
-jobs that gave no application's name: such a token only has to outlive the job.
+the SSTables, before that manifest, and counts once a manifest has named them. Before the entry or
+manifest that carries a token stops being read, the token is recorded here for good, as a
+create-only marker of which the highest number counts. Neither collection nor compaction nor a
+native writer touches the markers, except those of jobs that gave no application name: such a token
+only has to outlive its job.
 
 A native writer flushes entries without knowing of tokens. So a writer notes here, before its first
-token of an application, from which position on its entries may hold some, and takes the note back
-when it closes with all of them recorded. The note of a writer that died tells whoever comes next
-what part of the log to read for tokens, above R or below.
+token of an application, from which position on its entries may hold tokens, and deletes the note
+when it closes with all of them recorded. The note of a writer that died tells the next writer which
+part of the log to read for tokens, above R or below.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def tokens_in_log(
 ) -> dict[str, int]:
     """Per application the highest batch number in the entries `(after, last]`.
 
-    With `epoch`, entries of later ones are of no interest. A ranged read an entry, 16 at a time,
-    and a whole one where there is a token. A collected entry has none: whoever collected it
-    recorded them, and in its place only a zombie's can be, whose rows are not in.
+    With `epoch`, entries of later epochs are not needed. One ranged read per entry, 16 in parallel,
+    and a full read where there may be a token. A collected entry has none: its tokens were recorded
+    by the collector, and an object in its place can only be a zombie's, whose rows are not in.
     """
 
     def look(position: int) -> tuple[int, list[tuple[int, str, int]]]:
@@ -72,9 +73,9 @@ def tokens_in_log(
 
 
 def above_floor(site: ShardSite, found: Sequence[tuple[int, str, int]]) -> dict[str, int]:
-    """The highest number of each application, of tokens met at a position that was not collected.
+    """The highest number of each application, of tokens at positions that were not collected.
 
-    Called after the entries were read: a collector may have passed them meanwhile (G-7c).
+    Called after the entries were read: a collector may have passed them since (G-7c).
     """
     highest: dict[str, int] = {}
     floor = Floors(site).load().wal if found else 0
@@ -95,7 +96,7 @@ class _Note:
 
 @dataclass(slots=True)
 class _Folder:
-    """What is known of one application, as listed."""
+    """The token objects of one application, as listed."""
 
     numbers: list[int] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
@@ -115,7 +116,7 @@ class _Folder:
 
 
 def by_folder(tokens: Mapping[str, int]) -> dict[str, int]:
-    """Numbers by the folder of their application; those of single jobs are not carried on."""
+    """Numbers by the folder of their application; those of single jobs are left out."""
     return {
         paths.token_folder(app): number
         for app, number in tokens.items()
@@ -124,7 +125,7 @@ def by_folder(tokens: Mapping[str, int]) -> dict[str, int]:
 
 
 def merged(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """The higher number of each."""
+    """The higher number for each name."""
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in {*one, *other}}
 
 
@@ -137,21 +138,21 @@ class Tokens:
     def load(self, app: str) -> int | None:
         """The highest batch number recorded for `app`, or None. One listing.
 
-        More only while a batch of several SSTables is on its way, or its writer died.
+        More requests only while a batch of several SSTables is in flight, or if its writer died.
         """
         found = self._list(app)
         if found.announced:
             manifest = Manifests(self._site).latest()
             if manifest is not None:
                 self._settle(found.announced, manifest)
-            # Again: somebody else may have settled it, and pruned the manifest, meanwhile.
+            # Again: another process may have settled it, and pruned the manifest, since.
             found = self._list(app)
         return max(found.numbers, default=None)
 
     def begin(self, app: str, after: Position, epoch: Epoch) -> str:
-        """Note that entries of `epoch` after `after` may hold tokens of `app`; where it is noted.
+        """Note that entries of `epoch` after `after` may hold tokens of `app`; return the path.
 
-        Before the first of them is written (P-6). One put.
+        Called before the first such entry is written (P-6). One put.
         """
         path = f"{paths.token_dir(self._site.shard, app)}/{_OPEN}{epoch:020d}-{after:020d}"
         with contextlib.suppress(ObjectExists):
@@ -159,14 +160,14 @@ class Tokens:
         return path
 
     def end(self, notes: Sequence[str]) -> None:
-        """Take notes back: all tokens they told of are recorded."""
+        """Delete notes: all tokens they stand for are recorded."""
         if notes:
             self._site.store.delete(list(notes))
 
     def recover(self, app: str | None, *, epoch: Epoch, through: Position) -> None:
-        """Record what writers before `epoch` left in the log, up to `through`, the fence of that
-        claim; of all applications without `app`. One listing, and the log as far as it is noted.
-        """
+        """Record the tokens that writers before `epoch` left in the log, up to `through`, the fence
+        of that claim; for all applications if `app` is None. One listing, and a read of the log
+        from the first note on."""
         folders = self._folders() if app is None else {"": self._list(app)}
         for folder in folders.values():
             notes = [note for note in folder.notes if note.epoch < epoch]
@@ -178,10 +179,10 @@ class Tokens:
             self.end([note.path for note in notes])
 
     def at(self, manifest: ShardManifest) -> dict[str, int]:
-        """By folder, the highest number of each application that is in by `manifest`.
+        """By folder, the highest number of each application that is in as of `manifest`.
 
-        All those of rows up to R, and those of later entries that are recorded by now. One listing,
-        and the log where a writer died before it recorded its own.
+        Includes all tokens of rows up to R, and those of later entries that are recorded by now.
+        One listing, and a read of the log where a writer died before it recorded its own.
         """
         known: dict[str, int] = {}
         for name, folder in self._folders().items():
@@ -190,17 +191,17 @@ class Tokens:
                 known[name] = max(numbers)
             notes = [note for note in folder.notes if note.epoch < manifest.writer_epoch]
             if not notes:
-                continue  # their own writer, which owns the shard, records before R passes
+                continue  # the owner of the shard records its tokens before R passes them
             after, last = min(n.after for n in notes), max(n.epoch for n in notes)
             known = merged(known, self.in_log(after, manifest.replay_after, epoch=last))
         return known
 
     def in_log(self, after: int, last: int, *, epoch: Epoch | None = None) -> dict[str, int]:
-        """Like `at`, by the entries `(after, last]` alone."""
+        """Like `at`, but from the entries `(after, last]` alone."""
         return by_folder(tokens_in_log(self._site, after, last, epoch=epoch))
 
     def carry(self, known: Mapping[str, int]) -> None:
-        """Record what `at` gave of another table's shard. A put each; idempotent."""
+        """Record what `at` returned for another table's shard. One put each; idempotent."""
         for folder, number in known.items():
             path = paths.marker_path(f"{paths.tokens_dir(self._site.shard)}/{folder}", number)
             with contextlib.suppress(ObjectExists):
@@ -218,7 +219,7 @@ class Tokens:
             self._site.store.delete([paths.marker_path(folder, n) for n in below])
 
     def announce(self, app: str, number: int, sstables: Sequence[str], *, epoch: Epoch) -> str:
-        """Say that `number` is in as soon as a manifest names these SSTables; where it is said."""
+        """Announce that `number` is in once a manifest names these SSTables; return the path."""
         folder = paths.token_dir(self._site.shard, app)
         path = f"{folder}/{_ANNOUNCED}{self._site.env.new_id().hex}"
         record = {"app": app, "number": number, "sstables": list(sstables), "epoch": int(epoch)}
@@ -226,7 +227,7 @@ class Tokens:
         return path
 
     def settle(self, manifest: ShardManifest) -> None:
-        """Record what `manifest` proves to be in: called before SSTables leave it. Two lists."""
+        """Record tokens that `manifest` proves are in, before SSTables leave it. Two listings."""
         shard = self._site.shard
         for folder in (paths.tokens_dir(shard), paths.job_tokens_dir(shard)):
             found = _Folder()
@@ -241,7 +242,7 @@ class Tokens:
         return found
 
     def _folders(self) -> dict[str, _Folder]:
-        """Of every application but single jobs."""
+        """The folders of all applications except single jobs."""
         found: dict[str, _Folder] = {}
         for meta in self._site.store.list(paths.tokens_dir(self._site.shard)):
             name = meta.path.rpartition("/")[0].rpartition("/")[2]
@@ -249,7 +250,7 @@ class Tokens:
         return found
 
     def _settle(self, announced: Sequence[str], manifest: ShardManifest) -> None:
-        """Turn announcements into markers, and drop those that nobody can make true any more."""
+        """Turn announcements into markers, and delete those that can no longer become true."""
         for path in announced:
             said = self._read(path, manifest)
             if said is None:

@@ -1,27 +1,27 @@
-"""Who waits for an entry, who was woken, and who writes the next one.
+"""Which threads wait for an entry, which were woken, and which one writes the next entry.
 
-A thread whose put is durable is woken, but runs only when it gets the interpreter. Until everyone
-whose put is durable has run, nobody new takes the lead: they are about to return and put again, and
-their rows belong in the next entry, not in the one after it. Without this rule one thread on a fast
-store keeps the interpreter for its whole switch interval (5 ms) and writes entry after entry alone,
-while 15 others wait for it: 1.4 puts an entry with 16 threads, 15.7 with it.
+A thread whose put is durable is woken, but runs only when it gets the interpreter. Until all such
+threads have run, no new thread takes the lead: they are about to return and put again, and their
+rows belong in the next entry, not in the one after it. Without this rule one thread on a fast store
+keeps the interpreter for its whole switch interval (5 ms) and writes entry after entry alone while
+15 others wait. With 16 threads an entry then holds 1.4 puts; with the rule it holds 15.7.
 
-They are woken one by one, each by the one before it. All at once, every one of them would start on
-some processor only to wait for the interpreter there, and would be woken for nothing whenever a
-putter lets go of it for a moment: 3.6 switches a put and 13,800 puts/s with 16 threads, 1.8 and
-16,100 this way (local disk, two processors). No timer is involved; a thread that waits alone is
-never held up.
+Threads are woken one by one, each by the one before it. Woken all at once, each would start on a
+processor only to block on the interpreter lock, and would wake again in vain whenever a putter
+released it for a moment. That costs 3.6 context switches a put and gives 13,800 puts/s with 16
+threads; one by one it is 1.8 switches and 16,100 puts/s (local disk, two processors). No timer is
+involved; a thread that waits alone is never held up.
 
-The writers of one table share a `Crowd`, because the same threads put to all of them. On a store
-that answers at once the rule then holds over all shards, and they take turns: one entry at a time,
-each of the shard that has waited longest, led by a thread that waits for it. With 16 threads and
-four shards that is 6.8 puts an entry; a leader for each shard would write 2.2, and they would fight
-for the interpreter. On a store that takes its time each shard has a leader of its own, so that
-entries of different shards are under way at once. Which it is, the latest entries tell (`Pace`),
-and turns that somebody has waited for too long are given up: no shard waits for the store of
-another.
+The writers of one table share a `Crowd`, because the same threads put to all of them. On a quick
+store the rule then holds across all shards, and the shards take turns: one entry is in flight at
+any moment, for the shard that has waited longest, led by a thread that waits for that shard. With
+16 threads and four shards that is 6.8 puts an entry; one leader per shard would write 2.2, and the
+leaders would contend for the interpreter. On a slow store each shard has its own leader, and
+entries of different shards are in flight together. `Pace` chooses between the two by the latest
+entries. Turns are given up when a thread has waited too long for one: no shard waits for the store
+of another.
 
-Every call is made with the lock of the crowd held, which is that of its writers.
+Every call is made with the crowd's lock held, which is also the lock of its writers.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from weir.env import Lock, Threads
 from weir.shard.ack import Ack
 
 QUICK_SECONDS: Final = 0.001
-"""A store that may take no longer for an entry answers at once: less than what it costs several
-leaders to take the interpreter from each other."""
+"""A store is quick if an entry takes at most this long: less than what several leaders lose by
+taking the interpreter from each other."""
 NEARLY_QUICK_SECONDS: Final = 3 * QUICK_SECONDS
-"""So long the quickest entry of such a store may take when they do."""
+"""The bound for the quickest entry of such a store while several leaders contend."""
 PACE_ENTRIES: Final = 32
-"""Entries of which the quickest tells; one by itself may have waited for a processor."""
+"""Entries whose quickest decides; a single entry may have waited for a processor."""
 SLOW_ENTRIES: Final = 4
-"""As many are enough to know a store that is not even nearly quick."""
+"""Entries that suffice to recognize a store that is not even nearly quick."""
 REST_ENTRIES: Final = 1024
-"""After so many it is tried again whether one that is nearly quick is quick in turns."""
+"""Entries after which a nearly quick store is tried with turns again."""
 PATIENCE_SECONDS: Final = 0.25
-"""How long a thread waits before it no longer relies on the turns of others."""
+"""How long a thread waits for the turns of other shards before it gives up turns."""
 LIGHT_BYTES: Final = 1 << 18
-"""Rows of which an entry takes a turn: a larger one would hold up the other shards."""
+"""Most bytes of rows in an entry that takes a turn: a larger one would hold up other shards."""
 
 
 class Led(Protocol):
-    """What `WriterState` tells of the queue of one shard."""
+    """The queue of one shard, as `WriterState` exposes it."""
 
     leading: bool
     leader: Wait | None
@@ -61,10 +61,10 @@ class Led(Protocol):
         """Puts that wait for the log."""
 
     def call_pump(self) -> None:
-        """Let the pump look at the queue."""
+        """Wake the pump to check the queue."""
 
     def give_up_lead(self) -> None:
-        """Nobody leads now; somebody else may."""
+        """Release the lead; another thread may take it."""
 
 
 class Wait:
@@ -74,7 +74,7 @@ class Wait:
 
     def __init__(self) -> None:
         self.leads: Led | None = None
-        """The shard whose entry it writes, or has just written."""
+        """The shard whose entry this thread writes, or has just written."""
 
     def take_lead(self, of: Led) -> None:
         """From here on this thread, and no other, writes that shard's entries (F-10)."""
@@ -83,8 +83,8 @@ class Wait:
 
 
 class Pace:
-    """Whether the store answers at once: by the quickest of the latest entries, which in turns
-    were not held up by other leaders. Taken for quick until it is known."""
+    """Whether the store is quick, judged by the quickest of the latest entries: with turns, other
+    leaders did not slow them down. The store is assumed quick until measured."""
 
     def __init__(self) -> None:
         self._begin(is_quick=True)
@@ -95,12 +95,12 @@ class Pace:
         self._entries = 0
 
     def forget(self) -> None:
-        """It is not, whatever it was; after a short rest that is tried again."""
+        """Treat the store as slow, whatever it was; after a short rest it is judged again."""
         self._begin(is_quick=False)
         self._entries = REST_ENTRIES - PACE_ENTRIES
 
     def took(self, seconds: float) -> None:
-        """An entry was written in that time."""
+        """Record how long an entry took to write."""
         self._entries += 1
         self._quickest = quickest = min(self._quickest, seconds)
         if self._entries == (PACE_ENTRIES if self.is_quick else REST_ENTRIES):
@@ -111,24 +111,24 @@ class Pace:
 
 
 class Crowd:
-    """The threads that wait for the writers of one table, or for a writer of its own."""
+    """The threads that wait for the writers of one table, or for a standalone writer."""
 
     def __init__(self, threads: Threads) -> None:
         self.lock: Lock = threads.lock()
-        """Guards what its writers hold (`WriterState`)."""
+        """Guards the state of its writers (`WriterState`)."""
         self.calm_wake = threads.condition(self.lock)
-        """For those who wait until everybody who was woken has run."""
+        """For threads that wait until every woken thread has run."""
         self._awaiting_calm = 0
         self.threads = threads
         self.shards = 0
         self.pace = Pace()
         self.leader: Wait | None = None
-        """Whose turn it is to write an entry, while the shards take turns."""
+        """The thread whose turn it is to write an entry, while the shards take turns."""
         self.waking = 0
         self._due: deque[Ack] = deque()
-        """Whose waiters are to be woken, after the one that is waking."""
+        """Acks whose waiters are woken next, after the one that is waking."""
         self._asking: dict[Turns, None] = {}
-        """Shards that have puts waiting, perhaps, and nobody who leads; the next one first."""
+        """Shards without a leader that may have waiting puts; the next to be led comes first."""
 
     @property
     def takes_turns(self) -> bool:
@@ -137,13 +137,13 @@ class Crowd:
 
     @property
     def patience(self) -> float | None:
-        """How long one may wait for others at most, before looking again."""
+        """The longest a thread waits for other shards before it checks again."""
         return PATIENCE_SECONDS if self.shards > 1 else None
 
     def ask(self, turns: Turns) -> None:
-        """Have that shard led, once everybody who was woken has run."""
+        """Request a leader for that shard, once every woken thread has run."""
         if not turns.led.waiting and not self.takes_turns:
-            self._asking.pop(turns, None)  # nothing to write: whoever puts next leads
+            self._asking.pop(turns, None)  # nothing to write: the next putter leads
             if turns.is_settled:
                 self._tell_calm()
             return
@@ -151,13 +151,13 @@ class Crowd:
         self.promote(turns)
 
     def note(self, turns: Turns) -> None:
-        """Have it led in its turn: its putter cannot lead now."""
+        """Queue that shard for a leader: its putter cannot lead now."""
         self._asking[turns] = None
 
     def promote(self, turns: Turns) -> None:
-        """A thread of that shard has run, or it asks: somebody who waits leads, if it is time.
+        """Let a waiting thread lead, if it is time: a thread of that shard ran, or the shard asked.
 
-        Until then it goes on asking: the last of those who were woken promotes, or whoever leads.
+        Otherwise the shard stays in `_asking`: the last woken thread, or the leader, promotes it.
         """
         if not turns.is_settled:
             return
@@ -167,10 +167,10 @@ class Crowd:
         elif self.leader is None:
             for asking in list(self._asking):
                 if self._have_led(asking):
-                    break  # the others in their turn
+                    break  # one leader per turn
 
     def wait_for_calm(self) -> None:
-        """Return when somebody has run, or a writer has ended."""
+        """Return when the woken threads have run, or a writer has ended."""
         self._awaiting_calm += 1
         try:
             self.calm_wake.wait()
@@ -182,63 +182,63 @@ class Crowd:
             self.calm_wake.notify_all()
 
     def _have_led(self, turns: Turns) -> bool:
-        """Have the first who waits lead that shard, or the pump; True when somebody was woken."""
+        """Let the first waiting thread lead that shard, or the pump; True if a thread was woken."""
         led = turns.led
         if turns not in self._asking or not turns.is_settled:
             return False
-        del self._asking[turns]  # whoever leads asks again
+        del self._asking[turns]  # the next leader asks again
         if not led.leading and led.waiting and turns.wake_next():
-            self._asking[turns] = None  # behind the others, if it is not led after all
+            self._asking[turns] = None  # last in line, in case the woken thread does not lead
             return True
         if not led.leading and led.waiting:
             led.call_pump()
         return False
 
     def took(self, seconds: float) -> None:
-        """An entry was written in that time."""
+        """Record how long an entry took to write; a slow store ends the turns."""
         was_quick = self.pace.is_quick
         self.pace.took(seconds)
         if was_quick and not self.pace.is_quick and self.shards > 1:
             self._part()
 
     def break_up(self) -> None:
-        """Somebody waited too long, or the store failed: no shard waits for another's entry any
-        more, for a while."""
+        """Give up turns for a while, because a thread waited too long or the store failed: no shard
+        waits for another's entry."""
         if self.takes_turns:
             self.pace.forget()
             self._part()
 
     def _part(self) -> None:
-        """From here on each shard has a leader of its own."""
+        """Let each shard have its own leader from here on."""
         self.leader = None
         for asking in list(self._asking):
             self._have_led(asking)
 
     def end_turn(self, wait: Wait) -> None:
-        """It is through with its entry, or gives up; it may not have been its turn."""
+        """End the turn, if it had one, of a thread that wrote its entry or gave up."""
         if self.leader is wait:
             self.leader = None
 
     def wake(self, ack: Ack) -> None:
-        """Open its gate, in its turn."""
+        """Open the gate of `ack`, after those woken before it."""
         self.waking += 1
         self._due.append(ack)
         if self.waking == 1:
             self._open_next()
 
     def arrived(self) -> None:
-        """One that was woken runs."""
+        """A woken thread runs; wake the next."""
         self.waking -= 1
         self._open_next()
 
     def _open_next(self) -> None:
-        """Open the gate of the next whose turn it is, and of those before it whom nobody waits for:
-        somebody else came for the same put, and took their turn."""
+        """Open gates in order, up to the first whose waiter still has to run. Those before it have
+        no such waiter: another thread came for the same put, and ran in its place."""
         while self._due:
             ack = self._due.popleft()
             gate, ack.gate = ack.gate, None
             if gate is None:
-                continue  # gave up meanwhile
+                continue  # its waiter gave up
             gate.release()
             if ack.woken:
                 return
@@ -255,7 +255,7 @@ class Turns:
         crowd.shards += 1
 
     def ask(self) -> None:
-        """Have the shard led, if anybody waits."""
+        """Request a leader for the shard, if any put waits."""
         self.crowd.ask(self)
 
     @property
@@ -265,13 +265,13 @@ class Turns:
 
     @property
     def is_settled(self) -> bool:
-        """True when no thread that was, or is about to be, woken has yet to run."""
+        """True when no thread is due to be woken and every woken thread has run."""
         crowd = self.crowd
-        # Of all shards none: then of this one none either, whichever counts.
+        # None in the whole crowd implies none of this shard, so the first test serves both cases.
         return crowd.waking == 0 or (self._waking == 0 and not crowd.takes_turns)
 
     def lead(self, wait: Wait, *, chosen: bool) -> bool:
-        """True when that thread is to lead now."""
+        """Give that thread the lead, if it may lead now; True when it does."""
         crowd, led = self.crowd, self.led
         if led.leading or not (chosen or self.is_settled):
             return False
@@ -280,7 +280,7 @@ class Turns:
             return False
         wait.take_lead(led)
         if in_turn:
-            crowd.leader = wait  # last: whoever gives up the lead of its shard ends its turn (F-16)
+            crowd.leader = wait  # last: giving up the lead of the shard ends the turn (F-16)
         return True
 
     def gate_for(self, ack: Ack) -> Lock:
@@ -293,14 +293,14 @@ class Turns:
         return ack.gate
 
     def adopt(self, ack: Ack, gate: Lock) -> None:
-        """Somebody waits at that gate, closed already, and will come for `ack` when it opens."""
+        """Make `gate` that of `ack`: a thread waits at it already, and then comes for `ack`."""
         ack.gate = gate
         self._gated[ack] = None
         if not self.led.leading:
             self.crowd.note(self)
 
     def wake(self, ack: Ack) -> bool:
-        """Let whoever waits for `ack` go on, in its turn; False when nobody does."""
+        """Wake the thread that waits for `ack`, in order; False when none does."""
         if ack.gate is None:
             return False
         self._gated.pop(ack, None)
@@ -311,7 +311,7 @@ class Turns:
         return True
 
     def arrived(self, ack: Ack) -> bool:
-        """A thread that waits for `ack` runs; True if it was woken for it, and is the first."""
+        """A thread that waits for `ack` runs; True if it is the first since `ack` was woken."""
         if not ack.woken:
             return False
         ack.woken = False
@@ -320,8 +320,8 @@ class Turns:
         return True
 
     def leave(self, ack: Ack) -> None:
-        """A thread stops waiting for `ack`. Others may wait at the same gate: they look again, and
-        are not waited for, because there may be none."""
+        """Stop waiting for `ack`. Other threads at the same gate check again, but nothing waits for
+        them to run, because there may be none."""
         self.arrived(ack)
         self._gated.pop(ack, None)
         gate, ack.gate = ack.gate, None
@@ -329,7 +329,7 @@ class Turns:
             gate.release()
 
     def wake_next(self) -> bool:
-        """Wake the first that waits, to lead; False when nobody waits."""
+        """Wake the first waiting thread to lead; False when none waits."""
         for ack in self._gated:
             return self.wake(ack)
         return False

@@ -16,11 +16,11 @@ from weir.types import Rows
 
 
 class LookingVerbs(ABC):
-    """What `ShardWriter` has besides put and delete.
+    """The verbs of `ShardWriter` besides put and delete.
 
-    Each sees every row of its keys that this writer accepted before, and none that comes after; on
-    one key concurrent calls are as if one came after the other (O-2). Keyed tables and MemTable
-    mode only: `InvalidInput`, `WalOnlyMode`.
+    Each call sees every row of its keys that this writer accepted before it, and none that comes
+    after; concurrent calls on one key behave as if one came after the other (O-2). Keyed tables and
+    MemTable mode only: else `InvalidInput` or `WalOnlyMode`.
     """
 
     config: WriterConfig
@@ -28,11 +28,11 @@ class LookingVerbs(ABC):
 
     @abstractmethod
     def _check_open(self, batches: Sequence[pa.RecordBatch] = ()) -> None:
-        """Raise, with those rows, unless it is open."""
+        """Raise, with those rows, unless the writer is open."""
 
     @abstractmethod
     def _look(self, call: str) -> Looking:
-        """What decides; or raise why nothing can be."""
+        """Return the object that decides, or raise why nothing can be decided."""
 
     def update(
         self, rows: Rows, *, missing: Missing = "error", timeout: float | None = None
@@ -42,8 +42,8 @@ class LookingVerbs(ABC):
         A column given as null becomes null; one left out of a row stays. `missing` says what
         becomes of keys that do not exist: "error" (`KeyConflict`, and nothing is written), "skip",
         or "insert" (columns left out are null). Durable on return, with `durable_write`. Raises
-        what `put` raises, with the rows as they were given. One lookup for the keys of all who call
-        at the time: no request for keys in memory, else what `get` costs; then as a put.
+        what `put` raises, with the rows as they were given. One lookup serves all concurrent calls:
+        no request for keys in memory, else what `get` costs; then the cost of a put.
         """
         looking = self._look("update")
         request = looking.requests.update(rows, missing)
@@ -68,7 +68,7 @@ class LookingVerbs(ABC):
         """Put rows whose keys do not exist.
 
         `on_conflict`: "error" writes nothing and raises `KeyConflict`, which names the keys; "skip"
-        leaves rows that exist alone. Asked again after an unknown outcome, "skip" tells what was
+        leaves rows that exist alone. Called again after an unknown outcome, "skip" tells what was
         written (O-5). Otherwise like `update`.
         """
         looking = self._look("insert")
@@ -78,13 +78,13 @@ class LookingVerbs(ABC):
     def delete_where(self, filter: str, *, timeout: float | None = None) -> WriteCounts:
         """Delete the rows that pass a filter, SQL as in `scan`.
 
-        Keys are found in a scan as it goes on, in bounded memory; each row is decided again when it
-        is deleted, so one that changed and no longer passes is left alone (counted as skipped).
-        Atomic for each row, not for all: rows that pass later are not found, and an error leaves
-        those before it deleted.
+        Keys are found while a scan runs, in bounded memory; each row is decided again when it is
+        deleted, so one that changed and no longer passes is left alone (counted as skipped). Atomic
+        for each row, not for all: rows that pass later are not found, and an error leaves those
+        before it deleted.
         """
         looking = self._look("delete_where")
-        self._check_open()  # it reads before it has rows to be handed back
+        self._check_open()  # it reads before it has rows to hand back
         return self._each(looking, looking.requests.where(filter, None), timeout)
 
     def update_where(
@@ -96,14 +96,14 @@ class LookingVerbs(ABC):
         `delete_where`.
         """
         looking = self._look("update_where")
-        self._check_open()  # it reads before it has rows to be handed back
+        self._check_open()  # it reads before it has rows to hand back
         return self._each(looking, looking.requests.where(filter, assignments), timeout)
 
     def decide_once(
         self, rows: Rows, asked: Asked, *, app: str, version: int
     ) -> WriteCounts | None:
-        """What `asked` says with those rows, unless batch `version` of `app`, or a later one, is in
-        (P-2); None then. For batches that may come again: a decision is made once."""
+        """Do what `asked` says with those rows; None if batch `version` of `app`, or a later one,
+        is in (P-2). For batches that may be sent again: the decision is made once."""
         looking = self._look(asked.verb)
         requests = looking.requests
         batches = requests.shaped(rows, asked)

@@ -1,7 +1,7 @@
-"""Which keys the MemTables have that stay in memory after their flush.
+"""An index of the keys in the MemTables that stay in memory after their flush.
 
-Writes that look first ask for keys that are mostly in none of them; asking each would take longer
-with every flush.
+Writes that look first look up keys that are mostly in none of these MemTables; searching each one
+would take longer with every flush.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from weir.types import Generation
 class WarmKeys:
     """One index over those MemTables. Safe to share between threads.
 
-    Made when it is first asked, and brought up to date when the MemTables are others.
+    Built on first use, and brought up to date when the set of MemTables changes.
     """
 
     def __init__(self, env: Env) -> None:
         self._lock = env.threads.lock()
         self._tables: tuple[MemTable, ...] = ()
         self._newest: dict[Any, Generation] = {}
-        """For each key the newest of them that has it."""
+        """The newest generation that has each key."""
 
     def holding(self, tables: tuple[MemTable, ...], keys: Sequence[Any]) -> set[Generation]:
-        """The generations, of those `tables`, newest first, that may have the newest rows of those
-        keys."""
+        """The generations among `tables`, which are newest first, that may have the newest rows of
+        those keys."""
         with self._lock:
             if tables is not self._tables and not self._follow(tables):
                 return {table.generation for table in tables}
@@ -38,8 +38,8 @@ class WarmKeys:
             return {newest[key] for key in keys if key in newest}
 
     def _follow(self, tables: tuple[MemTable, ...]) -> bool:
-        """The oldest left, and newer ones came. False for an earlier state, which somebody looked
-        at before a flush was through."""
+        """Drop the oldest MemTables, and add the newer ones. False for an earlier state, which a
+        reader took before a flush had finished."""
         if self._tables and (not tables or tables[0].generation < self._tables[0].generation):
             return False
         for table in self._tables:

@@ -2,8 +2,8 @@
 
 Opening is a write: probe, claim, fence, validate, replay, in that order (F-1 to F-8). Puts go
 through the group commit (group.py) to the log; in MemTable mode rows also go to the MemTable and
-from there to SSTables (flush.py). A WAL-only writer has only the log (M-2). What all of them share,
-and the one lock over it, is `WriterState` (state.py).
+from there to SSTables (flush.py). A WAL-only writer has only the log (M-2). The state that all of
+them share, and the one lock over it, is `WriterState` (state.py).
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class ShardWriter(LookingVerbs):
         self._keyed = bool(schema.primary_key)
         self.config = config
         self.intake = Intake(schema, belongs)
-        self._closing = self._closed = False  # an interrupted close has begun, and the next ends it
+        self._closing = self._closed = False  # after an interrupted close the next one finishes
         env, claim = appender.site.env, appender.claim
         self._flusher: Flusher | None = None
         self._reads: OwnReads | None = None
         self._looking: Looking | None = None
         self.before_looking: Callable[[], None] | None = None
-        """Raises while rows of this shard's keys are where it does not look (O-2)."""
+        """Raises while rows of this shard's keys are where its lookups do not search (O-2)."""
         memtables = None
         if config.enable_memtable:
             bounds = Bounds.of(config)
@@ -116,8 +116,8 @@ class ShardWriter(LookingVerbs):
         Raises `SealedShard`, `FencedError` (a newer writer came while this one opened),
         `MissingEntry` or `CorruptEntry` (the log is damaged), `UnknownOutcome`, `StoreError`.
         Seventeen requests in nine round trips, plus one get for each entry replayed (concurrent).
-        `progress(done, total)` is called for each replayed entry. `crowd`: of writers that the same
-        threads put to.
+        `progress(done, total)` is called for each replayed entry. `crowd` is shared by writers that
+        the same threads put to.
         """
         config = config or WriterConfig()
         # Before the claim: settings that do not fit the table leave no trace (M-2).
@@ -145,7 +145,7 @@ class ShardWriter(LookingVerbs):
         elif appender.tagging.follow_log(keyed=keyed):
             writer._state.tags = appender.tagging.without_memtable()
         else:
-            # F-14: a MemTable writer flushes what others left before anything is tagged after it.
+            # F-14: a MemTable writer flushes what others left before later entries are tagged.
             flushing = replace(config, enable_memtable=True)
             cls.open(site, schema=schema, lake=lake, config=flushing, progress=progress).close()
             return cls.open(
@@ -175,11 +175,11 @@ class ShardWriter(LookingVerbs):
         `durable_write=False`, it returns at once with an `Ack`. Rows are visible to this writer's
         own reads when it returns (M-1). Raises `SchemaMismatch` or `InvalidInput` with nothing
         written; `Backpressure` when `timeout` passes before there is room; `FencedError`,
-        `UnknownOutcome` or `WriterClosed` with the rows not acknowledged. Share of one put-request
-        to the store; a put of no rows costs none.
+        `UnknownOutcome` or `WriterClosed` with the rows not acknowledged. Costs a share of one put
+        request to the store; a put of no rows costs none.
 
-        With `when`, SQL over `current` (null when the key is new) and `incoming` rows, only those
-        of which it is true are put, the others skipped; returns counts. See `update`.
+        With `when`, SQL over `current` (null when the key is new) and `incoming` rows, only rows
+        for which it is true are put, the others are skipped; returns counts. See `update`.
         """
         if when is not None:
             return self._put_when(data, when, timeout)
@@ -187,8 +187,8 @@ class ShardWriter(LookingVerbs):
         return self.puts.put(data, wait=wait, timeout=timeout)
 
     def delete(self, keys: Keys, *, wait: bool | None = None, timeout: float | None = None) -> Ack:
-        """Delete the rows with those keys (values, tuples, dicts or an Arrow table); like a put
-        otherwise."""
+        """Delete the rows with those keys (values, tuples, dicts or an Arrow table); otherwise like
+        a put."""
         wait = self.config.durable_write if wait is None else wait
         ack = self.puts.put_shaped(self.intake.tombstones(keys), wait=wait, timeout=timeout)
         self._state.counters.rows_deleted += ack.rows
@@ -212,7 +212,7 @@ class ShardWriter(LookingVerbs):
         return await self.puts.aput(data)
 
     def flush_wal(self, timeout: float | None = None) -> Position:
-        """Return when everything put so far is durable; the last durable position."""
+        """Wait until everything put so far is durable; return the last durable position."""
         self._check_not_shut()
         self._group.drain(timeout)
         return Position(self._appender.next_position - 1)
@@ -231,9 +231,10 @@ class ShardWriter(LookingVerbs):
     def close(self) -> None:
         """Make every accepted row durable, flush (MemTable mode), close the gap (M-8).
 
-        Raises what prevented it, with all rows left that no other call was told of, each in its
-        state (F-16). Twice is harmless, and so is the copy of a handle in a forked child. After an
-        interrupt close again: rows are on their way, and that makes sure, or says what is left.
+        Raises the error that prevented it, with all rows left that no other call reported, each in
+        its state (F-16). Closing twice is harmless, and so is closing the copy of a handle in a
+        forked child. After an interrupt close again: rows are still in flight, and the second close
+        makes them durable, or reports what is left.
         """
         state = self._state
         if state.ending.home.is_left:
@@ -243,7 +244,7 @@ class ShardWriter(LookingVerbs):
             return
         self._closing = True
         try:
-            with state.lock:  # those accepted so far are the ones made durable
+            with state.lock:  # rows accepted so far are the ones made durable
                 state.closing = True
                 state.wake_all()
             self._group.drain()
@@ -297,7 +298,7 @@ class ShardWriter(LookingVerbs):
 
     @property
     def fenced(self) -> bool:
-        """True once a newer writer was met; this handle is then finished (F-13)."""
+        """True once this writer has met a newer one; the handle is then finished (F-13)."""
         return isinstance(self._state.failure, FencedError)
 
     @property
@@ -345,7 +346,7 @@ class ShardWriter(LookingVerbs):
         return f"ShardWriter({self._appender.site}, epoch={self.epoch})"
 
     def _replay(self, replay: Replay) -> None:
-        """Take in what older writers left."""
+        """Load the rows that older writers left in the log."""
         flusher, tagging = self._require_memtables("replay"), self._appender.tagging
         self.once.replayed(flusher.rebuild(replay, self.intake.stored))
         active = flusher.active

@@ -1,8 +1,8 @@
 """weir on Spark: scans, writes, streams and upkeep on executors that share only the store.
 
-`format("weir")` needs none of this (the package `pyspark_weir` is found by Spark itself); these
-functions plan better than a data source can: full push-down, rows laid out by shard, upkeep's tasks
-on executors. Everything works on classic sessions and on Spark Connect.
+`format("weir")` needs none of this (Spark itself finds the package `pyspark_weir`); these functions
+plan better than a data source can: full push-down, rows laid out by shard, upkeep's tasks on
+executors. Everything works on classic sessions and on Spark Connect.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def register(
 ) -> None:
     """Make `format("weir")` known to the session; only needed where Spark does not find it.
 
-    With `catalog` and `root` tables below `root` have names in SQL, too: `catalog.ns.name` is the
+    With `catalog` and `root`, tables below `root` also have names in SQL: `catalog.ns.name` is the
     table at `root/ns/name.lance`. INSERT, DELETE, UPDATE, MERGE, CREATE TABLE and streams by name
-    work from here on, columns and filters reach Lance. That needs the jar of the wheel, loaded into
-    the session as it runs. Raises `InvalidInput` when there is none, or when the workers run a
-    Python without weir, and says what to do.
+    then work, and columns and filters reach Lance. This needs the wheel's jar, which is loaded into
+    the running session. Raises `InvalidInput`, which says what to do, when there is no jar or when
+    the workers run a Python without weir.
     """
     from pyspark_weir import DefaultSource
 
@@ -114,7 +114,7 @@ def scan(
     """The newest row of each key as a DataFrame, planned by weir: columns and filter reach Lance.
 
     `filter` is SQL text as in Lance. The snapshot is taken here, once: the DataFrame is a
-    repeatable read, a fresh look is a fresh `scan`.
+    repeatable read; call `scan` again to see newer rows.
     """
     place = Place(uri, dict(storage_options or {}))
     table = place.current()
@@ -124,7 +124,7 @@ def scan(
 
 
 def layout(df: DataFrame, uri: str, *, storage_options: Options = None) -> tuple[DataFrame, str]:
-    """`df` laid out by shard, and the value of the option `layout` that says so to the writer.
+    """`df` laid out by shard, and the value of the option `layout` to pass to the writer.
 
     For streams: `rows, how = weir.spark.layout(df, uri)`, then
     `rows.writeStream.format("weir").option("layout", how)`. The value is empty where the layout
@@ -151,11 +151,11 @@ def write(
     """Upsert (append, without a key) the rows of `df`, laid out by shard: a task owns its shard.
 
     Durable when it returns, all or nothing for each shard. `delete_column` names a boolean column
-    that marks deletes. With `app_id` and `txn_version` the same call again changes nothing.
+    that marks deletes. With `app_id` and `txn_version`, repeating the call changes nothing.
     `progress` as in `compact`.
     """
-    # Spark looks a source's name up in the thread's active session, which a new thread has not;
-    # this call, which runs nothing, makes it so.
+    # Spark looks a source's name up in the thread's active session, and a new thread has none. This
+    # call, which runs no job, sets it.
     spark = df.sparkSession
     spark.createDataFrame([], "nothing int")
     low = {name.lower(): value for name, value in dict(options or {}).items()}

@@ -1,8 +1,8 @@
-"""Bulk load: a DataFrame straight into the base table, distributed, in one commit.
+"""Bulk load: write a DataFrame straight into the base table, distributed, in one commit.
 
-The rows do not pass the log: a change feed does not see the load. Keys must be unique in the
-DataFrame; rows with the same keys that were written before the call are replaced, wherever they
-are, and what writers write while it runs is newer and stays on top (L-9).
+The rows bypass the log: a change feed does not see the load. Keys must be unique in the DataFrame.
+Rows with the same keys that were written before the call are replaced, wherever they are; rows that
+writers put while it runs are newer and stay on top (L-9).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class BulkReport:
     rows: int
     files: int
     notes: tuple[str, ...] = ()
-    """What was left: indexes that another program changed meanwhile."""
+    """What was left undone: indexes that another program changed during the load."""
 
 
 def bulk_load(
@@ -68,17 +68,17 @@ def bulk_load(
     storage_options: Mapping[str, str] | None = None,
     progress: Show = None,
 ) -> BulkReport:
-    """Write `df` into the base of the table at `uri`, made with that key when there is none.
+    """Write `df` into the base of the table at `uri`, which is created if there is none.
 
-    All or nothing, in one commit. `replace` puts the rows in the place of everything the table
-    held when the commit was planned; rows written by others meanwhile stay. On a table with a key,
-    and with `replace`, writers of shards whose log holds rows are fenced: those rows are older and
-    are put below the load first. Raises `InvalidInput` when a key occurs twice in `df`,
-    `CommitConflict` when a compaction is at work or took over in the middle (this process was not
-    heard of for 15 minutes), or another program changed the base: run it again. `tasks`: into how
-    many files at least. `indexes`: bring the table's indexes up to the new rows after the commit,
-    by a task for each. `primary_key` to `writer_defaults` are those of `weir.create`; only key
-    columns become NOT NULL, and a load that fails leaves no table behind that it made.
+    All or nothing, in one commit. `replace` replaces everything the table held when the commit was
+    planned; rows that others write after that stay. On a table with a key, or with `replace`,
+    writers of shards whose log holds rows are fenced: those rows are older, and go below the load
+    first. Raises `InvalidInput` when a key occurs twice in `df`, `CommitConflict` when a compaction
+    is running, when one took over midway (this process did not renew its claim for 15 minutes), or
+    when another program changed the base: run it again. `tasks`: the least number of files.
+    `indexes`: update the table's indexes with the new rows after the commit, one task for each.
+    `primary_key`, `sharding`, `wal_uri` and `writer_defaults` are those of `weir.create`; only key
+    columns become NOT NULL, and a load that fails drops a table that it created.
     """
     place = Place(uri, dict(storage_options or {}))
     key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
@@ -141,7 +141,7 @@ def _load(
 def _table(
     place: Place, df: DataFrame, primary_key: str | Sequence[str] | None, wish: Wish
 ) -> tuple[weir.Table, bool]:
-    """The table, and whether it was made here."""
+    """The table, and whether this call created it."""
     try:
         table = place.current()
     except NotAWeirTable:
@@ -155,9 +155,9 @@ def _table(
 
 
 def _discard(table: weir.Table, place: Place) -> None:
-    """Take back a table that was made for a load which failed: it would fix the key.
+    """Drop a table that was created for a load that failed: it would fix the key.
 
-    Only while nobody else used it: same table, no row anywhere.
+    Only if nobody else has used it: it is still the same table and holds no row.
     """
     with contextlib.suppress(WeirError):
         again = weir.open(place.uri, storage_options=dict(place.storage))
@@ -168,7 +168,7 @@ def _discard(table: weir.Table, place: Place) -> None:
 
 
 def _spread(df: DataFrame, key: Sequence[str], count: int) -> DataFrame:
-    """All rows of a key in one task, sorted: duplicates are neighbours, files are clustered."""
+    """Send all rows of a key to one task, sorted: duplicates are adjacent, files are clustered."""
     if not key:
         return df
     key = [resolved(name, df.columns) for name in key]
@@ -183,7 +183,7 @@ def _write_function(
     place: Place, version: int, job: str, *, stage_keys: bool
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Not the handle of a load that failed, whose table was taken back.
+        # Not a cached handle: it may be of a failed load, whose table was dropped.
         table = place.current()
         base = table.core.lake.open_base(version)
         assert isinstance(base, LanceBase), "a bulk load works on Lance"
@@ -191,7 +191,7 @@ def _write_function(
         try:
             changes = fold.write_rows(base, load.rows(batches))
         except WeirError:
-            # Lance reads the rows, and would tell of a refusal as a failure of its own.
+            # Lance reads the rows, and would report a refused row as an error of its own.
             if load.refused is not None:
                 raise load.refused from None
             raise
@@ -214,7 +214,7 @@ class _Load:
         self.refused: WeirError | None = None
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """In the base's columns; `InvalidInput` for a key that is null or occurs twice."""
+        """The rows in the base's columns; `InvalidInput` for a key that is null or occurs twice."""
         try:
             yield from self._rows(batches)
         except WeirError as error:
@@ -257,7 +257,7 @@ class _Load:
             self._keys.append(keys)
 
     def key_files(self) -> list[str]:
-        """The keys, staged for the tasks that look for replaced rows."""
+        """Stage the keys for the tasks that look for replaced rows; returns the files."""
         if not self._keys:
             return []
         core = self._table.core
@@ -274,7 +274,7 @@ class _Load:
 
 
 def _complete(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """With columns the DataFrame left out, as nulls."""
+    """Add the columns that the DataFrame left out, as nulls."""
     columns = [
         batch.column(f.name) if f.name in batch.schema.names else pa.nulls(batch.num_rows, f.type)
         for f in schema

@@ -1,9 +1,9 @@
-"""Names of tables for Spark's SQL: what the catalog in the JVM asks, and the answers.
+"""Table names for Spark's SQL: the requests of the catalog in the JVM, and the answers.
 
-A name is a place, `root/namespace/name.lance`, as `weir.connect` has it: nothing to migrate. A name
-with a slash in it is a URI of its own. The catalog
-(`java/weir/spark/WeirCatalog.java`) knows none of this: it asks by options of the data source that
-begin with "weir.", and the answer is a schema, since that is what a data source can answer with.
+A name stands for a place, `root/namespace/name.lance`, as in `weir.connect`, so nothing needs to be
+migrated. A name that contains a slash is a URI. The catalog
+(`java/weir/spark/WeirCatalog.java`) knows none of this: its requests are options of the data source
+that begin with "weir.", and the answer is a schema, since that is what a data source can return.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from weir.store.open import open_store
 
 ASK: Final = "weir.ask"
 KEY: Final = "weir.key"
-"""In the metadata of a key column: its place in the key."""
+"""In the metadata of a key column: its index in the key."""
 _PUSHES: Final = "spark.sql.python.filterPushdown.enabled"
 _CLASS: Final = "weir.spark.WeirCatalog"
 
@@ -63,7 +63,7 @@ def use(
 
 
 def answer(options: Options) -> StructType:
-    """What the catalog asked for."""
+    """Answer a request of the catalog."""
     asked = options[ASK]
     found = _ANSWERS.get(asked)
     if found is None:
@@ -72,7 +72,7 @@ def answer(options: Options) -> StructType:
 
 
 def marked_schema(table: weir.Table, columns: pa.Schema | None = None) -> StructType:
-    """The table's columns, or those of another moment; those of the key marked."""
+    """The table's columns, or `columns` of another moment, with key columns marked."""
     fields = []
     for field in spark_schema(table.schema if columns is None else columns):
         place = table.primary_key.index(field.name) if field.name in table.primary_key else None
@@ -194,11 +194,11 @@ _ANSWERS: Final[dict[str, Callable[[Options], StructType]]] = {
 def attach(
     spark: SparkSession, root: str, *, storage_options: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Make, or make anew, a temporary view of each table directly below `root`; their names.
+    """Create or replace a temporary view of each table directly below `root`; their names.
 
     For sessions that load no jar. `SELECT` and `INSERT INTO` work; a view reads the table as it was
-    at its first use, and sees what came since when `attach` is called again. For names that are
-    always fresh, and for DELETE, UPDATE and MERGE: `register(spark, catalog=..., root=...)`.
+    at its first use until `attach` is called again. For names that are always fresh, and for
+    DELETE, UPDATE and MERGE, use `register(spark, catalog=..., root=...)`.
     """
     storage = {f"{STORAGE}{name}": text for name, text in dict(storage_options or {}).items()}
     found = [str(name) for name in _tables({"weir.root": root, **storage}).fieldNames()]

@@ -1,7 +1,7 @@
 """Changes in place without SQL: merge, update and delete on executors, exactly once.
 
-Each reads one snapshot, computes rows by Spark and writes them back with that snapshot (P-7): a row
-that somebody changed meanwhile makes the call begin anew, a few times.
+Each call reads one snapshot, computes rows in Spark and writes them back with that snapshot (P-7).
+If another writer changed one of these rows in between, the call starts over, a few times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weir.spark.places import STORAGE, Place, resolved
 from weir.spark.source import parts_of
 
 ATTEMPTS: Final = 4
-"""Times a change is computed when others change the same rows meanwhile."""
+"""Times a change is computed while other writers keep changing the same rows."""
 _DELETE: Final = "_delete"
 
 Options = Mapping[str, str] | None
@@ -37,7 +37,7 @@ class ChangeReport:
     """Rows put."""
     deleted: int
     attempts: int
-    """1: nobody changed the same rows meanwhile."""
+    """1 if no other writer changed the same rows during the call."""
 
 
 def delete_where(
@@ -45,8 +45,8 @@ def delete_where(
 ) -> ChangeReport:
     """Delete the rows for which `condition`, in Spark's SQL, is true.
 
-    Raises `InvalidInput` for a table without a key, `CommitConflict` when others changed the same
-    rows during every one of four attempts.
+    Raises `InvalidInput` for a table without a key, `CommitConflict` when other writers changed the
+    same rows during each of four attempts.
     """
 
     def rows(current: DataFrame, key: Sequence[str]) -> DataFrame:
@@ -91,10 +91,10 @@ def merge(
 ) -> ChangeReport:
     """Bring the rows of `df` into the table by its key.
 
-    `matched`: what happens to rows whose key is there: "update" takes the columns that `df` has,
-    "delete", "ignore", or expressions by column, over `current.x` and `incoming.x`. `when` is a
+    `matched` says what happens to rows whose key exists: "update" sets the columns that `df` has;
+    "delete"; "ignore"; or expressions by column over `current.x` and `incoming.x`. `when` is a
     condition over both that matched rows must meet. `not_matched`: "insert" or "ignore". A key that
-    is twice in `df` is refused. Raises as `delete_where` does.
+    occurs twice in `df` is refused. Raises as `delete_where` does.
     """
     if not isinstance(matched, Mapping) and matched not in ("update", "ignore", "delete"):
         raise InvalidInput(f"matched is {matched!r}; say update, ignore, delete, or expressions")
@@ -162,7 +162,7 @@ def _expressions(
 def _change(
     spark: SparkSession, place: Place, rows: Callable[[DataFrame, Sequence[str]], DataFrame]
 ) -> ChangeReport:
-    """Compute and write until nobody came in between."""
+    """Compute and write until no other writer changed the rows in between."""
     for attempt in range(1, ATTEMPTS + 1):
         table = place.current()
         if not table.primary_key:
@@ -184,7 +184,7 @@ def _change(
 def _write(
     spark: SparkSession, place: Place, changed: DataFrame, snapshot: Snapshot
 ) -> tuple[int, int]:
-    spark.createDataFrame([], "nothing int")  # makes the session this thread's own
+    spark.createDataFrame([], "nothing int")  # makes the session active in this thread
     seen = Observation()
     deletes = F.sum(F.col(_DELETE).cast("long"))
     counted = changed.observe(seen, F.count(F.lit(1)).alias("all"), deletes.alias("deleted"))

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from weir.upkeep.tasks import Progress
 
 Show = Progress | bool | None
-"""A function that is told `(kind, done, total)`; True: a bar on stderr; False: nothing; None: a bar
-where stderr is a terminal on which Spark does not draw its own."""
+"""A function called with `(kind, done, total)`; True: a bar on stderr; False: nothing; None: a bar
+if stderr is a terminal on which Spark does not draw its own."""
 
 _WORDS: Final = {
     "compact": "folding",
@@ -27,7 +27,7 @@ _OWN_BAR: Final = "spark.ui.showConsoleProgress"
 
 @contextlib.contextmanager
 def shown(progress: Show, uri: str, spark: SparkSession | None = None) -> Iterator[Progress | None]:
-    """What to tell about a job on a table; `spark`: the session whose executors work, if any."""
+    """Yield the progress callback for a job; `spark`: the session whose executors work, if any."""
     if progress is not None and not isinstance(progress, bool):
         yield progress
         return

@@ -21,10 +21,10 @@ def debezium(
     """The rows that change events bring, with a column `_delete` for `delete_column`.
 
     `df` holds envelopes: columns `before`, `after` and `op`, alone or in a struct `payload`. Or it
-    holds them as JSON text or bytes in `column`, as Kafka does; `schema` then tells the columns of
+    holds them as JSON text or bytes in `column`, as Kafka does; `schema` then gives the columns of
     the table (`"id bigint, v string"`). Creates, reads and updates become rows, deletes become
-    deletes of their key; tombstones of Kafka and events that change nothing are left out, and a
-    truncate fails the query: it has no rows. Events of one key must come in their order, as they do
+    deletes of their key. Kafka tombstones and events that change nothing are left out, and a
+    truncate fails the query: it has no rows. Events of one key must arrive in order, as they do
     from one partition of a topic.
     """
     if schema is not None:

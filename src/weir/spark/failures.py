@@ -1,4 +1,4 @@
-"""Errors of tasks and planners as the weir errors they were: Spark wraps them into tracebacks."""
+"""Recover the weir errors of tasks and planners, which Spark wraps into tracebacks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MODULE = re.compile(r"ModuleNotFoundError: No module named '(pyspark_weir|weir)
 
 @contextlib.contextmanager
 def plainly() -> Iterator[None]:
-    """Raise a weir error that comes out of Spark as itself, without the JVM's and worker's lines.
+    """Re-raise a weir error that Spark wrapped, without the lines of the JVM and the worker.
 
-    The whole of it stays reachable as the error's cause.
+    Spark's whole error stays available as its cause.
     """
     try:
         yield
@@ -32,9 +32,9 @@ def plainly() -> Iterator[None]:
 
 
 def briefly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same batches; a weir error leaves without the lines of code that it came through.
+    """Yield the same batches; a weir error is raised without its traceback.
 
-    In a task: Spark puts its traceback before the message, and the message is all that helps.
+    For use in a task: Spark prints the traceback before the message, and only the message helps.
     """
     try:
         yield from batches
@@ -56,7 +56,7 @@ def told(text: str) -> WeirError | None:
     if isinstance(kind, type) and issubclass(kind, WeirError):
         try:
             return kind(message)
-        except TypeError:  # more than a message, which did not travel
+        except TypeError:  # it needs more than a message, and the rest did not travel
             return WeirError(message)
     return None
 

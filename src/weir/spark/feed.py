@@ -1,9 +1,9 @@
 """The change feed as a stream: offsets are positions in the logs.
 
 Keeps
-  P-3  each entry once and in order within a shard, never a fence, and those of a routing before
-       those of the next; what a named consumer has not read is kept for it; a start below the
-       collected floor is an error that says so
+  P-3  each entry once and in order within a shard, never a fence, and all entries of a routing
+       before those of the next; what a named consumer has not read is kept for it; a start below
+       the collected floor is an error that says so
 An offset is JSON, kept verbatim in Spark's checkpoint: {"v": 1, "positions": {shard: position}},
 and, for a stream that begins with a snapshot, {"v": 1, "snapshot": ...} in the offset that ends its
 first batch. A replayed batch reads the same positions, whatever was added since.
@@ -66,7 +66,7 @@ from weir.spark.types import arrow_schema, to_spark
 _log = logging.getLogger("weir.spark")
 
 POLL: Final = 0.2
-"""Seconds for which the heads of the logs are believed: Spark asks 85 times a second."""
+"""Seconds for which the heads of the logs are cached: Spark polls 85 times a second."""
 
 SNAPSHOT_ATTEMPTS: Final = 4
 
@@ -110,7 +110,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- planning, in one process that lives as long as the query --------------------------------
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Where to begin; the same answer however often it is asked."""
+        """Where to begin; every call returns the same offset."""
         if self._first is None:
             self._first = self._initial()
         return self._first
@@ -133,7 +133,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_of(starting_positions(core, start))
 
     def _begins(self) -> dict[UUID, int]:
-        """The positions of a checkpoint, or of a time: the same whenever they are asked for."""
+        """The positions of the starting checkpoint or time; the same on every call."""
         table = self._place.open()
         if self._version is not None:
             pinned = checkpoint_named(table, self._version, "startingVersion")
@@ -157,7 +157,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         head: Mapping[UUID, int],
         limit: ReadLimit,
     ) -> dict[UUID, int]:
-        """How far a batch gets."""
+        """How far a batch goes from `start` towards `head`, within the limits."""
         whole = isinstance(limit, ReadAllAvailable)
         self._reached = advance(
             table.core,
@@ -170,7 +170,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reached
 
     def _snapshot_offset(self, table: weir.Table) -> Offset:
-        """One snapshot, resolved here and kept in the checkpoint: a replay reads the same."""
+        """Take a snapshot that Spark's checkpoint keeps, so that a replay reads the same rows."""
         consumer = self._consumer()
         for _ in range(SNAPSHOT_ATTEMPTS):
             snapshot = table.snapshot("durable")
@@ -188,7 +188,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**offset_of(through), "snapshot": snapshot.to_json()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What the options say."""
+        """The limit that the options set."""
         if self._entries is not None:
             return ReadMaxFiles(self._entries)
         if self._bytes is not None:
@@ -196,7 +196,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
-        """The heads of the logs, the table, and how far the last batch planned is behind them."""
+        """The heads of the logs, the table, and how far the last planned batch is behind them."""
         table, head = self._place.open(), self._heads()
         return {
             **offset_of(head),
@@ -205,7 +205,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of the run."""
+        """Fix the positions where the run ends."""
         self._target = heads(self._place.open().core, self._routings)
 
     def _heads(self) -> dict[UUID, int]:
@@ -216,7 +216,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen[1]
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """One for each shard with something to read; or those of the initial snapshot."""
+        """One for each shard with entries to read, or those of the initial snapshot."""
         table = self._place.open()
         if start["positions"] is None:
             snapshot = Snapshot.from_json(end["snapshot"])
@@ -233,7 +233,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f" start {first}; the query's checkpoint belongs to another table"
                 )
             if last > first:
-                # For whom entries are held the floor says nothing, now or when they are read.
+                # The floor does not apply to entries held for a consumer, now or in the task.
                 held = kept is not None and kept.get(shard, 0) <= first
                 if not held:
                     first = min(last, self._above_floor(table, shard, first))
@@ -242,7 +242,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _above_floor(self, table: weir.Table, shard: UUID, after: int) -> int:
-        """Where to go on: there, or above what was collected if that was allowed."""
+        """The position to continue from: `after`, or the floor if data loss is allowed."""
         if not self._loss:
             require_above_floor(table, shard, after)
             return after
@@ -252,7 +252,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(after, floor)
 
     def commit(self, end: Offset) -> None:
-        """Spark has recorded everything up to `end`: the consumer lets go of it."""
+        """Spark has recorded everything up to `end`: the consumer releases it."""
         consumer = self._consumer()
         if consumer is not None and end["positions"] is not None:
             consumer.move(positions_of(end))
@@ -321,7 +321,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def require_above_floor(table: weir.Table, shard: UUID, after: int) -> None:
     """`SnapshotExpired` when entries after that position may be gone.
 
-    That one is there proves nothing: a writer that slept may have put it into a collected place.
+    Finding an entry proves nothing: a writer that slept may have put it at a collected position.
     """
     floor = table.core.log(shard).floors().wal
     if after < floor:
@@ -353,5 +353,5 @@ def _with_metadata(
 
 
 def offset_of(positions: Mapping[UUID, int]) -> Offset:
-    """Positions as Spark's checkpoint keeps them."""
+    """Positions in the form that Spark's checkpoint stores."""
     return {"v": 1, "positions": {str(s): p for s, p in sorted(positions.items())}}

@@ -1,7 +1,7 @@
-"""Positions in the logs: where they end, where a feed begins, how far a batch goes.
+"""Positions in the logs: where the logs end, where a feed begins, how far a batch goes.
 
 Keeps
-  P-3  shards of a former routing before their heirs: a key's changes come in their order
+  P-3  shards of a former routing come before their heirs, so a key's changes stay in order
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from weir.records.consumers import Consumer
 from weir.routing.core import CONCURRENCY, Core
 
 _LOOKED_AT: Final = 32
-"""Entries of a shard whose sizes are asked for to tell how many bytes wait."""
+"""Entries of a shard whose sizes are requested to estimate the bytes that wait."""
 _READ: Final = 8
 _READ_BYTES: Final = 1 << 20
-"""Entries of a shard, and their bytes, that are read to tell how many rows wait; one at least."""
+"""Most entries of a shard, and most bytes, read to estimate the waiting rows; at least one."""
 
 
 class Routings:
-    """Under which routing of the table each shard was made; it never changes (`shard_spec_id`).
+    """The routing under which each shard was made; it never changes (`shard_spec_id`).
 
-    A routing begins when the shards of the one before are sealed: their entries are older.
+    A routing begins when the shards of the previous one are sealed, so their entries are older.
     """
 
     def __init__(self) -> None:
         self._known: dict[UUID, int] = {}
 
     def of(self, core: Core, shards: Iterable[UUID]) -> dict[UUID, int]:
-        """A number for each shard, higher for later routings. A request for each new shard."""
+        """A number for each shard, higher for later routings. One request for each new shard."""
         wanted = list(shards)
         for shard in wanted:
             if shard not in self._known:
@@ -48,7 +48,7 @@ class Routings:
 def heads(core: Core, routings: Routings | None = None) -> dict[UUID, int]:
     """The last position used in each shard. One listing, and ten requests a shard.
 
-    Of later routings first: what a sealed shard holds is then complete for every heir's entry.
+    Reads later routings first: once an heir has an entry, the tip of its sealed shard is final.
     """
 
     def tip(shard: UUID) -> int:
@@ -63,7 +63,7 @@ def heads(core: Core, routings: Routings | None = None) -> dict[UUID, int]:
 
 
 def floors(core: Core) -> dict[UUID, int]:
-    """Up to where each log was collected."""
+    """The position up to which each log was collected."""
 
     def floor(shard: UUID) -> int:
         return int(core.log(shard).floors().wal)
@@ -73,7 +73,7 @@ def floors(core: Core) -> dict[UUID, int]:
 
 
 def starting_positions(core: Core, start: str) -> dict[UUID, int]:
-    """Where a feed begins: earliest (what is still there), latest, or positions as JSON."""
+    """Where a feed begins: earliest (all that was not collected), latest, or positions as JSON."""
     if start == "earliest":
         return floors(core)
     if start == "latest":
@@ -90,12 +90,12 @@ def starting_positions(core: Core, start: str) -> dict[UUID, int]:
 
 
 def held_positions(core: Core, start: str, consumer: Consumer) -> dict[UUID, int]:
-    """Where a named consumer begins, or stands: everything after it is kept for it (P-3)."""
+    """Where a named consumer begins, or already stands; later entries are kept for it (P-3)."""
     wanted = starting_positions(core, start)
     standing = consumer.register(wanted)
     if standing != wanted and not consumer.is_beginning:
-        return standing  # it was here before
-    # Also of an attempt that registered it and failed before it had looked.
+        return standing  # registered before, and its floors were checked
+    # Also for an attempt that registered the consumer and failed before this check.
     late = passed_by(core, standing)
     if late and start not in ("earliest", "latest"):
         consumer.forget()
@@ -109,10 +109,10 @@ def held_positions(core: Core, start: str, consumer: Consumer) -> dict[UUID, int
 
 
 def passed_by(core: Core, positions: Mapping[UUID, int]) -> dict[UUID, int]:
-    """Where collection was faster than a consumer that began at `positions`; empty: nowhere.
+    """Floors that collection raised above `positions`, where a consumer began; empty if none.
 
-    Collection raises its floors, asks who holds what, and deletes then. Floors read after the
-    consumer's record was written tell of all that went without it.
+    Collection raises its floors, then reads what consumers hold, then deletes. Floors read after
+    the consumer's record was written therefore cover everything deleted without regard to it.
     """
     return {shard: f for shard, f in floors(core).items() if f > positions.get(shard, 0)}
 
@@ -135,11 +135,11 @@ def advance(
 ) -> dict[UUID, int]:
     """How far a batch goes from `start` towards `head`: bounded, fair to the shards of a routing.
 
-    It ends with a routing: a batch that held a sealed shard's entries and an heir's would have no
-    order between two changes of one key (P-3).
+    A batch never spans two routings: with entries of a sealed shard and of its heir it would have
+    no order between two changes of one key (P-3).
 
-    With a bound on bytes the sizes of the next entries are asked for; a batch holds at least one
-    entry however large it is.
+    A bound on bytes costs requests for the sizes of the next entries. A batch holds at least one
+    entry, however large.
     """
     end = {shard: max(start.get(shard, 0), last) for shard, last in head.items()}
     end |= {shard: p for shard, p in start.items() if shard not in head}
@@ -179,10 +179,10 @@ def advance(
 def behind(
     core: Core, reached: Mapping[UUID, int], head: Mapping[UUID, int]
 ) -> dict[str, dict[str, int]]:
-    """Entries, bytes and rows that a feed has before it, for each shard where there are any.
+    """Entries, bytes and rows that a feed has not read, for each shard that has any.
 
-    The bytes of many entries are those of the first of them, so many times, and so are the rows: up
-    to eight entries of a megabyte together are counted. Without "rows": they were collected.
+    Bytes and rows are extrapolated from the first entries. Rows are counted in up to eight entries
+    of a megabyte together, and "rows" is left out when those entries were collected.
     """
     found = {}
     for shard, last in head.items():

@@ -1,4 +1,4 @@
-"""What a row of the change feed looks like in Spark."""
+"""The schema of the change feed in Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHANGE_TYPE: Final = "_change_type"
 """'insert', 'update_preimage', 'update_postimage' or 'delete'."""
 SHARD: Final = "_shard"
 POSITION: Final = "_position"
-"""Where in the shard's log; null for rows of an initial snapshot."""
+"""The position in the shard's log; null for rows of an initial snapshot."""
 EPOCH: Final = "_epoch"
 
 PLACES: Final = (
@@ -32,12 +32,12 @@ IMAGES: Final = pa.schema([pa.field(CHANGE_TYPE, pa.string(), nullable=False), *
 
 
 def wants_metadata(options: Mapping[str, str]) -> bool:
-    """True when a feed is asked to say what happened to each row, and where."""
+    """True when the feed has columns that say what happened to each row, and where."""
     return flag(options, "metadataColumns")
 
 
 def wants_images(options: Mapping[str, str]) -> bool:
-    """True when changes are to come with the rows that they changed."""
+    """True when changes come with the rows that they changed."""
     if not flag(options, "readChangeFeed"):
         return False
     for name in ("metadataColumns", "deletes"):
@@ -47,16 +47,16 @@ def wants_images(options: Mapping[str, str]) -> bool:
 
 
 def feed_schema(table: weir.Table, more: pa.Schema = METADATA) -> StructType:
-    """The table's columns, null in deletes but for the key, and the metadata columns."""
+    """The table's columns, null in deletes except for the key, and the metadata columns."""
     key = set(table.primary_key)
     fields = [f if f.name in key else f.with_nullable(True) for f in table.schema]
     return spark_schema(pa.schema([*fields, *more]))
 
 
 def require_columns(schema: StructType, more: pa.Schema) -> None:
-    """`InvalidInput` when the first of `more`, without which rows mean nothing, is not read.
+    """`InvalidInput` when a read lacks the first column of `more`, which gives rows their meaning.
 
-    By a name of the catalog a table has its own columns, whatever the options say.
+    A table read by its catalog name has only its own columns, whatever the options say.
     """
     needed = more.names[0]
     if needed not in schema.fieldNames():

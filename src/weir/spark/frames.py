@@ -23,7 +23,7 @@ def frame_of(
     columns: Sequence[str] | None = None,
     filter: str | None = None,
 ) -> DataFrame:
-    """The rows of `parts`, one task each."""
+    """The rows of `parts`, one task for each part."""
     schema = spark_schema(table.schema, columns)
     run = _scan_function(place, parts, arrow_schema(schema), filter)
     return run_each(spark, parts, run, schema)

@@ -1,11 +1,11 @@
-"""The change feed with the rows that changes changed: as a stream, and between two moments.
+"""The change feed with the rows before each change: as a stream, and between two moments.
 
 Keeps
-  P-3  as the plain feed does; and the rows before what a consumer has not read are kept for it,
-       too, by a checkpoint of its own at the end of every batch
+  P-3  as the plain feed does; a checkpoint for the consumer at the end of every batch also keeps
+       the rows before the changes that it has not read
 An offset also names the checkpoint at or before it: `{"v": 1, "positions": ..., "checkpoint": id}`.
-A batch that was cut short of the newest checkpoint keeps the one before, and reads the log from
-there on again.
+A batch that ends short of the newest checkpoint names the previous one, and the next batch reads
+the log again from there.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class ImageFeed(WeirFeed):
         )
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """One for each shard with something to read; or those of the initial snapshot."""
+        """One for each shard with entries to read, or those of the initial snapshot."""
         if start["positions"] is None:
             return super().partitions(start, end)
         table = self._place.open()
@@ -133,7 +133,7 @@ class ImageFeed(WeirFeed):
         return [InputPartition(part) for part in parts]
 
     def commit(self, end: Offset) -> None:
-        """Spark has recorded everything up to `end`: what lies before its checkpoint may go."""
+        """Spark has recorded everything up to `end`: release what lies before its checkpoint."""
         if end["positions"] is None:
             return
         core = self._place.open().core
@@ -143,7 +143,7 @@ class ImageFeed(WeirFeed):
             before, self._before = self._before, pinned.id
             if before is not None and before != pinned.id:
                 found = checkpoints.find(core, before)
-                if found.name == self._label:  # one that somebody made is theirs
+                if found.name == self._label:  # a user's own checkpoint stays
                     checkpoints.delete(core, found)
 
     def _read(self, part: dict[str, Any]) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,8 @@
-"""Changes with the rows they changed: what is in the logs, beside the table as it was before.
+"""Changes with the rows they changed: the entries of the logs, joined with the table before them.
 
-A log tells of puts and deletes by key. What a put did (insert or update), and which row it or a
-delete replaced, is known from the rows before: of the checkpoint at which the changes begin, and of
-the log since. Everything is computed on arrays; memory holds the rows of one partition.
+A log records puts and deletes by key. Whether a put inserted or updated, and which row it or a
+delete replaced, follows from the earlier rows: those of the checkpoint at which the changes begin,
+and those of the log since. All computation is on arrays; memory holds the rows of one partition.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ Positions = Mapping[UUID, int]
 def image_parts(
     table: weir.Table, checkpoint: UUID, after: Positions, through: Positions, *, held: bool
 ) -> list[Part]:
-    """Partitions of the changes `(after, through]`, whose rows before are known at `checkpoint`.
+    """Partitions of the changes `(after, through]`; `checkpoint` holds the rows before them.
 
-    One for each shard; one for all where a sealed shard is among them, whose keys are its heirs'.
+    One for each shard, or a single one if a shard is sealed: its heirs have the same keys.
     """
     core = table.core
     before = {c.shard: int(c.wal_through) for c in checkpoints.find(core, checkpoint).shards}
@@ -54,7 +54,7 @@ def image_parts(
                 read = {"shard": str(shard), "start": start, "last": last}
                 routing, generation = manifest.shard_spec_id, manifest.current_generation
                 shards.append((not sealed, routing, generation, str(shard), read))
-    shards.sort(key=lambda one: one[:4])  # those of a former routing hold the older rows of a key
+    shards.sort(key=lambda one: one[:4])  # shards of a former routing hold the older rows of a key
     reads = [{**read, "after": after.get(UUID(read["shard"]), 0)} for *_, read in shards]
     told = {"checkpoint": str(checkpoint), "held": held}
     if any(not routed for routed, *_ in shards):
@@ -85,20 +85,20 @@ def read_images(table: weir.Table, part: Part, target: pa.Schema) -> Iterator[pa
 
 @dataclass(frozen=True)
 class Logged:
-    """Rows of logs, in order, with `_tombstone`, and where each was."""
+    """Rows of logs, in order, with `_tombstone`, and where each is in its log."""
 
     rows: pa.Table
     places: pa.Table
     """`_shard`, `_position` and `_epoch`."""
     wanted: np.ndarray[Any, np.dtype[np.bool_]]
-    """Which of them are to be told; the others only come before them."""
+    """Which rows to report; the others only serve as the rows before them."""
 
 
 def images(logged: Logged, schema: TableSchema, before: Callable[[pa.Table], pa.Table]) -> pa.Table:
     """Each wanted row as an insert, both images of an update, or a delete with its old values.
 
-    `before` gives the rows of keys as they were before all of `logged`. The delete of a key that is
-    not there changes nothing and is left out.
+    `before` returns the rows of keys as they were before all of `logged`. A delete of a key that
+    does not exist changes nothing and is left out.
     """
     count = logged.rows.num_rows
     gone = logged.rows.column(TOMBSTONE).to_numpy()
@@ -109,7 +109,7 @@ def images(logged: Logged, schema: TableSchema, before: Callable[[pa.Table], pa.
         plain, earlier = _earlier(plain, schema, before)
     dead = np.concatenate([gone, np.zeros(plain.num_rows - count, np.bool_)])
     had = (earlier >= 0) & ~dead[earlier]
-    # Two places for each row: what was, and what is.
+    # Two slots for each row: the one before it, and the row itself.
     rows = np.stack([earlier, own], axis=1).ravel()
     kinds = np.stack([np.where(gone, 0, 1), np.where(had, 3, 2)], axis=1).ravel()
     told = np.stack([had, ~gone], axis=1) & logged.wanted[:, None]
@@ -125,7 +125,7 @@ def images(logged: Logged, schema: TableSchema, before: Callable[[pa.Table], pa.
 def _earlier(
     rows: pa.Table, schema: TableSchema, before: Callable[[pa.Table], pa.Table]
 ) -> tuple[pa.Table, np.ndarray[Any, np.dtype[np.int64]]]:
-    """The rows, behind them those before; and for each row the number of its earlier one, or -1."""
+    """The rows followed by the older ones, and for each row the index of its earlier one, or -1."""
     key, count = list(schema.primary_key), rows.num_rows
     values = pk_values(rows.combine_chunks(), key)
     codes = pc.dictionary_encode(values).indices.to_numpy()
@@ -179,7 +179,7 @@ def _places(found: Sequence[tuple[str, int, int, int]]) -> pa.Table:
 
 
 def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With columns that were added since, as nulls."""
+    """Add the columns that are newer than `rows`, as nulls."""
     columns = [
         rows.column(f.name) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
         for f in schema

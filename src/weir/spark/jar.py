@@ -1,7 +1,7 @@
 """The jar of the catalog: where it is, and how it is built from the sources beside this file.
 
-`python -m weir.spark.jar` builds it with `javac` alone, against the jars of the PySpark that is
-installed. The same sources and the same compiler give the same bytes.
+`python -m weir.spark.jar` builds it with `javac` alone, against the jars of the installed PySpark.
+The same sources and the same compiler give the same bytes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from weir.errors import InvalidInput
 HERE: Final = Path(__file__).parent
 SOURCES: Final = HERE / "java"
 RELEASE: Final = "17"
-"""The Java that Spark 4 needs at least."""
+"""The oldest Java that Spark 4 supports."""
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
-"""Of every file in the jar: a zip knows no earlier one."""
+"""Time of every file in the jar: the earliest that a zip can store."""
 
 
 def path() -> Path:
@@ -34,7 +34,7 @@ def path() -> Path:
 
 
 def require() -> Path:
-    """The jar; `InvalidInput` that says how to get it when this installation has none."""
+    """The jar; when this installation has none, `InvalidInput` says how to get it."""
     found = path()
     if not found.is_file():
         raise InvalidInput(
@@ -47,14 +47,14 @@ def require() -> Path:
 
 
 def compiler() -> str | None:
-    """A `javac`, of JAVA_HOME or the path; None without a JDK."""
+    """The `javac` of JAVA_HOME or the PATH; None without a JDK."""
     home = os.environ.get("JAVA_HOME")
     own = shutil.which("javac", path=f"{home}/bin") if home else None
     return own or shutil.which("javac")
 
 
 def build(target: Path | None = None) -> Path:
-    """Compile and pack the sources; the jar. `InvalidInput` without a JDK."""
+    """Compile and pack the sources into the jar; `InvalidInput` without a JDK."""
     import pyspark
 
     javac = compiler()

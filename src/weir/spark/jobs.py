@@ -28,16 +28,16 @@ Engine = Literal["auto", "local", "spark"]
 
 AUTO_BYTES: Final = 256 << 20
 AUTO_SLOTS: Final = 4
-"""Waiting bytes, and processors of a cluster, from which on executors are used.
+"""Least waiting bytes, and least processors of a cluster, for which executors are used.
 
-Seen with four times the driver's processors (benchmarks/spark_engine.py --base 20000000 --own-cores
-1 --rivals 1): 71 MiB take 1.2 s in process, 5.5 s as a first job, which starts the workers, and 1.0
-s as a later one; 283 MiB 3.8, 5.2 and 2.8 s; 567 MiB 5.6, 8.1 and 5.4 s; 1134 MiB 11.2, 14.5 and
-11.0 s. On the driver's own processors executors are never ahead.
+Measured with four times the driver's processors (benchmarks/spark_engine.py --base 20000000
+--own-cores 1 --rivals 1): 71 MiB take 1.2 s in process, 5.5 s as a first job, which starts the
+workers, and 1.0 s as a later one; 283 MiB 3.8, 5.2 and 2.8 s; 567 MiB 5.6, 8.1 and 5.4 s; 1134 MiB
+11.2, 14.5 and 11.0 s. On the driver's own processors executors are never faster.
 """
 AUTO_DELETES: Final = 20_000
-"""The same for objects to be deleted: 4.4 s in process at the 4,500/s of an S3 server on loopback,
-twice the start of the workers."""
+"""The same for objects to delete: 4.4 s in process at the 4,500/s of an S3 server on loopback,
+twice the time to start the workers."""
 
 Options = Mapping[str, str] | None
 
@@ -55,12 +55,12 @@ def compact(
     storage_options: Options = None,
     progress: Show = None,
 ) -> compaction.CompactReport:
-    """Fold what waits into the base table, on executors when there is enough of it.
+    """Fold waiting rows into the base table, on executors when there is enough work.
 
     `engine`: "auto" chooses by bytes, and by whether Spark has processors of its own. `fold_wal` to
     `lease` are those of `Table.compact`. The commit is made here, on the driver, and only here.
     `progress(kind, done, total)` is called as tasks finish; True draws a bar, False none, None one
-    where it disturbs nothing.
+    if stderr is a terminal on which Spark does not draw its own.
     """
     place = Place(uri, dict(storage_options or {}))
     table = place.open()
@@ -102,7 +102,7 @@ def choose(
 def _slots(spark: SparkSession) -> int:
     """Processors of the executors; 0 when these are threads of the driver's own machine.
 
-    A cluster that starts executors as they are needed is taken to have enough.
+    A cluster that starts executors on demand is assumed to have enough.
     """
     master = spark.conf.get("spark.master", "") or ""
     if master.startswith("local") and not master.startswith("local-cluster"):
@@ -125,7 +125,7 @@ def gc(
     storage_options: Options = None,
     progress: Show = None,
 ) -> GcReport:
-    """Collect garbage: listed, aged and decided here, deleted on executors.
+    """Collect garbage: the driver lists and decides, executors delete.
 
     `min_age` to `veto` are those of `Table.gc`: with `dry_run` nothing is written or deleted.
     """
@@ -163,9 +163,9 @@ def reshard(
     storage_options: Options = None,
     progress: Show = None,
 ) -> resharding.ReshardReport:
-    """Change how rows find their shard; the old shards are then folded on executors.
+    """Change how rows are routed to shards, then fold the old shards on executors.
 
-    What folding them did is `compaction` of the report.
+    `compaction` of the report says what the fold did.
     """
     place = Place(uri, dict(storage_options or {}))
     report = resharding.reshard(place.current().core, sharding, compact=False)
@@ -185,10 +185,10 @@ def clone(
     engine: Engine = "auto",
     storage_options: Options = None,
 ) -> Table:
-    """A table of its own at `destination` from a checkpoint of another, as `Table.clone` makes it.
+    """Make a table at `destination` from a checkpoint of the table at `uri`, as `Table.clone` does.
 
     Executors copy the base of a deep clone ("auto": from 256 MiB on, on a cluster), and reach both
-    places with `storage_options`. Run again after a failure it finishes.
+    places with `storage_options`. After a failure run it again to finish.
     """
     place = Place(uri, dict(storage_options or {}))
     core = place.current().core

@@ -1,8 +1,8 @@
 """Rows laid out so that each task holds whole shards: computed in the JVM, checked in the task.
 
-Lance's bucket hash is Spark's own `hash` with seed 0, and seed 0 can be had: -1693959553 is the
-number whose hash with Spark's seed is 0, and each argument is seeded with the hash of the one
-before. `repartitionById` sends number i to task i, exactly; `repartition` does not.
+Lance's bucket hash is Spark's own `hash` with seed 0. Spark's seed is fixed, but each argument is
+seeded with the hash of the one before, and -1693959553 is the number whose hash with Spark's seed
+is 0. `repartitionById` sends number i to task i, exactly; `repartition` does not.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from weir.format.sharding import Bucket, Identity, Unsharded
 from weir.spark.places import resolved
 
 OPTION: Final = "layout"
-"""'column:n': each row is in the task of its bucket of n. Set by `weir.spark.write`."""
+"""'n:column': each row is in the task of its bucket of n. Set by `weir.spark.write`."""
 SEED_ZERO: Final = -1693959553
 IDENTITY_TASKS: Final = 16
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How rows are spread over tasks. Without a column all of them are in task 0."""
+    """How rows are spread over tasks. Without a column all rows are in task 0."""
 
     column: str | None
     tasks: int
@@ -42,7 +42,7 @@ class Layout:
 
     @staticmethod
     def from_options(options: Mapping[str, str]) -> Layout | None:
-        """The layout a writer was promised, or None."""
+        """The layout that the options promise to a writer, or None."""
         text = options.get(OPTION)
         if text is None:
             return None
@@ -66,7 +66,7 @@ class Layout:
             )
 
     def check_rows(self, batch: pa.RecordBatch, task: int) -> None:
-        """`InvalidInput` when a row is in another task than the layout says (P-1)."""
+        """`InvalidInput` when the layout puts one of the rows in another task (P-1)."""
         if self.column is None:
             wrong = task != 0
         else:
@@ -79,13 +79,13 @@ class Layout:
 
 
 def layout_of(table: weir.Table) -> Layout | None:
-    """The layout that keeps the table's shards together; None where Spark hashes otherwise."""
+    """The layout that keeps the table's shards together; None where Spark's hash differs."""
     sharding = table.sharding
     if isinstance(sharding, Unsharded):
         return Layout(None, 1)
     dtype = table.schema.field(sharding.column).type
     if pa.types.is_uint32(dtype) or pa.types.is_uint64(dtype):
-        return None  # Spark holds these in wider types, whose hash is another one
+        return None  # Spark holds these in wider types, whose hash differs
     tasks = sharding.num if isinstance(sharding, Bucket) else IDENTITY_TASKS
     return Layout(sharding.column, tasks)
 
@@ -93,9 +93,9 @@ def layout_of(table: weir.Table) -> Layout | None:
 def lay_out(
     df: DataFrame, layout: Layout, schema: StructType, *, sort: Sequence[str] = ()
 ) -> DataFrame:
-    """The same rows, each in the task of its bucket; sorted within tasks when asked.
+    """The same rows, each in the task of its bucket; sorted within tasks by `sort`, if given.
 
-    `schema` is the table's: a column is hashed in its type there, whatever the DataFrame's is.
+    `schema` is the table's: a column is hashed as its type there, whatever its type in `df`.
     """
     if layout.column is None:
         spread = df.repartitionById(1, F.lit(0))

@@ -1,4 +1,4 @@
-"""Tables made from a DataFrame: on the first write, by a load, by SQL."""
+"""Create tables for a DataFrame: on the first write, by a load, by SQL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BUCKET = re.compile(
 
 @dataclass(frozen=True)
 class Wish:
-    """How a table is to be made that is not there yet."""
+    """How to create a table that does not exist yet."""
 
     primary_key: tuple[str, ...] = ()
     sharding: Sharding | None = None
@@ -36,7 +36,7 @@ class Wish:
 
     @staticmethod
     def of(options: Mapping[str, str], columns: Sequence[str]) -> Wish | None:
-        """From the options of a write; None where `primaryKey` was not given, not even as ''."""
+        """From the options of a write; None without `primaryKey` (an empty one counts as given)."""
         key = names(options, "primaryKey")
         if key is None:
             return None
@@ -45,7 +45,7 @@ class Wish:
         return Wish(tuple(key), sharding, options.get("waluri"), defaults_of(options))
 
     def create(self, place: Place, fields: pa.Schema) -> weir.Table:
-        """The table, empty. Only key columns are NOT NULL: what Spark inferred is no promise."""
+        """Create the empty table. Only its key is NOT NULL: what Spark inferred is no promise."""
         key = tuple(resolved(name, fields.names) for name in self.primary_key)
         return weir.create(
             place.uri,
@@ -75,7 +75,7 @@ def defaults_of(options: Mapping[str, str]) -> WriterConfig | None:
 def sharding_of(
     options: Mapping[str, str], key: Sequence[str], columns: Sequence[str]
 ) -> Sharding | None:
-    """What `buckets` and `shardBy` mean: n buckets of the first key column, or as written."""
+    """The sharding of `buckets` (of the first key column) or of `shardBy` (as written)."""
     count, by = number(options, "buckets"), options.get("shardby")
     if count is not None and by is not None:
         raise InvalidInput("options buckets and shardBy say the same thing: give one of them")
@@ -98,7 +98,7 @@ def sharding_of(
 def opened_or_made(
     place: Place, schema: StructType, wish: Wish | None, *, marker: str | None = None
 ) -> weir.Table:
-    """The table, made as wished when there is none."""
+    """Open the table, or create it as `wish` says."""
     try:
         return place.current()
     except NotAWeirTable as absent:
@@ -114,10 +114,10 @@ def opened_or_made(
 def merge_columns(
     table: weir.Table, schema: StructType, options: Mapping[str, str], *, marker: str | None
 ) -> None:
-    """With `mergeSchema` columns that the table does not have are added to it, as nullable.
+    """With `mergeSchema`, add the columns that the table does not have, as nullable.
 
-    By one commit of the base; rows that are there have nulls in them. A column of another type is
-    not changed: `check_written` refuses it.
+    One commit of the base; existing rows have nulls in the new columns. A column whose type differs
+    is not changed: `check_written` refuses it.
     """
     if not flag(options, "mergeSchema"):
         return

@@ -1,4 +1,4 @@
-"""Where a feed begins or ends that was told by a moment: a checkpoint, a time."""
+"""Where a feed begins or ends, given as a moment: a checkpoint or a time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from weir.upkeep import checkpoint as checkpoints
 
 
 def one_start(options: Mapping[str, str]) -> None:
-    """`InvalidInput` when a feed is to begin at two places."""
+    """`InvalidInput` when the options name two places to begin at."""
     given = sorted(name for name in START if name.lower() in options)
     if len(given) > 1:
         raise InvalidInput(f"{given[0]} and {given[1]} say where to begin: give one of them")
 
 
 def checkpoint_named(table: weir.Table, name: str, option: str) -> Checkpoint:
-    """The checkpoint of that name; `CheckpointNotFound` tells what a version is here."""
+    """The checkpoint of that name; `CheckpointNotFound` explains what a version is here."""
     try:
         return checkpoints.find(table.core, name)
     except CheckpointNotFound as absent:
@@ -36,7 +36,7 @@ def checkpoint_named(table: weir.Table, name: str, option: str) -> Checkpoint:
 
 
 def time_of(text: str, option: str) -> dt.datetime:
-    """A moment: with an offset, or as milliseconds since 1970, as Kafka has it."""
+    """Parse a time with an offset, or milliseconds since 1970 as in Kafka."""
     if text.isdigit():
         return dt.datetime.fromtimestamp(int(text) / 1000, dt.UTC)
     try:
@@ -54,9 +54,10 @@ def time_of(text: str, option: str) -> dt.datetime:
 def positions_since(core: Core, moment: dt.datetime, *, loss: bool) -> dict[UUID, int]:
     """In each log the position before the first entry that was put at or after `moment`.
 
-    By the store's clock. Entries that were moved or cloned bear the time of that: a feed may begin
-    earlier than asked, never later. Where a log was collected nobody knows what was there:
-    `SnapshotExpired`, unless `loss` is accepted. Some requests a shard.
+    Times are of the store's clock. A moved or cloned entry has the time of the move or clone: a
+    feed may begin earlier than asked, never later. The times of collected entries are unknown:
+    raises `SnapshotExpired` if `moment` may be among them, unless `loss` is accepted. Some requests
+    a shard.
     """
 
     def one(shard: UUID) -> int:
@@ -76,7 +77,7 @@ def positions_since(core: Core, moment: dt.datetime, *, loss: bool) -> dict[UUID
 
 
 def _before(log: ShardLog, low: int, high: int, moment: float) -> int:
-    """The last position in `[low, high]` whose entry is older than `moment`, by halving."""
+    """The last position in `[low, high]` whose entry is older than `moment`, by binary search."""
     while low < high:
         middle = (low + high + 1) // 2
         where = log.stretch(middle).site.wal

@@ -1,4 +1,4 @@
-"""The options of the data source: which there are, what others call them, and what is not."""
+"""The options of the data source: their names, synonyms of other systems, and refused ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BETWEEN: Final = PLACE | {
     "startingTimestamp",
     "startingVersion",
 }
-"""Of a batch read of changes."""
+"""Options of a batch read of changes."""
 FEED: Final = (
     PLACE
     | START
@@ -77,16 +77,16 @@ SYNONYMS: Final = {
     "readchangedata": "readChangeFeed",
     "txnappid": "appId",
 }
-"""What Delta and Kafka call options that there are here. An entry of a log is what a file is to
-Delta, and an offset to Kafka."""
+"""Names that Delta and Kafka have for options of weir. An entry of a log corresponds to a file in
+Delta and to an offset in Kafka."""
 
 SKIPS: Final = ("skipChangeCommits", "ignoreDeletes")
-"""Delta's ways to say `deletes=skip`."""
+"""Delta's names for `deletes=skip`."""
 
 _SPARK: Final = frozenset(
     {"checkpointlocation", "location", "owner", "outputmode", "provider", "queryname"}
 )
-"""What Spark itself puts among the options."""
+"""Options that Spark itself adds."""
 
 _ELSEWHERE: Final = {
     "versionasof": "read at a checkpoint by its name, option checkpoint",
@@ -102,7 +102,7 @@ _ELSEWHERE: Final = {
 
 
 def understood(options: Mapping[str, str]) -> dict[str, str]:
-    """The options by their names here, in lower case; `InvalidInput` for one given by two names."""
+    """The options by weir's names, in lower case; `InvalidInput` for one given by two names."""
     found: dict[str, str] = {}
     for given, value in options.items():
         name = SYNONYMS.get(given.lower(), given).lower()
@@ -117,10 +117,10 @@ def understood(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_options(options: Mapping[str, str], known: frozenset[str], what: str) -> None:
-    """`InvalidInput` for an option that `what` does not have, with the nearest that it has.
+    """`InvalidInput` for an option that `what` does not have; suggests the nearest one.
 
-    An option that is not known would be passed over in silence, and rows be wrong: somebody asked
-    for a version, and got another.
+    Ignoring an unknown option silently could return wrong rows: those of another version than the
+    one requested.
     """
     names = {name.lower(): name for name in known}
     for given in options:
@@ -135,9 +135,9 @@ def check_options(options: Mapping[str, str], known: frozenset[str], what: str) 
 
 
 def asked_of(options: Mapping[str, str]) -> Asked | None:
-    """What a write asks of the rows that are there: `weir.write`, `when`, `missing`, `onConflict`.
+    """How a write depends on existing rows: `weir.write`, `when`, `missing`, `onConflict`.
 
-    None: nothing, it just puts. An option that does not go with the others is refused.
+    None for a plain put. An option that does not go with the others is refused.
     """
     verb = options.get("weir.write", "put").lower()
     check_choice(verb, VERBS, "option weir.write")

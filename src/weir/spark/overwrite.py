@@ -1,8 +1,8 @@
-"""Mode overwrite: the rows that tasks staged, in the place of everything the table held.
+"""Mode overwrite: the rows that tasks staged replace everything the table held.
 
-One base commit, made on the driver: all or nothing for the whole table (L-4). Writers' rows that
-come while it is made are newer and stay. As bulk loads do, it passes the log by: a change feed sees
-neither the rows that go nor those that come. Tables too large for one process go through
+One base commit, made on the driver: all or nothing for the whole table (L-4). Rows that writers put
+in the meantime are newer and stay. Like a bulk load it bypasses the log: a change feed sees neither
+the old rows go nor the new ones come. Tables too large for one process go through
 `weir.spark.bulk_load(replace=True)`, which writes the files on executors.
 """
 
@@ -32,10 +32,10 @@ WORKERS: Final = 2
 
 
 def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) -> int:
-    """Replace all rows of `table` by what was staged; the base version they are in.
+    """Replace all rows of `table` by the staged ones; returns the base version that holds them.
 
     Of several rows with one key the last counts, as in a write. Raises `CommitConflict` when a
-    compaction took over in the middle: nothing was replaced then, run it again.
+    compaction took over midway: then nothing was replaced, and the job can be run again.
     """
     core = table.core
 
@@ -65,7 +65,7 @@ def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) ->
 
 @dataclass(frozen=True)
 class _StagedLevel:
-    """One staged file as a level: read when its turn comes, the last row of each key."""
+    """One staged file as a level, read when it is scanned: the last row of each key."""
 
     core: Core
     schema: TableSchema

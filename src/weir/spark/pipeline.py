@@ -1,4 +1,4 @@
-"""A table's beginning, its figures and its upkeep, as a Spark program has them."""
+"""Create a table, read its statistics and do its upkeep from a Spark program."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def enable(
     writer_defaults: WriterConfig | None = None,
     storage_options: Options = None,
 ) -> weir.Table:
-    """Make a table of a Lance dataset that is there, as `weir.enable` does."""
+    """Make a table of an existing Lance dataset, as `weir.enable` does."""
     return weir.enable(
         spelled(uri),
         primary_key=primary_key,
@@ -87,7 +87,7 @@ def checkpoint(
 ) -> Checkpoint:
     """Pin the table as it is, for `VERSION AS OF`, `startingVersion`, `clone` and `restore`.
 
-    As `Table.checkpoint`, but for the scope: nobody's writer is disturbed.
+    As `Table.checkpoint`, except for the default scope, which disturbs no writer.
     """
     table = Place(uri, dict(storage_options or {})).current()
     return table.checkpoint(scope, name, ttl)
@@ -99,14 +99,14 @@ def restore(uri: str, checkpoint: Ref, *, storage_options: Options = None) -> Re
 
 
 def stats(spark: SparkSession, uri: str, *, storage_options: Options = None) -> DataFrame:
-    """One row for each shard: what `Table.stats` tells, for those who look with SQL."""
+    """`Table.stats` as a DataFrame for use in SQL, one row for each shard."""
     table = Place(uri, dict(storage_options or {})).current()
     rows = [_plain(asdict(shard)) for shard in table.stats().shards]
     return spark.createDataFrame(pa.Table.from_pylist(rows))
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that Arrow and Spark have types for."""
+    """Convert to values that Arrow and Spark have types for."""
     simple = (str, int, float, bool, type(None))
     return {
         name: value if isinstance(value, simple) else str(value) for name, value in values.items()
@@ -118,7 +118,7 @@ class KeepReport:
     """What one round of upkeep did."""
 
     due: str | None
-    """Why the table was compacted; None: it was not due."""
+    """Why the table was compacted; None if it was not due."""
     compacted: CompactReport | None
     collected: GcReport | None
 
@@ -134,7 +134,7 @@ def keep(
 ) -> KeepReport:
     """Do what is due: compact when `policy` says so, then collect what is old enough.
 
-    For a job that runs every few minutes. Safe beside everything, also beside itself.
+    For a job that runs every few minutes. Safe beside all other work, including itself.
     """
     place = Place(uri, dict(storage_options or {}))
     due = (policy or CompactionPolicy()).due(place.current())

@@ -1,4 +1,4 @@
-"""Which table an option map means, and the table itself, opened once in each process."""
+"""Find the table that a map of options names, and open it once in each process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import weir
 from weir.errors import InvalidInput
 
 STORAGE: Final = "storage."
-"""What options that are storage options begin with."""
+"""Prefix of the options that are storage options."""
 
 FROM: Final = "storageOptionsFrom"
 """Option: the environment variable that holds further storage options, as JSON."""
@@ -25,7 +25,7 @@ _SECRET: Final = re.compile(r"secret|key$|token|sas|password|credential", re.IGN
 _log = logging.getLogger("weir.spark")
 
 ENDING: Final = ".lance"
-"""Of the folder of a table that is known by its name."""
+"""Suffix of the folder of a table that is known by its name."""
 
 _TRUE: Final = frozenset({"true", "1", "yes"})
 _FALSE: Final = frozenset({"false", "0", "no"})
@@ -36,7 +36,7 @@ class Place:
     """A table and how to reach it. Travels inside closures; its printed form names no secret."""
 
     uri: str
-    """As weir spells it; made with any spelling of Spark's."""
+    """In weir's spelling; the constructor takes any spelling of Spark's."""
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     wal_uri: str | None = None
 
@@ -61,7 +61,7 @@ class Place:
 
     @staticmethod
     def at(uri: str, options: Mapping[str, str]) -> Place:
-        """That place, reached as the options say."""
+        """The table at `uri`, with the storage options and log location of `options`."""
         storage = {
             key[len(STORAGE) :]: value for key, value in options.items() if key.startswith(STORAGE)
         }
@@ -78,7 +78,7 @@ class Place:
         return Place(uri, storage, options.get("waluri"))
 
     def open(self) -> weir.Table:
-        """The table; the same handle for every task of this process, which keeps its caches."""
+        """Open the table; all tasks of this process share one handle, and so its caches."""
         table = _OPEN.get(self._key())
         if table is None:
             table = weir.open(self.uri, storage_options=dict(self.storage), wal_uri=self.wal_uri)
@@ -87,10 +87,10 @@ class Place:
         return table
 
     def current(self) -> weir.Table:
-        """The table, with its record read again: for whoever plans a read or routes rows.
+        """Open the table and read its record again: for planning a read or routing rows.
 
-        It may have been resharded, or removed and made anew, since this process opened it. A list
-        and a get.
+        It may have been resharded, or dropped and created again, since this process opened it. A
+        list and a get.
         """
         table = self.open()
         known = table.core.record.table_id
@@ -100,7 +100,7 @@ class Place:
         return table
 
     def forget(self) -> None:
-        """Open it anew next time: it was removed."""
+        """Drop the cached handle of a table that was removed."""
         _OPEN.pop(self._key(), None)
 
     def _key(self) -> Any:
@@ -112,11 +112,11 @@ _OPEN: dict[Any, weir.Table] = {}
 
 
 def _keep_imports() -> None:
-    """Free the garbage collector of a worker of Spark from what was imported; once.
+    """Exclude imported modules from garbage collection in a Spark worker; once.
 
-    A worker that Spark keeps collects garbage after every task. Going through the modules of weir,
-    Lance and PySpark took 50 ms, longer than reading five million numbers: they stay anyway. The
-    driver is the user's program, and left alone.
+    A worker that Spark reuses collects garbage after every task. Traversing the modules of weir,
+    Lance and PySpark took 50 ms, longer than reading five million numbers, and they stay anyway.
+    The driver is the user's program, and is left alone.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if main is not None and main.name == "pyspark.daemon" and not gc.get_freeze_count():
@@ -127,7 +127,7 @@ _HADOOP: Final = {"s3a://": "s3://", "s3n://": "s3://"}
 
 
 def spelled(uri: str) -> str:
-    """A URI as weir spells it: Hadoop's `file:/path`, `s3a://` and `s3n://` are known, too."""
+    """A URI in weir's spelling; understands Hadoop's `file:/path`, `s3a://` and `s3n://`, too."""
     if uri.startswith("file:/") and not uri.startswith("file://"):
         return "file://" + uri.removeprefix("file:")
     for theirs, ours in _HADOOP.items():
@@ -137,9 +137,9 @@ def spelled(uri: str) -> str:
 
 
 def located(options: Mapping[str, str]) -> str:
-    """The place that a name of the catalog means; without a name the folder of its namespace.
+    """The URI of a table by its catalog name; without a name, the folder of its namespace.
 
-    A name that holds a slash is a place already.
+    A name that contains a slash is a URI already.
     """
     name = options.get("weir.name", "")
     if "/" in name:
@@ -157,9 +157,9 @@ def located(options: Mapping[str, str]) -> str:
 
 
 def resolved(name: str, known: Sequence[str]) -> str:
-    """The name of `known` that is meant: itself, or the one that differs in case only.
+    """The name in `known` that `name` refers to: itself, or the one that differs only in case.
 
-    As Spark resolves columns. A name that is not there comes back as it is.
+    This is how Spark resolves columns. An unknown name is returned as it is.
     """
     if name in known:
         return name
@@ -168,12 +168,12 @@ def resolved(name: str, known: Sequence[str]) -> str:
 
 
 def _referenced(name: str) -> dict[str, str]:
-    """Storage options as JSON in an environment variable; the plan holds its name alone (P-4)."""
+    """Storage options as JSON in an environment variable; the plan holds only its name (P-4)."""
     try:
         found = json.loads(os.environ[name])
         return {str(key): str(value) for key, value in found.items()}
     except (KeyError, ValueError, AttributeError):
-        # Not the cause: it may quote the value.
+        # Without the cause, which may quote the value.
         raise InvalidInput(
             f"option {FROM}: the environment variable {name!r} must hold a JSON object of storage"
             f" options, on the driver and on every executor (spark.executorEnv.{name})"
@@ -205,7 +205,7 @@ def number(options: Mapping[str, str], name: str, *, least: int = 1) -> int | No
 
 
 def names(options: Mapping[str, str], name: str) -> list[str] | None:
-    """A list of columns: a JSON list, or names with commas between."""
+    """A list of columns: a JSON list, or comma-separated names."""
     text = options.get(name.lower())
     if text is None:
         return None

@@ -1,6 +1,6 @@
 """`CALL weir.system.compact('db.t')`: upkeep in SQL, on the driver.
 
-Arguments and answers are text. For large tables there are `weir.spark.compact` and its like, whose
+Arguments and results are text. For large tables use `weir.spark.compact` and its siblings, whose
 tasks run on executors.
 """
 
@@ -27,7 +27,7 @@ _ARGUMENT: Final = "weir.argument."
 
 @dataclass(frozen=True)
 class Procedure:
-    """One of them: the names of its arguments, the table's first, and what it does."""
+    """One procedure: the names of its arguments, the table's first, and the function to run."""
 
     arguments: tuple[str, ...]
     run: Callable[[weir.Table, Given], Told]
@@ -101,17 +101,17 @@ PROCEDURES: Final = {
 
 
 def arguments(options: Given) -> StructType:
-    """The arguments of a procedure; `InvalidInput` naming what there is for an unknown one."""
+    """The arguments of a procedure; `InvalidInput`, which lists all procedures, if unknown."""
     return StructType([StructField(name, StringType()) for name in _asked(options).arguments])
 
 
 def listed() -> StructType:
-    """The names of all."""
+    """The names of all procedures."""
     return StructType([StructField(name, StringType()) for name in sorted(PROCEDURES)])
 
 
 def call(options: Given) -> StructType:
-    """Run it; the answer is one row, in the metadata of its columns."""
+    """Run a procedure; the result is one row, encoded in the metadata of its columns."""
     procedure = _asked(options)
     given = {
         key.removeprefix(_ARGUMENT): value

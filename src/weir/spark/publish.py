@@ -1,11 +1,11 @@
-"""Rows of one shard into its log, once: what tasks of a laid-out write and the driver both do.
+"""Write the rows of one shard to its log, once: in tasks of a laid-out write and on the driver.
 
 Keeps
-  P-1  whoever writes has claimed the shard; an older attempt is fenced, and finds the token
-  P-2  rows and token are one WAL entry; the token is looked for before anything is written
-  W-4  rows go through the log, always: a change feed misses nothing
+  P-1  the writer has claimed the shard; an older attempt is fenced, and finds the token
+  P-2  rows and token are one WAL entry; the token is checked before anything is written
+  W-4  rows always go through the log, so a change feed misses nothing
 Up to `ENTRY_BYTES` of rows are one entry. More become SSTables that one manifest commit publishes
-(`weir.shard.large_batch`). Either way all or nothing.
+(`weir.shard.large_batch`). Either way the batch is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from weir.shard.writer import ShardWriter
 log = logging.getLogger("weir.spark")
 
 ENTRY_BYTES: Final = 256 << 20
-"""Rows of one entry, or one SSTable, at most, as Arrow counts them: what a task holds in memory."""
+"""Most bytes of rows, as Arrow counts them, in an entry or SSTable: what a task holds in memory."""
 GAP_ENTRIES: Final = 48
-"""Entries in no SSTable from which on the next batch also flushes them: bounds replay and reads."""
+"""From this many entries in no SSTable on, a batch also flushes them: bounds replay and reads."""
 ATTEMPTS: Final = 8
-"""Times a shard is claimed anew when another attempt fenced this one."""
+"""Times a shard is claimed again after another attempt fenced this one."""
 _DELAY: Final = 0.05
 
 
@@ -49,11 +49,11 @@ class Token:
 
 
 Guard = Callable[[UUID], None]
-"""Raises when rows of that shard, which is claimed, may not be written after all."""
+"""Called with a claimed shard; raises when its rows may not be written after all."""
 
 
 class ShardSink:
-    """Takes the rows of one shard and writes them as few entries as can be."""
+    """Takes the rows of one shard and writes them in as few entries as possible."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class ShardSink:
         guard: Guard | None = None,
         asked: Asked | None = None,
     ) -> None:
-        """`guard` is asked after every claim of the shard whether the rows may still be written.
+        """`guard` is called after every claim; it raises when the rows may not be written.
 
-        `asked`: the shard's writer looks at the rows that are there, and decides.
+        `asked`: the shard's writer reads the existing rows and decides what to write.
         """
         self._core = core
         self._value = value
@@ -80,12 +80,12 @@ class ShardSink:
         self._writer: ShardWriter | None = None
         self._load: LargeBatch | None = None
         self._skips = False
-        """The batch is in already: its rows are passed over."""
+        """The batch was already written: its rows are skipped."""
         self.rows = 0
         self.applied = False
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows in; more than one entry holds go to SSTables, chunk by chunk."""
+        """Take rows in; more than fit in one entry go to SSTables, chunk by chunk."""
         if self._batches and self._bytes + batch.nbytes > self._limit:
             self._spill()
         self._batches.append(batch)
@@ -93,12 +93,12 @@ class ShardSink:
         self.rows += batch.num_rows
 
     def claim(self) -> None:
-        """Own the shard from here on, before there are rows to write."""
+        """Claim the shard now, before there are rows to write, unless the batch is in."""
         if not self._is_in(self._token):
             self._writer = self._open()
 
     def finish(self) -> None:
-        """Write what is left, and make all of it visible with its token."""
+        """Write the remaining rows, and make the batch visible with its token."""
         try:
             if self._load is not None:
                 rows = self._untaken(self._take())
@@ -112,7 +112,7 @@ class ShardSink:
             self.close()
 
     def close(self) -> None:
-        """Give the shard back."""
+        """Release the shard."""
         self._load = None
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -124,7 +124,7 @@ class ShardSink:
         return rows
 
     def _untaken(self, rows: pa.Table) -> pa.Table:
-        """Without what shards of a former routing took in; `put_once` sees to it by itself."""
+        """Drop rows that shards of a former routing took in; `put_once` does so by itself."""
         left = untaken(self._core)
         if left is None:
             return rows
@@ -132,9 +132,9 @@ class ShardSink:
         return pa.Table.from_batches(batches, rows.schema)
 
     def _spill(self) -> None:
-        """Too much for one entry: what is held becomes a chunk of a load, unless the batch is in.
+        """Make the held rows, too many for one entry, a chunk of a load unless the batch is in.
 
-        Who is fenced in the middle fails, and the whole batch is tried again with its rows.
+        A sink that is fenced midway fails, and the whole batch is retried with its rows.
         """
         if self._asked is not None:
             raise InvalidInput(
@@ -156,14 +156,14 @@ class ShardSink:
                 load = shard.load(self._config())
                 if self._guard is not None:
                     self._guard(shard.id)
-                # Again: opening it recorded tokens that were in the log only.
+                # Checked again: opening the load recorded tokens that were only in the log.
                 self._skips = self._is_in(token)
                 self._load = None if self._skips else load
         if self._load is not None:
             self._load.add(rows)
 
     def _write(self, token: Token) -> bool:
-        """One entry, unless its token is in already; False then."""
+        """Write one entry; False if its token was already recorded."""
         rows = self._take()
         env = self._core.env
         for attempt in range(ATTEMPTS):
@@ -181,7 +181,7 @@ class ShardSink:
                 return told is not None
             except (FencedError, UnknownOutcome) as lost:
                 # Another attempt of this task, or a zombie of an older batch, claimed the shard.
-                # Taking it back on purpose is safe: the token decides what counts (P-2).
+                # Claiming it back is safe: the token decides what counts (P-2).
                 log.info("sink.again shard=%r attempt=%d reason=%s", self._value, attempt, lost)
                 self._writer = None
                 if attempt == ATTEMPTS - 1:
@@ -190,7 +190,7 @@ class ShardSink:
         raise AssertionError("F-13: the loop above returns or raises")
 
     def _is_in(self, token: Token) -> bool:
-        """True when the record says so: then no claim is needed, and nobody is fenced."""
+        """True when the batch is recorded: then no claim is needed, and no writer is fenced."""
         recorded = Tokens(self._core.site(self._core.route(self._value))).load(token.app)
         return recorded is not None and recorded >= token.version
 
@@ -206,8 +206,10 @@ class ShardSink:
         return writer
 
     def _config(self) -> WriterConfig:
-        """WAL-only, until the gap is worth a flush: then this writer replays and flushes it. Who
-        decides has to see all rows, and replays too (M-2)."""
+        """WAL-only, until the gap is worth a flush: then this writer replays and flushes it.
+
+        A writer that decides has to see all rows, so it replays too (M-2).
+        """
         core = self._core
         site = core.site(core.route(self._value))
         manifest, floors = core.tails.latest(site)

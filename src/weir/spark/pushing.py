@@ -1,8 +1,8 @@
-"""Filters that Spark pushes, as SQL for Lance: a help, never the last word.
+"""Translate filters that Spark pushes down into SQL for Lance, to read fewer rows.
 
-Spark evaluates every filter again. So what is made of them here may keep a row too many, never one
-too few: only comparisons that mean the same in both are taken. Numbers with fractions (not a
-number is greater than all in Spark), times (zones) and everything else are left to Spark.
+Spark evaluates every filter again, so the SQL may keep a row too many, but never one too few: only
+comparisons that mean the same in both are translated. Floating-point numbers (NaN is greater than
+all others in Spark), times (zones) and everything else are left to Spark.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _SIGNS: Final = {
     LessThanOrEqual: "<=",
 }
 _MANY: Final = 1000
-"""Values of an IN that are still sent."""
+"""Most values of an IN that is still pushed down."""
 
 
 class PushingReader(WeirReader):
-    """A read through the catalog, whose bridge serves this one scan: there pushing is right."""
+    """A read through the catalog, whose bridge serves only this scan, so push-down is safe."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Remember what Lance can use; Spark keeps all of them."""
+        """Keep the filters that Lance can use; Spark still evaluates all of them."""
         schema = self._place.current().schema
         texts = [text for text in (as_sql(f, schema) for f in filters) if text is not None]
         if self._filter is not None:

@@ -1,7 +1,7 @@
-"""Refuses a stream that numbers its batches under a name that another query's batches bear (P-6).
+"""Refuse a stream whose `appId` already numbers the batches of another query (P-6).
 
 With the option `appId` the token of a batch is (appId, batch number). A query started with a new
-checkpoint location counts from 0 again: without this, its batches would be skipped without a word
+checkpoint location counts from 0 again: without this check its batches would be skipped silently
 until their numbers pass the old ones.
 """
 
@@ -19,10 +19,10 @@ _KNOWN_MAX: Final = 10_000
 
 
 def require_own_numbers(core: Core, app: str, query: str, batch: int) -> None:
-    """`InvalidInput` unless batches of `app` are numbered by `query`, or by nobody yet.
+    """`InvalidInput` unless batches of `app` are numbered by `query`, or by no query yet.
 
-    One get the first time in a process. The first batch of all under that name also asks every
-    shard, once: a table may have tokens without this record, of an older release.
+    One get the first time in a process. The very first batch of `app` also reads the tokens of
+    every shard, once: a table from an older release may have tokens without this record.
     """
     key = (core.record.table_id, app, query)
     if key in _KNOWN:

@@ -1,4 +1,4 @@
-"""Which reader an option map asks for."""
+"""Choose the reader for a map of options."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The change feed, with the rows before or without."""
+    """The change feed, with or without the rows before each change."""
     kind = ImageFeed if wants_images(understood(options)) else WeirFeed
     return kind(options, schema)

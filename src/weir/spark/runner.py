@@ -1,4 +1,4 @@
-"""Upkeep's tasks on Spark's executors: one row for each task, one result for each row.
+"""Run upkeep's tasks on Spark's executors: one row for each task, one result for each row.
 
 Works on classic sessions and on Spark Connect: no RDDs, no broadcasts, no JVM. Results are
 collected once, since every action would run the tasks again.
@@ -21,7 +21,7 @@ from weir.spark.places import Place
 from weir.upkeep.tasks import Progress, Result, Task, run_task
 
 SLOTS_UNKNOWN: Final = 8
-"""Tasks at once where the session does not tell (Spark Connect)."""
+"""Assumed concurrent tasks where the session does not say (Spark Connect)."""
 _WATCH_SECONDS: Final = 0.2
 _GROUP: Final = "spark.jobGroup.id"
 _RESULT: Final = "number long, result string"
@@ -90,9 +90,9 @@ def _task_function(
 def watched(
     spark: SparkSession, group: str, kind: str, total: int, progress: Progress | None
 ) -> Iterator[None]:
-    """Name the job in Spark's own listeners and pages, and tell `progress` as tasks finish.
+    """Name the job in Spark's listeners and web UI, and call `progress` as tasks finish.
 
-    `total` tasks at least; stages that Spark adds are counted as they come.
+    The job has at least `total` tasks; stages that Spark adds are counted as they appear.
     """
     try:
         context = spark.sparkContext
@@ -100,7 +100,7 @@ def watched(
         with _tagged(spark, kind, progress):
             yield
         return
-    # A job that has a group keeps it: a stream cancels its batches by theirs.
+    # A job that already has a group keeps it: a stream cancels its batches by their group.
     own = context.getLocalProperty(_GROUP)
     if own is None:
         context.setJobGroup(group, f"{kind}: {total} tasks", interruptOnCancel=True)
@@ -141,7 +141,7 @@ def watched(
 
 @contextlib.contextmanager
 def _tagged(spark: SparkSession, kind: str, progress: Progress | None) -> Iterator[None]:
-    """The same on Spark Connect, whose client tells of tasks itself."""
+    """The same as `watched` for Spark Connect, whose client reports on tasks itself."""
     tag = f"weir-{kind}"
 
     def heard(stages: Any, *_: Any, **__: Any) -> None:

@@ -37,10 +37,10 @@ def search(
 ) -> DataFrame:
     """For each row of `queries` the `k` nearest rows of the table, searched in tasks.
 
-    `query` names the column of vectors, or words, to look for. A row of the answer is a row of
+    `query` names the column of vectors, or words, to look for. A row of the result is a row of
     `queries`, `_rank` (1 is nearest), `_score` (the distance, or for text the score) and `found`, a
-    struct of `columns` of the table. The rest is as in `Table.search`. A task looks at the table as
-    it is when it runs; with `checkpoint` all look at the same.
+    struct of `columns` of the table. The rest is as in `Table.search`. Each task reads the table as
+    it is when the task runs; with `checkpoint` all tasks read the same rows.
     """
     place = Place(uri, dict(storage_options or {}))
     table = place.current()
@@ -111,10 +111,10 @@ def lookup(
 ) -> DataFrame:
     """The rows of `keys`, each with `found`, a struct of `columns` of the table's row of that key.
 
-    `keys` has the key columns, and others as it likes; `found` is null where the table has no such
-    row. Nothing is scanned: only what can hold one of the keys is read, by the tasks of `keys`. For
-    a join of few rows with a large table. A task looks at the table as it is when it runs; with
-    `checkpoint` all look at the same.
+    `keys` has the key columns and any others; `found` is null where the table has no such row. The
+    table is not scanned: the tasks of `keys` read only what can hold one of the keys. Use it to
+    join few rows with a large table. Each task reads the table as it is when the task runs; with
+    `checkpoint` all tasks read the same rows.
     """
     place = Place(uri, dict(storage_options or {}))
     table = place.current()
@@ -131,7 +131,7 @@ def lookup(
 
 
 def _found(schema: pa.Schema, columns: Sequence[str] | None) -> StructType:
-    """Columns that may all be null: those of a key that the table does not have are."""
+    """The columns, all nullable: they are null for a key that the table does not have."""
     whole = spark_schema(schema, columns)
     return StructType([StructField(field.name, field.dataType) for field in whole])
 
@@ -153,7 +153,7 @@ def _lookup_function(
             asked = from_spark(batch.select(names).rename_columns(list(key)), types, None)
             known = pa.Table.from_batches([asked]).drop_null()
             found = table.get(known, columns=both, **wanted).combine_chunks()
-            # A key of nulls is nobody's: its place stays empty.
+            # A key with a null matches no row: its `found` stays null.
             at = pc.index_in(pk_values(asked, key), value_set=pk_values(found, key))
             rows = to_spark(_one_batch(found.select(shape.names)), shape).to_struct_array()
             arrays = [*batch.columns, rows.take(at)]

@@ -1,4 +1,4 @@
-"""A Spark session for those who have none yet: the command line and the demo."""
+"""A Spark session for programs that have none yet: the command line and the demo."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LOCAL = {
 
 
 def session(app: str = "weir", settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The active session, or a new one as the environment configures it; else a local one.
+    """The active session, or a new one as the environment configures it, or else a local one.
 
-    A cluster is chosen as Spark always does: `SPARK_REMOTE`, `spark-defaults.conf` in
+    The cluster is chosen in Spark's usual ways: `SPARK_REMOTE`, `spark-defaults.conf` in
     `SPARK_CONF_DIR`, or `settings`.
     """
     active = SparkSession.getActiveSession()
@@ -53,8 +53,8 @@ def is_connect(spark: SparkSession) -> bool:
 def is_found(spark: SparkSession) -> bool:
     """Whether a Connect server finds the source "weir" by itself; False where it does not matter.
 
-    A source that a client registers sends what its tasks count to that client, whatever the session
-    does, and PySpark 4.3 ends a declarative pipeline with `UNKNOWN_RESPONSE` then.
+    A source that a client registers sends its tasks' counters to that client, whatever the session
+    does, and PySpark 4.3 then ends a declarative pipeline with `UNKNOWN_RESPONSE`.
     """
     if not is_connect(spark):
         return False
@@ -67,8 +67,8 @@ def is_found(spark: SparkSession) -> bool:
 def require_workers(spark: SparkSession) -> None:
     """`InvalidInput` when the Python of the workers does not have weir. One task.
 
-    A driver in a virtual environment that is not active has workers of another Python, and they
-    would say so in the middle of a job.
+    A driver in a virtual environment that is not active starts workers with another Python, and
+    without this check they would fail in the middle of a job.
     """
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

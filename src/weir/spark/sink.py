@@ -5,8 +5,8 @@ Keeps
        stages its rows under a fresh name, and the driver, alone, writes the shards
   P-2  the token of a batch: (appId or query id, batch id) of a stream, (appId, txnVersion) of a
        job, and without those an id of the job, which makes retried and zombie tasks harmless
-`commit` gets one message for each partition, that of the winning attempt; what losers staged is
-named by nobody. `abort` deletes nothing: a commit that raised may have taken effect.
+`commit` gets one message for each partition, from the winning attempt; no message names the files
+that losing attempts staged. `abort` deletes nothing: a commit that raised may have taken effect.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from weir.spark.types import check_written, from_spark
 WORKERS: Final = 8
 """Shards the driver writes at once."""
 REROUTED_BYTES: Final = 32 << 20
-"""Rows of one entry when all shards are written at once."""
+"""Bytes of rows in one entry when all shards are written at once."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Sink:
     app: str | None
     version: int | None
     asked: Asked | None = None
-    """What is asked of the rows that are there; None: nothing, rows are put."""
+    """An update, insert or conditional put, which depends on existing rows; None: a plain put."""
     statement: str | None = None
-    """The snapshot that an SQL statement read, for whom rows that changed since are refused."""
+    """The snapshot that an SQL statement read; rows that changed since make the write fail."""
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @staticmethod
     def of(options: Mapping[str, str], schema: StructType) -> Sink:
-        """Checked against the table here, so that a wrong DataFrame fails before any task runs."""
+        """Check the write against the table, so that a wrong DataFrame fails before any task."""
         options = understood(options)
         check_options(options, WRITE, "a write to weir")
         place = Place.of(options)
@@ -116,7 +116,7 @@ class Sink:
         )
 
     def write(self, batches: Iterator[pa.RecordBatch], token: Token | None) -> Message:
-        """One task: own the shards, or stage."""
+        """In a task: write the shards that it owns, or stage the rows."""
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
@@ -128,7 +128,7 @@ class Sink:
         if self.layout is not None:
             if token is None:
                 raise InvalidInput("a stream outside of a query has no batch id; leave out layout")
-            # Again: the routing may have changed since the job was planned.
+            # Checked again: the routing may have changed since the job was planned.
             self.layout.check_table(table)
             return self._own(rows, token, partition, query)
         stage = Stage(table.core, self.job, partition, limit=self.entry_bytes)
@@ -160,7 +160,7 @@ class Sink:
         return Message(partition, sum(s.rows for s in sinks.values()), len(sinks), query)
 
     def publish(self, messages: Sequence[Message | None], token: Token) -> None:
-        """On the driver: write what tasks staged, shard by shard, in the order of partitions."""
+        """On the driver: write the staged rows, shard by shard, in the order of partitions."""
         staged = _by_shard(messages)
         if not staged:
             return
@@ -192,9 +192,9 @@ class Sink:
         remove_staged(core, files)
 
     def _publish_rerouted(self, core: Core, files: Sequence[Staged], token: Token) -> None:
-        """The table was resharded since the rows were staged: sort them anew."""
+        """Route the rows again: the table was resharded since they were staged."""
         sinks: dict[Value, ShardSink] = {}
-        # What is decided is one entry, whatever its size.
+        # A write that depends on existing rows is one entry, whatever its size.
         limit = self.entry_bytes if self.asked else min(self.entry_bytes, REROUTED_BYTES)
         try:
             for file in files:
@@ -213,7 +213,7 @@ class Sink:
         return ShardSink(core, value, token, entry_bytes=limit, asked=self.asked)
 
     def replace(self, messages: Sequence[Message | None]) -> None:
-        """On the driver: what tasks staged in the place of everything the table held."""
+        """On the driver: replace everything the table held by the staged rows."""
         from weir.spark.overwrite import overwrite
 
         staged = _by_shard(messages)
@@ -223,7 +223,7 @@ class Sink:
 
 
 def _by_shard(messages: Sequence[Message | None]) -> dict[Value, list[Staged]]:
-    """What was staged for each shard, in the order of partitions."""
+    """The staged files of each shard, in the order of partitions."""
     staged: dict[Value, list[Staged]] = {}
     for message in sorted((m for m in messages if m), key=lambda m: m.partition):
         for part in message.staged:
@@ -232,13 +232,13 @@ def _by_shard(messages: Sequence[Message | None]) -> dict[Value, list[Staged]]:
 
 
 class OverwriteWriter(DataSourceArrowWriter):
-    """One `df.write.format("weir").mode("overwrite")` that was asked for twice."""
+    """One `df.write.format("weir").mode("overwrite")` with the option `overwrite` set, too."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        """In a task: stage, whatever the layout."""
+        """In a task: stage the rows, whatever the layout."""
         return self._sink.write(iterator, None)
 
     def commit(self, messages: list[Any]) -> None:
@@ -246,7 +246,7 @@ class OverwriteWriter(DataSourceArrowWriter):
         self._sink.replace(messages)
 
     def abort(self, messages: list[Any]) -> None:
-        """Nothing to undo: what is staged is named by nobody."""
+        """Nothing to undo: nothing refers to the staged files."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -265,7 +265,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._sink.publish(messages, self._token)
 
     def abort(self, messages: list[Any]) -> None:
-        """Nothing to undo: what is staged is named by nobody."""
+        """Nothing to undo: nothing refers to the staged files."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -275,7 +275,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        """In a task; the batch id is a property of the task, not told otherwise."""
+        """In a task; Spark passes the batch id only as a property of the task."""
         context = TaskContext.get()
         token = None
         if context is not None:
@@ -296,13 +296,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink.publish(messages, Token(app, batchId))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Nothing to undo: the batch is replayed, or what it staged is named by nobody."""
+        """Nothing to undo: the batch is replayed, or nothing refers to the files it staged."""
 
 
 def batch_writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """The writer of a batch job; refuses what it cannot do before anything runs."""
+    """The writer of a batch job; refuses unsupported options before anything runs."""
     if overwrite:
         return _overwriter(options, schema)
     sink = Sink.of(options, schema)

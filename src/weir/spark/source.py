@@ -1,9 +1,9 @@
 """Batch reads: a snapshot cut into partitions, merged on executors.
 
 Keeps
-  L-3  a filter sees newest rows only; it comes as an option, never by Spark's push-down, which in
-       4.3 leaks into other uses of the same DataFrame
-  P-4  a partition names everything a task needs but the credentials, which ride with the reader
+  L-3  a filter sees only newest rows; it is passed as an option, never by Spark's push-down, which
+       in 4.3 leaks into other uses of the same DataFrame
+  P-4  a partition names everything a task needs but the credentials, which travel in the reader
 A DataFrame reads one snapshot for its whole life: it is resolved once, when partitions are planned.
 """
 
@@ -34,14 +34,14 @@ from weir.spark.types import arrow_schema, spark_schema, to_spark
 from weir.upkeep import checkpoint as checkpoints
 
 SPLIT_ROWS: Final = 1_000_000
-"""Base rows that one partition aims for."""
+"""Target number of base rows in one partition."""
 
 Part = dict[str, Any]
-"""One partition: plain values."""
+"""One partition, as plain values."""
 
 
 def schema(options: Mapping[str, str]) -> StructType:
-    """The columns a read gives: of the option `columns` when given; the feed's with metadata."""
+    """The columns of a read: those of the option `columns` if given; the feed's with metadata."""
     options = understood(options)
     table = Place.of(options).current()
     if "path" in options and "provider" not in options:
@@ -72,7 +72,7 @@ def plan(
 
 
 def parts_of(table: weir.Table, snapshot: Snapshot, *, split_rows: int = SPLIT_ROWS) -> list[Part]:
-    """The partitions of one snapshot; the same for whoever plans it."""
+    """The partitions of one snapshot; planning it again gives the same ones."""
     base = table.core.base(snapshot.base_version)
     text = snapshot.to_json()
     return [
@@ -104,7 +104,7 @@ def read_part(
 
 
 def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Checkpoint | str | None:
-    """The checkpoint a read is to be at: by its name, or the newest not younger than a time."""
+    """The checkpoint that a read names, or the newest one made at or before its time."""
     micros = options.get("weir.asof")
     if micros is None:
         return options.get("checkpoint")
@@ -121,7 +121,7 @@ def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Checkpoint |
 
 
 def columns_at(table: weir.Table, options: Mapping[str, str]) -> pa.Schema:
-    """The columns of the table, or those it had at the checkpoint a read is to be at."""
+    """The columns of the table, or those at the checkpoint that a read names."""
     checkpoint = checkpoint_of(table, options)
     return table.schema if checkpoint is None else table.scan(checkpoint=checkpoint).schema
 
@@ -129,8 +129,8 @@ def columns_at(table: weir.Table, options: Mapping[str, str]) -> pa.Schema:
 def check_times(filter: str | None, schema: pa.Schema, zone: str | None) -> None:
     """`InvalidInput` for a time in a filter that Spark would read in another zone than Lance.
 
-    Spark takes a time without an offset to be one of the session's zone, Lance one of UTC. `zone`
-    is the session's; a data source is not told, and None means that nobody knows.
+    Spark reads a time without an offset in the session's zone, Lance in UTC. `zone` is the
+    session's; a data source does not learn it, and None means that it is unknown.
     """
     if filter is None or zone in _UTC:
         return
@@ -168,12 +168,12 @@ class WeirReader(DataSourceReader):
         self._split = number(options, "splitRows") or SPLIT_ROWS
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The snapshot, resolved here, once."""
+        """The partitions of a snapshot, which is resolved here, once."""
         table = self._place.current()
         check_times(self._filter, table.schema, self._zone)
         told = self._options.get("weir.snapshot")
         if told is not None:
-            # Of a statement that will write: it carries this very snapshot (P-7).
+            # From a statement that will write: it carries this same snapshot (P-7).
             parts = parts_of(table, Snapshot.from_json(told), split_rows=self._split)
         else:
             parts = plan(
@@ -185,7 +185,7 @@ class WeirReader(DataSourceReader):
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, merged, in Spark's shape."""
+        """The merged rows of one partition, in Spark's types."""
         if partition.value is None:
             return
         target = arrow_schema(self._schema)

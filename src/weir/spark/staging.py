@@ -1,7 +1,7 @@
 """Rows on their way from a task to the driver: Arrow files under fresh names.
 
-Nothing refers to a staged file but the message of its task. Orphans, of attempts that lost or jobs
-that died, are collected by age.
+Only the message of its task refers to a staged file. Orphans, left by losing attempts or dead jobs,
+are collected by age.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Staged:
 
 
 class Stage:
-    """What one task stages. Holds at most `limit` bytes of a shard before it writes a file."""
+    """Stages the rows of one task; holds up to `limit` bytes of a shard, then writes a file."""
 
     def __init__(self, core: Core, job: str, partition: int, *, limit: int) -> None:
         self._core = core
@@ -41,7 +41,7 @@ class Stage:
         self._files: list[Staged] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows in, sorted to their shards."""
+        """Take rows in and split them by shard."""
         for value, rows in self._core.router.split(batch):
             self._held.setdefault(value, []).append(rows)
             self._bytes[value] = self._bytes.get(value, 0) + rows.nbytes
@@ -49,7 +49,7 @@ class Stage:
                 self._write(value)
 
     def finish(self) -> list[Staged]:
-        """Write what is left; the files, in the order of their rows."""
+        """Write the remaining rows; returns the files in the order of their rows."""
         for value in list(self._held):
             self._write(value)
         return self._files
@@ -80,6 +80,6 @@ def read_staged(core: Core, staged: Staged) -> Iterator[pa.RecordBatch]:
 
 
 def remove_staged(core: Core, staged: Sequence[Staged]) -> None:
-    """Clean up; what fails here is collected later."""
+    """Delete staged files; any that remain on failure are collected later."""
     with contextlib.suppress(StoreError):
         core.store.delete([part.path for part in staged])

@@ -1,12 +1,12 @@
 """SQL statements that read rows and write them back: no update is lost between the two.
 
 Keeps
-  P-7  a statement carries the snapshot it read. Whoever writes a shard claims it first, and then
-       looks at everything that was written into it since: a row whose key is among that is refused,
-       and so is the whole statement on that shard. All shards are claimed and looked at before the
+  P-7  a statement carries the snapshot it read. The writer of a shard claims it first, and then
+       reads everything that was written to it since: if one of the statement's keys occurs there,
+       the whole statement is refused on that shard. All shards are claimed and checked before the
        first is written
-Of the rows of one statement a put of a key beats a delete of it (keys may be swapped), and two puts
-of one key are refused: which of them would stay is left to chance.
+Within one statement a put of a key beats a delete of it (keys may be swapped). Two puts of one key
+are refused: which of them would stay is left to chance.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from weir.spark.publish import ShardSink, Token
 from weir.spark.staging import Staged, read_staged
 
 LOADED = "weir.bulk"
-"""Property of base commits that brought rows past the logs."""
+"""Property of base commits whose rows bypassed the logs."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Statement:
     def publish(self, core: Core, staged: dict[Value, list[Staged]], routing: int) -> None:
         """Write the rows of every shard, or raise `CommitConflict` before the first is written.
 
-        A writer that takes a shard over between the look and the write is met by a second look,
-        and the shards written until then stay: all or nothing holds for each shard.
+        If another writer takes a shard over between check and write, the shard is claimed and
+        checked again. Shards written before that stay: all or nothing holds for each shard.
         """
         if core.record.routing_version != routing:
             raise self._conflict(core, "the table was resharded")
@@ -65,7 +65,7 @@ class Statement:
     def require_unchanged(self, core: Core, shard: UUID, keys: KeySet) -> None:
         """`CommitConflict` when one of `keys` was written to the shard after the snapshot.
 
-        Called by the owner of the shard: nobody writes between this look and its own entry.
+        Called by the owner of the shard: no other writer gets in before the owner's own entry.
         """
         after = next((c.wal_through for c in self.snapshot.cuts if c.shard == shard), 0)
         log = core.log(shard)
@@ -89,7 +89,7 @@ class Statement:
             raise self._conflict(core, f"the log of shard {shard} was collected ({gone})") from gone
 
     def _require_base(self, core: Core) -> None:
-        """Loads and restores change rows past the logs."""
+        """`CommitConflict` after a load or a restore: they change rows without the logs."""
         lake = cast("PylanceLake", core.lake)
         try:
             for commit in history.commits(lake.datasets, after=self.snapshot.base_version):
@@ -126,7 +126,7 @@ class _Share:
         self._statement = statement
 
     def prepare(self) -> None:
-        """Learn the keys, claim the shard, look at it. Memory holds the keys of its rows."""
+        """Collect the keys, claim the shard and check it. Memory holds the keys of its rows."""
         key = self._core.record.primary_key
         for batch in self._rows():
             deletes = _deletes(batch)
@@ -145,7 +145,7 @@ class _Share:
         self._sink.claim()
 
     def write(self) -> None:
-        """The rows, without deletes of keys that are put again."""
+        """Write the rows, without deletes of keys that the statement also puts."""
         key = self._core.record.primary_key
         for batch in self._rows():
             deletes = _deletes(batch)
@@ -159,7 +159,7 @@ class _Share:
         self._sink.finish()
 
     def close(self) -> None:
-        """Give the shard back."""
+        """Release the shard."""
         self._sink.close()
 
     def _rows(self) -> Iterator[pa.RecordBatch]:

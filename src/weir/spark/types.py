@@ -1,8 +1,8 @@
-"""Types of the table and types of Spark, both ways.
+"""Convert between the types of the table and those of Spark.
 
-Spark knows no vectors, no unsigned numbers, no half floats and no time finer than a microsecond. On
+Spark has no vectors, no unsigned numbers, no half floats and no time finer than a microsecond. On
 the way out a column takes the nearest type that holds every value; on the way in it is cast back,
-and what does not fit is refused.
+and values that do not fit are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DIGITS_MAX: Final = 38
 
 
 def portable(dtype: pa.DataType, name: str) -> pa.DataType:
-    """The Arrow type Spark can take for `dtype`; `InvalidInput` where there is none."""
+    """The Arrow type that Spark accepts for `dtype`; `InvalidInput` where there is none."""
     types = pa.types
     simple = {
         pa.large_string(): pa.string(),
@@ -90,7 +90,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def to_spark(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """Rows of the table in the shape Spark checks for."""
+    """Rows of the table in the types that Spark expects."""
     columns = [_cast(batch.column(field.name), field) for field in target]
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
@@ -100,7 +100,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         return column
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    # A time finer than a microsecond is cut off; everything else must fit.
+    # A time is truncated to microseconds; everything else must fit.
     safe = not pa.types.is_timestamp(field.type)
     try:
         return as_type(column, field.type, safe=safe)
@@ -118,8 +118,8 @@ def check_written(
 ) -> None:
     """Refuse a DataFrame that cannot be rows of the table, before any task runs.
 
-    `some_columns`: it is an update, in which all may be missing but the key.
-    Names are Spark's: what differs from a column of the table in case only is that column.
+    `some_columns`: it is an update, in which any column but the key's may be missing.
+    Names match as in Spark: a name that differs from a table's column only in case is that column.
     """
     there = columns_of(given.fieldNames(), schema, marker)
     extra = sorted(set(there) - set(schema.names) - {marker, TOMBSTONE})
@@ -150,7 +150,7 @@ def require_castable(name: str, have: pa.DataType, want: pa.DataType) -> None:
 
 
 def columns_of(given: Sequence[str], schema: pa.Schema, marker: str | None) -> list[str]:
-    """The table's name of each column of a DataFrame; `SchemaMismatch` when two are one."""
+    """The table's name of each column of a DataFrame; `SchemaMismatch` when two are the same."""
     names = [n if n in (marker, TOMBSTONE) else resolved(n, schema.names) for n in given]
     for name in names:
         if names.count(name) > 1:
@@ -159,7 +159,7 @@ def columns_of(given: Sequence[str], schema: pa.Schema, marker: str | None) -> l
 
 
 def from_spark(batch: pa.RecordBatch, schema: pa.Schema, marker: str | None) -> pa.RecordBatch:
-    """Rows of a DataFrame in the table's types; `_tombstone` where a marker column is given."""
+    """Rows of a DataFrame in the table's types; with `_tombstone` if a column marks deletes."""
     fields: list[pa.Field] = []
     columns: list[Any] = []
     names = columns_of(batch.schema.names, schema, marker)

@@ -1,11 +1,11 @@
 """The store as weir sees it: a few verbs with typed answers.
 
 Paths are relative to the store's root, with `/` between parts and none at the ends. Every verb may
-be called from several threads. An implementation answers with a value or raises
+be called from several threads. An implementation returns a value or raises
 
-    ObjectExists     put_if_absent: something is there. Says nothing about whose it is (F-11)
-    ObjectMissing    get, get_range: nothing is there
-    StoreError       the call failed; `LostAnswer` when it may have been applied all the same
+    ObjectExists     put_if_absent: an object exists. Says nothing about whose it is (F-11)
+    ObjectMissing    get, get_range: there is no object
+    StoreError       the call failed; `LostAnswer` if it may have been applied nevertheless
     StoreDenied      the credentials were refused
 """
 
@@ -33,12 +33,12 @@ class ObjectMissing(Exception):
 
 
 class LostAnswer(StoreError):
-    """A write failed in a way that leaves open whether it was applied."""
+    """A write failed, and it is unknown whether it was applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a listing or a head tells about an object."""
+    """Metadata of an object, as a listing or a head returns it."""
 
     path: str
     size: int
@@ -49,7 +49,7 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """An object's bytes and what is needed to replace exactly it."""
+    """An object's bytes, and the metadata that identifies exactly this version of it."""
 
     data: bytes
     meta: Meta
@@ -72,18 +72,18 @@ class Store(Protocol):
     def put_if_absent(self, path: str, data: Bytes) -> float | None:
         """Create the object, whole or not at all, or raise `ObjectExists`. One request.
 
-        Returns when it was created, by the store's clock; None where the answer does not tell, and
-        `SOMETIME` where it does not and the put had to be repeated (F-18).
+        Returns the creation time by the store's clock; None if the response does not hold it, and
+        `SOMETIME` if it does not and the put had to be repeated (F-18).
         """
 
     def put(self, path: str, data: Bytes) -> None:
-        """Create or replace the object. For hints only: what matters is never overwritten."""
+        """Create or replace the object. For hints only: nothing else is ever overwritten."""
 
     def put_parts(self, path: str, parts: Parts) -> None:
         """Create or replace an object of any size, whole or not at all, part by part.
 
-        Memory holds a few parts; each is a request of its own where a store limits what one takes.
-        For copies of immutable objects under names of their own; `parts` may be asked again.
+        Memory holds a few parts; each is a separate request where a store limits request sizes. For
+        copies of immutable objects under names of their own; a retry calls `parts` again.
         """
 
     def get(self, path: str) -> Blob:
@@ -93,9 +93,9 @@ class Store(Protocol):
         """`length` bytes from `start` on (fewer at the end of the object), or `ObjectMissing`."""
 
     def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
-        """The objects in the order asked for, fetched concurrently; None for a missing one.
+        """The objects in the order of `paths`, fetched concurrently; None for a missing one.
 
-        Of each at most the `first` bytes, when given.
+        With `first`, at most that many bytes from the beginning of each.
         """
 
     def head(self, path: str) -> Meta | None:
@@ -108,12 +108,12 @@ class Store(Protocol):
         """Every object below the folder `prefix`, recursively, in no promised order."""
 
     def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """`list` for several folders, concurrently: of many shards in one round of requests."""
+        """`list` for several folders, concurrently: one round of requests for many shards."""
 
     def list_folder(self, prefix: str) -> Folder:
         """Names of the folders directly below `prefix` and the objects directly in it.
 
-        A folder may be named that holds nothing any more, or nothing yet.
+        May include a folder that holds nothing yet, or no longer holds anything.
         """
 
     def delete(self, paths: Sequence[str]) -> None:
@@ -124,5 +124,5 @@ class Store(Protocol):
 
 
 def is_local(store: Store) -> bool:
-    """True for files: they answer sooner than another thread could take over."""
+    """True for local files: a call takes less time than handing it to another thread."""
     return store.uri.startswith("/")

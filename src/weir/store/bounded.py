@@ -10,9 +10,9 @@ from weir.store.api import Store
 def get_some(store: Store, paths: Sequence[str], max_bytes: int) -> list[bytes | None]:
     """The first of these objects, at least one and as many as fit; None for a missing one (L-10).
 
-    One get each for objects of about equal size. Of one that is much larger than its share only the
-    beginning is read at first; it costs a head and a second get, and ends the list when it does not
-    fit. Holds at most three times `max_bytes` and, when the first is larger than that, that one.
+    One get each for objects of about equal size. An object much larger than its share is at first
+    read only in part; it costs a head and a second get, and ends the list if it does not fit. Holds
+    at most three times `max_bytes`, plus the first object if that is larger.
     """
     share = max(1, 2 * max_bytes // len(paths))
     found = store.get_many(paths, first=share)

@@ -1,8 +1,8 @@
-"""Where the records of a table may lead: its own root, places that name it back, allowed ones.
+"""Where a table's records may lead: its own root, places that name it back, allowed places.
 
-Whoever may write below a table can make its records name any place. The URI that the caller opened
-is the one thing they do not choose: a place counts as the table's when what lies *there* names that
-URI, or when the caller allowed it (`weir_allow` in the storage options).
+Anyone with write access to a table can make its records name any place, but cannot choose the URI
+that the caller opened. So a place counts as the table's if an object *there* names that URI, or if
+the caller allowed the place (`weir_allow` in the storage options).
 
 Keeps
   G-13 no record leads a read, a write or a deletion to a place that neither knows the table nor
@@ -20,16 +20,16 @@ from weir.errors import StoreDenied
 from weir.store.open import normalize
 
 ALLOW = "weir_allow"
-"""Storage option: URI prefixes that records may lead to, with commas or spaces between them."""
+"""Storage option: URI prefixes that records may lead to, separated by commas or spaces."""
 
 
 def real_place(uri: str) -> str:
-    """One spelling of a place: of a local path the folder it leads to, elsewhere the URI."""
+    """The one spelling of a place: a local path with its links resolved, or the URI itself."""
     return os.path.realpath(uri) if uri.startswith("/") else uri
 
 
 def same_place(one: object, other: object) -> bool:
-    """True for two URIs of one place; local ones may be paths to one folder."""
+    """True for two URIs of one place; two local paths may lead to one folder."""
     if one == other:
         return True
     if not (isinstance(one, str) and isinstance(other, str)):
@@ -39,29 +39,29 @@ def same_place(one: object, other: object) -> bool:
 
 @dataclass(frozen=True)
 class Consent:
-    """What the caller agreed to, of the table at `root`."""
+    """The places to which the caller lets records of the table at `root` lead."""
 
     root: str
     allowed: tuple[str, ...] = ()
     is_closed: bool = False
-    """True when a list was given: then it is the whole list, and no place speaks for itself."""
+    """True if a list was given: then naming the table is not enough for other places."""
 
     @classmethod
     def of(cls, root: str, storage_options: Mapping[str, str] | None) -> Consent:
-        """The consent in the storage options; `InvalidInput` for a prefix that is no place."""
+        """The consent in the storage options; `InvalidInput` for a prefix that is not a URI."""
         given = {key.lower(): value for key, value in (storage_options or {}).items()}.get(ALLOW)
         prefixes = re.split(r"[\s,]+", str(given or "").strip())
         return cls(root, tuple(normalize(p) for p in prefixes if p), given is not None)
 
     def covers(self, place: str) -> bool:
-        """True for a place at or below the table, or an allowed prefix."""
+        """True for a place at or below the table's root or an allowed prefix."""
         return any(_is_below(place, prefix) for prefix in (self.root, *self.allowed))
 
     def may_ask(self, place: str) -> bool:
-        """True when the place may be asked what it knows of this table.
+        """True if weir may read at the place whether it names this table.
 
-        Not when a list was given and it is not in it, nor when it would choose the account that the
-        request goes to (`abfss://c@account/...`).
+        False if a list was given and the place is not on it, and if the place would choose the
+        account that the request goes to (`abfss://c@account/...`).
         """
         if self.covers(place):
             return True
@@ -81,6 +81,6 @@ def _is_below(place: str, prefix: str) -> bool:
 
 
 def _account(place: str) -> str:
-    """The account that an abfss URI names; empty where the options or the environment choose."""
+    """The account that an abfss URI names; empty if the options or the environment choose it."""
     scheme, _, rest = place.partition("://")
     return rest.partition("/")[0].partition("@")[2] if scheme == "abfss" else ""

@@ -1,11 +1,12 @@
-"""Folders of a local store: made, scanned and emptied only where they really are.
+"""Folders of a local store: created, scanned and emptied only at their real location.
 
 Keeps
   G-13 no symbolic link leads a listing, a write or a deletion out of its folder: not out of the
-       root, and not into another folder of it either, which would be another shard's. What was
-       opened is asked where it is, not the path that led there, so nothing can change in between.
-  G-8  nobody deletes from a folder while somebody scans it
-The root itself may be a link: whoever opens a store chose it. Reads of single objects follow links.
+       root, and not into another folder of it either, which would be another shard's. The location
+       is that of the open descriptor, not of the path, so nothing can change in between.
+  G-8  nothing is deleted from a folder while it is scanned
+The root itself may be a link: the caller that opens a store chose it. Reads of single objects
+follow links.
 """
 
 # Paths stay text: pathlib would cost more than the system calls themselves.
@@ -25,13 +26,13 @@ from weir.store.paths import TEMPORARY
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 MANY = 64
-"""From so many paths on it pays to look at the folder they have in common first."""
+"""From this many paths on it is worth opening the folder that they have in common first."""
 _DELETED = " (deleted)"
-"""What Linux adds to the name of a file, or folder, that has none any more."""
+"""What Linux appends to the name of a file or folder that was deleted while open."""
 
 
 class Folders:
-    """The folders below one root. Every method takes their paths relative to it."""
+    """The folders below one root. Every method takes paths relative to the root."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -39,7 +40,7 @@ class Folders:
         self._real: str | None = None
 
     def scan(self, folder: str) -> Folder:
-        """The folders and objects directly in it; `OSError` when it is not there."""
+        """The folders and objects directly in `folder`; `OSError` if it does not exist."""
         folders: list[str] = []
         objects: list[Meta] = []
         lead = folder + "/" if folder else ""
@@ -57,17 +58,17 @@ class Folders:
                     else:
                         objects.append(meta_of(lead + entry.name, entry.stat()))
                 except FileNotFoundError:
-                    continue  # deleted by somebody who knows no locks, such as pylance
+                    continue  # deleted by a program that takes no locks, such as pylance
                 except OSError as error:
-                    if error.errno != errno.ELOOP:  # a link that leads nowhere is no object
+                    if error.errno != errno.ELOOP:  # a link that leads nowhere is not an object
                         raise
         return folders, objects
 
     @contextlib.contextmanager
     def for_looks(self, paths: int) -> Iterator[tuple[str, int | None]]:
-        """What to put before each of so many paths, and the `dir_fd` to look for them from.
+        """The prefix to put before each of `paths` paths, and the `dir_fd` to stat them from.
 
-        Of many, the root is opened once: walking down to it is a fifth of a look.
+        For many paths the root is opened once: resolving it takes a fifth of a stat.
         """
         root: int | None = None
         if paths >= MANY:
@@ -80,11 +81,11 @@ class Folders:
                 os.close(root)
 
     def unlink(self, folder: str, names: Sequence[str]) -> None:
-        """Delete from one folder, never while somebody scans it.
+        """Delete files from one folder, never while it is being scanned.
 
-        A scan that runs beside deletions and creations can miss the newest of a sequence: it
-        passes the place where the new one appears, and comes too late for the old one. A floor read
-        that way would be too low (G-8). The lock is held for one file at a time.
+        A scan concurrent with creations and deletions can miss the newest object of a sequence: it
+        passes the place of the new one before it appears, and reaches the old one after it is gone.
+        A floor read that way would be too low (G-8). The lock is held for one file at a time.
         """
         with self._opened(folder) as file:
             for name in names:
@@ -92,16 +93,16 @@ class Folders:
                     os.unlink(name, dir_fd=file)
 
     def drop_empty(self, folder: str) -> None:
-        """Remove it and the folders above it as far as they are empty."""
+        """Remove `folder` and the folders above it as long as they are empty."""
         while folder:
             try:
                 os.rmdir(self._base + folder)
             except OSError:
-                return  # not empty, a link, or somebody else's doing
+                return  # not empty, a link, or changed by another process
             folder = folder.rpartition("/")[0]
 
     def make(self, folder: str) -> None:
-        """Make it and those above it, beginning at one that is really there."""
+        """Create `folder` and its parents, below the first that exists at its real location."""
         above = folder
         while above:
             with contextlib.suppress(FileNotFoundError), self._opened(above):
@@ -119,7 +120,7 @@ class Folders:
             os.close(file)
 
     def require_in(self, file: int, folder: str) -> None:
-        """`StoreDenied` unless the open file, made in that folder, really lies there."""
+        """Raise `StoreDenied` unless the open file, created in `folder`, is really there."""
         place = _place(file)
         if place is None:
             self._require(os.path.realpath(self._base + folder), folder)
@@ -130,7 +131,7 @@ class Folders:
         lead = "/" + folder if folder else ""
         if self._real is not None and found == self._real + lead:
             return
-        # The first time, or the root was moved meanwhile.
+        # The first call, or the root was moved since.
         self._real = os.path.realpath(self._root).rstrip("/")
         if found == (self._real + lead or "/"):
             return
@@ -144,8 +145,8 @@ class Folders:
 
 
 def _place(file: int) -> str | None:
-    """Where an open file or folder really is; None without /proc: then its path must be resolved
-    once more."""
+    """The real location of an open file or folder; None without /proc, where the caller must
+    resolve the path once more."""
     try:
         return os.readlink(f"/proc/self/fd/{file}")
     except OSError:
@@ -154,7 +155,7 @@ def _place(file: int) -> str | None:
 
 @contextlib.contextmanager
 def _locked(file: int, kind: int) -> Iterator[None]:
-    """Hold a lock on an open folder; a file system without locks gives what its scans give."""
+    """Hold a lock on an open folder; does nothing on a file system without locks."""
     try:
         fcntl.flock(file, kind)
     except OSError as error:
@@ -169,6 +170,6 @@ def _locked(file: int, kind: int) -> Iterator[None]:
 
 
 def meta_of(path: str, status: os.stat_result) -> Meta:
-    """What a stat tells of the object at `path`."""
+    """The metadata of the object at `path`, from its stat."""
     etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
     return Meta(path, status.st_size, status.st_mtime, etag)

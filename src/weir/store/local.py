@@ -1,15 +1,15 @@
-"""Objects as files of a local folder; a hard link is the put-if-absent, so each appears whole.
+"""Objects as files of a local folder; put-if-absent is a hard link, so each object appears whole.
 
-Written against the system calls because the hot path asks for it: a put-if-absent of 1.5 kB takes
-about 40 us here and 65 us through obstore, a get 8 us against 45 us (ext4, two cores). A file
-without a name (`O_TMPFILE`) that is linked once it is whole takes 36 us where a temporary name,
-linked and removed, takes 48; the latter serves file systems that have none. The layout is
-obstore's, temporary names included, so that pylance works in the same folders and neither lists the
-other's half-written files.
+Uses system calls directly because this is a hot path: a put-if-absent of 1.5 kB takes about 40 us
+here and 65 us through obstore, a get 8 us against 45 us (ext4, two cores). A file without a name
+(`O_TMPFILE`), linked once it is complete, takes 36 us; a temporary name, linked and removed, takes
+48 and is used on file systems without unnamed files. The layout is obstore's, temporary names
+included, so that pylance can work in the same folders and neither lists the other's half-written
+files.
 
 With `fsync` an object, and the folders that lead to it, have reached the disk before a write
 returns; expect milliseconds per write instead of tens of microseconds. Without it a write survives
-the death of the process, not the loss of power.
+the death of the process, but not a power loss.
 """
 
 # Paths stay text: pathlib would cost more than the system calls themselves.
@@ -48,7 +48,7 @@ _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _NOT_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS, errno.EXDEV)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FOLDER_RACES = 8
-"""Times a put makes its folder again after a concurrent delete has removed it as empty."""
+"""How often a put recreates its folder after a concurrent delete has removed it as empty."""
 
 
 class LocalStore:
@@ -60,7 +60,7 @@ class LocalStore:
         self._folders = Folders(self._root)
         self._fsync = fsync
         self._has_unnamed = hasattr(os, "O_TMPFILE")
-        # Different stores, processes and hosts start elsewhere; O_EXCL settles what is left.
+        # Stores, processes and hosts start at different numbers; O_EXCL catches remaining clashes.
         self._numbers = itertools.count(env.random.getrandbits(48))
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class LocalStore:
         return self._root
 
     def put_if_absent(self, path: str, data: Bytes) -> float:
-        """Write a file without a name, or a temporary one, then link it there: the atomic step."""
+        """Write an unnamed or temporary file, then link it to its path: the atomic step."""
         target = self._base + check(path)
         linked = self._link_unnamed(target, path, data) if self._has_unnamed else None
         linked = linked or self._link_temporary(target, path, data)
@@ -81,7 +81,7 @@ class LocalStore:
         return linked
 
     def _link_unnamed(self, target: str, path: str, data: Bytes) -> float | None:
-        """When `target` was linked; None when this file system has no files without a name."""
+        """The time at which `target` was linked; None if the file system has no unnamed files."""
         file = self._open_unnamed(target)
         if file is None:
             return None
@@ -92,13 +92,13 @@ class LocalStore:
                 os.fsync(file)
             # With a directory descriptor Python follows the link in /proc to the file itself.
             os.link(f"/proc/self/fd/{file}", target, src_dir_fd=file, follow_symlinks=True)
-            return os.fstat(file).st_ctime  # of the link; the mtime is from before
+            return os.fstat(file).st_ctime  # the time of the link; the mtime is earlier
         except FileExistsError:
             raise self._exists(target, path) from None
         except OSError as error:
             if error.errno not in (*_NOT_UNNAMED, errno.ENOENT, errno.EPERM):
                 raise self._failed(error, path) from error
-            # No /proc, say, or a folder removed as empty meanwhile: a temporary name does it.
+            # For example no /proc, or the folder was just removed as empty: use a temporary name.
             self._has_unnamed = error.errno == errno.ENOENT and os.path.exists("/proc/self/fd")
             return None
         finally:
@@ -162,7 +162,7 @@ class LocalStore:
             self._sync_folders(target, path)
 
     def get(self, path: str) -> Blob:
-        """Open, stat, read: the bytes and the metadata are of the same file."""
+        """Open, stat, read: the bytes and the metadata belong to the same file."""
         try:
             file = os.open(self._base + check(path), _READ)
             try:
@@ -179,7 +179,7 @@ class LocalStore:
         try:
             file = os.open(self._base + check(path), _READ)
             try:
-                # Python makes room for all that is asked for: a megabyte, where an entry has 2 KB.
+                # Python allocates the full length requested: a megabyte for an entry of 2 KB.
                 size = os.fstat(file).st_size
                 return _read_at(file, start, min(length, max(0, size - start)))
             finally:
@@ -188,13 +188,13 @@ class LocalStore:
             raise self._failed(error, path) from error
 
     def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
-        """One after the other: a read is faster than a hand-over to another thread."""
+        """One after the other: a read is faster than handing it to another thread."""
         check_all(paths)
         with self._folders.for_looks(len(paths)) as (base, root):
             found: list[bytes | None] = []
             for path in paths:
                 if found and found[-1] is None:
-                    # After a missing object the next is mostly missing too: a stat is cheaper.
+                    # After a missing object the next is usually missing too: a stat is cheaper.
                     try:
                         os.stat(base + path, dir_fd=root)
                     except FileNotFoundError:
@@ -213,7 +213,7 @@ class LocalStore:
             finally:
                 os.close(file)
         except OSError as error:
-            # Told apart here: who looks for what comes next asks mostly for what is not there.
+            # Checked first: a reader polling for the next entry usually finds nothing.
             if error.errno in _MISSING:
                 return None
             raise self._failed(error, path) from error
@@ -233,7 +233,7 @@ class LocalStore:
         return [self.head(path) for path in paths]
 
     def list(self, prefix: str) -> Iterator[Meta]:
-        """Walk the folder; what vanishes meanwhile is left out."""
+        """Walk the folder; objects that vanish during the walk are left out."""
         pending = [check_folder(prefix)]
         while pending:
             folders, objects = self._scan(pending.pop())
@@ -241,14 +241,14 @@ class LocalStore:
             pending.extend(folders)
 
     def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """One after the other; of many, those that are not there are found by one listing."""
+        """One after the other; if many, one listing first finds those that do not exist."""
         there = None if len(prefixes) < MANY else self._there(prefixes)
         return [
             [*self.list(prefix)] if there is None or prefix in there else [] for prefix in prefixes
         ]
 
     def _there(self, prefixes: Sequence[str]) -> set[str] | None:
-        """Those that may be there, by what is in the folder that all are in; None: all may be."""
+        """The prefixes that may exist, by a scan of their common folder; None if all may."""
         check_all([prefix.rstrip("/") for prefix in prefixes if prefix])
         above = os.path.commonpath((min(prefixes), max(prefixes)))
         if not above or above in prefixes:
@@ -263,7 +263,7 @@ class LocalStore:
         return [folder.rpartition("/")[2] for folder in folders], objects
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Unlink each, and folders that become empty: other stores have no empty folders either."""
+        """Unlink each, and remove emptied folders: other stores have no empty folders either."""
         by_folder: dict[str, Names] = {}
         for path in paths:
             folder, _, name = check(path).rpartition("/")
@@ -273,7 +273,7 @@ class LocalStore:
             try:
                 self._folders.unlink(folder, by_folder[folder])
             except StoreDenied as error:
-                refused = error  # after the others had their turn (G-10)
+                refused = error  # raised after the others are deleted (G-10)
                 continue
             except OSError as error:
                 if error.errno not in _MISSING:
@@ -283,7 +283,7 @@ class LocalStore:
             raise refused
 
     def now(self) -> float:
-        """The time the file system stamps on a file made now: a server's on a network mount."""
+        """The timestamp of a file created now; on a network mount it is the server's time."""
         temporary = self._write_temporary(self._base + "clock", ())
         try:
             return os.stat(temporary).st_mtime
@@ -294,7 +294,7 @@ class LocalStore:
                 os.unlink(temporary)
 
     def _write_temporary(self, target: str, parts: Iterable[Bytes]) -> str:
-        """A whole new file beside `target`, synced if asked for; its name is never listed."""
+        """Write a new file beside `target`, synced if `fsync` is set; its name is never listed."""
         for _ in range(_FOLDER_RACES):
             temporary = f"{target}#{next(self._numbers)}"
             try:
@@ -334,12 +334,12 @@ class LocalStore:
         try:
             self._folders.make(self._folder_of(target))
         except FileNotFoundError:
-            return  # one above it was removed as empty meanwhile: whoever asked looks again
+            return  # a folder above it was just removed as empty; the caller retries
         except OSError as error:
             raise self._failed(error, target) from error
 
     def _sync_folders(self, target: str, path: str) -> None:
-        """Make the name durable: its folder, and each folder above up to the root's parent."""
+        """Make the name durable: sync its folder and each folder above, up to the root's parent."""
         folder = os.path.dirname(target)
         top = os.path.dirname(self._root)
         try:
@@ -353,7 +353,7 @@ class LocalStore:
                     return
                 folder = os.path.dirname(folder)
         except OSError as error:
-            # There, but perhaps not after a power loss: neither success nor failure (F-11).
+            # It exists, but might not survive a power loss: neither success nor failure (F-11).
             raise LostAnswer(f"{self._root}: {path} was written but not synced: {error}") from error
 
     def _scan(self, folder: str) -> Folder:
@@ -380,7 +380,7 @@ class LocalStore:
 
 def _write(file: int, data: Bytes) -> None:
     rest = memoryview(data)
-    # Signals and full disks: short writes are rare, but allowed.
+    # Signals and full disks can cause short writes; they are rare, but allowed.
     while (written := os.write(file, rest)) < len(rest):
         rest = rest[written:]
 

@@ -1,4 +1,4 @@
-"""Objects in this process's memory, under a name: `memory://name`. For tests and trials.
+"""Objects in this process's memory, under a name: `memory://name`. For tests and experiments.
 
 pylance cannot see them.
 """
@@ -24,11 +24,11 @@ from weir.store.paths import check, check_folder
 
 @dataclass
 class _Shelf:
-    """All objects of one name, shared by every `MemoryStore` that opens it."""
+    """All objects of one named store, shared by every `MemoryStore` that opens it."""
 
     blobs: dict[str, Blob] = field(default_factory=dict)
     versions: Iterator[int] = field(default_factory=itertools.count)
-    # Held for dictionary operations only, never across a call out: no scheduler need know it.
+    # Held for dictionary operations only, never while calling out: schedulers can ignore it.
     lock: Lock = field(default_factory=SYSTEM.threads.lock)
 
 
@@ -123,13 +123,13 @@ class MemoryStore:
         return names, objects
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Forget each."""
+        """Remove each."""
         with self._shelf.lock:
             for path in paths:
                 self._shelf.blobs.pop(self._lead + check(path), None)
 
     def now(self) -> float:
-        """The clock that stamps the objects: this process's."""
+        """This process's clock, which also stamps the objects."""
         return self._env.clock.wall()
 
     def _set(self, path: str, data: Bytes) -> Meta:
@@ -144,5 +144,5 @@ def _empty() -> Folder:
 
 
 def forget(name: str) -> None:
-    """Drop a named store and all it holds; stores that are open keep theirs."""
+    """Drop a named store and its objects; a `MemoryStore` that is open keeps them."""
     _SHELVES.pop(name, None)

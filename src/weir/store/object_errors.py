@@ -1,4 +1,4 @@
-"""What an exception of obstore means to weir; the one place that knows."""
+"""Translation of obstore's exceptions; no other module interprets them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CREDENTIALS = {
     "MissingSecurityHeader",
     "UserProjectMissing",
 }
-"""Codes of a 400 that mean the credentials, and that no repetition changes."""
+"""Codes of a 400 that concern the credentials; a retry changes nothing."""
 
 
 class OutOfRange(StoreError):
@@ -36,11 +36,11 @@ class OutOfRange(StoreError):
 
 
 def translate(error: Exception, *, uri: str, path: str = "", write: bool = False) -> Exception:
-    """What an exception of obstore means to weir; the one place that knows.
+    """The exception of weir for one of obstore; the only place that interprets them.
 
-    A 409 is 'again' on S3 and a 412 is 'exists', though obstore gives both one name; Azure says 409
-    for 'exists' (F-11). A failed write is a `LostAnswer` unless the answer rules out that it was
-    applied.
+    On S3 a 409 means 'again' and a 412 'exists', though obstore raises one class for both; on Azure
+    a 409 means 'exists' (F-11). A failed write is a `LostAnswer` unless the response rules out that
+    it was applied.
     """
     text = str(error)
     found = _STATUS.search(text)
@@ -56,11 +56,11 @@ def translate(error: Exception, *, uri: str, path: str = "", write: bool = False
             return StoreError(f"{where}: a concurrent request was in the way (409); try again")
         return ObjectExists(path)
     if isinstance(error, exceptions.PreconditionError):
-        return ObjectExists(path)  # 412: the only condition we set is that nothing is there
+        return ObjectExists(path)  # 412: weir's only condition is that no object exists
     denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
     code = _CODE.search(text)
     reason = f" ({code.group(1)})" if code else ""
-    # A HEAD has no body that could tell; S3 answers it with 400 when a token has expired.
+    # The response to a HEAD has no body with a code; S3 answers 400 when a token has expired.
     refused = status == 400 and (code.group(1) in _CREDENTIALS if code else "HEAD" in text)
     if denied or refused or status in (401, 403):
         return StoreDenied(
@@ -91,14 +91,14 @@ def translate(error: Exception, *, uri: str, path: str = "", write: bool = False
 
 
 def _failed(text: str, status: int | None, where: str, *, write: bool) -> StoreError:
-    """GenericError, JoinError, NotModifiedError, OSError: told apart by their status."""
-    # Azurite answers a range that begins at the very end with nothing, which obstore refuses.
+    """GenericError, JoinError, NotModifiedError and OSError, distinguished by their status."""
+    # Azurite returns nothing for a range that begins at the very end, which obstore rejects.
     if status == 416 or "StartTooLarge" in text:
         return OutOfRange(f"{where}: no such range")
     code = _CODE.search(text)
     said = f"status {status}" if status else "no answer"
     what = f"{where}: the store failed with {said}" + (f" ({code.group(1)})" if code else "")
-    # 3xx: sent elsewhere, as a young bucket of S3 may be for a while (307).
+    # 3xx: redirected, as S3 does for a while with requests for a new bucket (307).
     refused = status is not None and 300 <= status < 500 and status != 408
     if write and not refused and not any(mark in text for mark in _NEVER_SENT):
         return LostAnswer(what + "; the write may have been applied all the same")

@@ -1,8 +1,8 @@
 """S3, Google Cloud Storage and Azure through obstore; only `object_errors` imports it too.
 
-The client's own retries are off: a put-if-absent repeated behind our back would meet its own first
-attempt and report a collision that never was (F-9). `weir.store.retry` repeats, knowing what was
-ambiguous.
+The client's own retries are off: a put-if-absent that the client repeats would collide with its own
+first attempt and report a conflict that never happened (F-9). `weir.store.retry` does the retries
+and knows which outcomes were ambiguous.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 _CONCURRENCY = 64
 """Requests in flight for get_many, head_many and list_many: a read of a thousand shards waits for
-rounds of requests, not for single ones."""
+rounds of requests, not for each request in turn."""
 _TIMEOUTS = {"timeout": "60s", "connect_timeout": "5s"}
-"""A whole request, body included, and its connection; `storage_options` may say otherwise."""
+"""For a whole request, body included, and for connecting; `storage_options` may override them."""
 _PART_BYTES = 32 << 20
-"""S3 takes 10,000 parts, so that an object may have 312 GiB; one part must be sent in a minute."""
+"""S3 takes 10,000 parts, so an object may have 312 GiB; a part must be sent within a minute."""
 _PARTS_AT_ONCE = 2
 _CONDITIONAL = {"conditional_put", "aws_conditional_put"}
 _ACCOUNT = {"account_name", "azure_account_name", "azure_storage_account_name"}
@@ -64,14 +64,14 @@ _CLIENT = {
     "timeout",
     "user_agent",
 }
-"""Options of the HTTP client. obstore takes them apart from the store's: given any client option,
-it leaves those in the configuration of a GCS store unread (0.12.1)."""
+"""Options of the HTTP client. They are passed apart from the store's: given any client option,
+obstore ignores those in the configuration of a GCS store (0.12.1)."""
 _ADDRESS = re.compile(
     r"https?://[A-Za-z0-9.\-_]+(:\d+)?(/[^\s?#]*)?|https?://\[[0-9a-fA-F:]+\](:\d+)?/?"
 )
 
 _RUNTIME: dict[str, Home] = {}
-"""Where obstore's threads run, once it was used: in a forked child every call would hang."""
+"""The process of obstore's threads, once it was used: in a forked child every call would hang."""
 
 _KINDS: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "abfss": AzureStore}
 
@@ -127,7 +127,7 @@ class ObjStore:
         return self._uri
 
     def put_if_absent(self, path: str, data: Bytes) -> None:
-        """One PUT with `If-None-Match: *`. obstore keeps the date of the response to itself."""
+        """One PUT with `If-None-Match: *`. obstore does not expose the date of the response."""
         check(path)
         self._run(
             path,
@@ -141,7 +141,7 @@ class ObjStore:
         self._run(path, lambda: obstore.put(self._store, path, data), write=True)
 
     def put_parts(self, path: str, parts: Parts) -> None:
-        """A multipart upload: no part comes near the limit of one PUT, in bytes or in time."""
+        """A multipart upload: no part comes near the size or time limit of one PUT."""
         check(path)
         failed: list[BaseException] = []
 
@@ -149,7 +149,7 @@ class ObjStore:
             try:
                 yield from parts()
             except BaseException as error:
-                failed.append(error)  # obstore would tell of it as an error of its own
+                failed.append(error)  # obstore would replace it by an error of its own
                 raise
 
         def upload() -> None:
@@ -181,7 +181,7 @@ class ObjStore:
         return self._run(path, fetch)
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
-        """One ranged GET; a HEAD more when the range begins at or after the object's end."""
+        """One ranged GET, plus a HEAD if the range begins at or after the object's end."""
         check(path)
         if length > 0:
             with contextlib.suppress(OutOfRange):
@@ -199,7 +199,7 @@ class ObjStore:
         raise StoreError(f"{self._uri}/{path}: the store refused bytes {start} to {start + length}")
 
     def get_many(self, paths: Sequence[str], *, first: int | None = None) -> list[bytes | None]:
-        """One GET each, some at a time."""
+        """One GET each, concurrently."""
         return self._env.threads.map(
             lambda path: self._try_get(path, first), list(paths), workers=_CONCURRENCY
         )
@@ -213,7 +213,7 @@ class ObjStore:
             return None
 
     def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
-        """One HEAD each, some at a time."""
+        """One HEAD each, concurrently."""
         return self._env.threads.map(self.head, list(paths), workers=_CONCURRENCY)
 
     def list(self, prefix: str) -> Iterator[Meta]:
@@ -224,7 +224,7 @@ class ObjStore:
             yield from [_meta(item["path"], item) for item in page]
 
     def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
-        """One LIST each, some at a time."""
+        """One LIST each, concurrently."""
         return self._env.threads.map(
             lambda prefix: [*self.list(prefix)], [*prefixes], workers=_CONCURRENCY
         )
@@ -245,15 +245,15 @@ class ObjStore:
         try:
             self._run(paths[0], lambda: obstore.delete(self._store, list(paths)), write=True)
         except ObjectMissing:
-            # Some stores stop a bulk delete at the first missing object: go on one by one (G-12).
+            # Some stores stop a bulk delete at the first missing object; delete one by one (G-12).
             for path in paths:
                 with contextlib.suppress(ObjectMissing):
                     self._run(path, lambda path=path: obstore.delete(self._store, path), write=True)  # type: ignore[misc]
 
     def now(self) -> float:
-        """The time the store stamps on an object written now: a PUT, a HEAD and a DELETE.
+        """The timestamp the store gives an object written now: a PUT, a HEAD and a DELETE.
 
-        No response time reaches us through obstore, and an offset between two clocks must not be
+        obstore does not expose the time of a response, and an offset between two clocks must not be
         remembered (G-3). Most stores stamp whole seconds.
         """
         path = clock_path(self._env.new_id())
@@ -283,11 +283,11 @@ class ObjStore:
         try:
             return call()
         except (exceptions.BaseError, OSError, ValueError) as error:
-            # Without the cause: a response's body may quote parts of the credentials.
+            # The cause is dropped: a response's body may quote parts of the credentials.
             raise translate(error, uri=self._uri, path=path, write=write) from None
 
     def _unusable(self, error: Exception) -> Exception:
-        # A value may be a secret: of the library's words only what quotes nothing is repeated.
+        # A value may be a secret, so the library's message is repeated only if it quotes nothing.
         words = headline(error)
         detail = "" if '"' in words or "'" in words or "/" in words else f" ({words})"
         return InvalidInput(f"{self._uri}: the storage_options do not fit this store{detail}")
@@ -300,7 +300,7 @@ def check_option(key: str) -> None:
 
 
 def _belongs(key: str, scheme: str) -> bool:
-    """False for an option of another kind of store: one table may lie on two (S-1)."""
+    """False for an option of another kind of store; a table may use two kinds (S-1)."""
     if _knows(scheme, key):
         return True
     check_option(key)
@@ -315,12 +315,12 @@ def _knows(scheme: str, key: str) -> bool:
     except exceptions.UnknownConfigurationKeyError:
         return False
     except (exceptions.BaseError, ValueError):
-        return True  # the key is known, the value or a missing companion is not
+        return True  # the key is known; its value is bad, or another option is missing
     return True
 
 
 def _meta(path: str, raw: Any) -> Meta:
-    # Whole seconds: a listing of GCS tells milliseconds, its head does not, and both are one time.
+    # Whole seconds: GCS gives milliseconds in a listing but not in a head, and the two must agree.
     # Azure quotes an ETag in a head and not in a listing.
     etag = raw["e_tag"] and raw["e_tag"].strip('"')
     return Meta(path, raw["size"], float(int(raw["last_modified"].timestamp())), etag)

@@ -1,4 +1,4 @@
-"""From a URI and `storage_options` to a store, and to what pylance needs for the same place."""
+"""Opens the store at a URI with `storage_options`, and derives pylance's options for it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from weir.store.objects import ObjStore, check_option
 from weir.store.retry import RetryingStore
 
 _AUTHORITY = re.compile(r"[A-Za-z0-9._\-]+(@[A-Za-z0-9.\-]+)?")
-"""A bucket, or container and account: nothing that could become another host in a request."""
+"""A bucket, or a container and account; nothing that could become another host in a request."""
 _DOTS = re.compile(r"(\.|%2e){1,2}", re.IGNORECASE)
 
 SCHEMES = ("file", "memory", "s3", "gs", "az", "abfss")
 
 FSYNC = "weir_fsync"
-"""Local files: 'true' syncs file and folders on every write; `weir.store.local` has the cost."""
+"""Local files: 'true' syncs file and folders on every write; `weir.store.local` states the cost."""
 
 _LANCE_ONLY = {
     "client_max_retries",
@@ -32,7 +32,7 @@ _LANCE_ONLY = {
     "expires_at_millis",
     "refresh_offset_millis",
 }
-"""Options of Lance that obstore does not know: passed on to pylance, of no effect here."""
+"""Options of Lance that obstore does not know; passed on to pylance, ignored here."""
 
 _TO_OBSTORE = {"google_storage_token": "bearer_token"}
 _TO_LANCE = {
@@ -79,12 +79,12 @@ def normalize(uri: str) -> str:
     if scheme != "memory" and not _AUTHORITY.fullmatch(parts.netloc):
         raise InvalidInput(f"{uri!r}: {parts.netloc!r} is not the name of a bucket")
     if any(_DOTS.fullmatch(part) for part in parts.path.split("/")):
-        # Lance resolves them, obstore does not: they would work in two places (G-13).
+        # Lance resolves them, obstore does not: the two would work in different places (G-13).
         raise InvalidInput(f"{uri!r} holds '.' or '..'; write where it leads to")
     if "//" in parts.path.strip("/"):
         raise InvalidInput(f"{uri!r} holds an empty name ('//'); write one slash")
     if "%" in parts.path and scheme != "memory":
-        # Lance decodes it, obstore does not: the table's files would lie under two names.
+        # Lance decodes it, obstore does not: the table's files would be under two names.
         raise InvalidInput(
             f"{uri!r} holds a '%', which Lance and weir would read as different names; choose a"
             " name of letters, digits, '-', '_', '.' and '='"
@@ -95,9 +95,9 @@ def normalize(uri: str) -> str:
 def recorded(value: object, path: str) -> str:
     """A URI found in the record at `path`; `CorruptEntry` unless it is spelled as weir writes it.
 
-    A relative path would be another place in every process, and so would be one that is to be
-    resolved or decoded first. Credentials go with it to the services named by `storage_options` or
-    the environment, never to a host that a record names (G-13).
+    A relative path, or one that must be resolved or decoded first, would name another place in
+    every process. Credentials are sent to the services named by `storage_options` or the
+    environment, never to a host that a record names (G-13).
     """
     try:
         if isinstance(value, str) and normalize(value) == value:
@@ -110,12 +110,11 @@ def recorded(value: object, path: str) -> str:
 def open_store(
     uri: str, storage_options: Mapping[str, str] | None = None, *, env: Env = SYSTEM
 ) -> Store:
-    """The store at that URI. Contacts nothing: a wrong bucket or key shows at the first call.
+    """The store at that URI. Sends no request: a wrong bucket or key shows at the first call.
 
     `storage_options` takes obstore's and Lance's spellings; options of other kinds of store are
-    left out (one set may serve a table and its WAL store). What is missing comes from the
-    environment (AWS_*, GOOGLE_*, AZURE_*). Raises `InvalidInput` naming an unknown
-    option or scheme.
+    ignored (one set may serve a table and its WAL store). Missing options come from the environment
+    (AWS_*, GOOGLE_*, AZURE_*). Raises `InvalidInput` naming an unknown option or scheme.
     """
     if env.places is not None:
         found: Store = env.places.store(normalize(uri))
@@ -131,7 +130,7 @@ def open_bare(
     options = _texts(storage_options)
     scheme = place.partition("://")[0] if "://" in place else "file"
     fsync = _flag(options.pop(FSYNC, "false"), FSYNC)
-    options.pop("weir_allow", None)  # of `weir.store.consent`, which is above
+    options.pop("weir_allow", None)  # read by `weir.store.consent`, which is above
     if scheme in ("file", "memory"):
         for key in options:
             if key not in _LANCE_ONLY:
@@ -147,9 +146,9 @@ def open_bare(
 
 
 def lance_options(uri: str, storage_options: Mapping[str, str] | None) -> dict[str, str] | None:
-    """What pylance needs for the same place, or None when it needs nothing. Never print it.
+    """The options pylance needs for the same place, or None if it needs none. Never print them.
 
-    A local table gets them too: a clone may share the files of a parent that is elsewhere.
+    A local table gets them too: a clone may share files with a parent on another store.
     """
     normalize(uri)
     options = {
@@ -161,7 +160,7 @@ def lance_options(uri: str, storage_options: Mapping[str, str] | None) -> dict[s
 
 
 def _texts(storage_options: Mapping[str, str] | None) -> dict[str, str]:
-    """Keys in lower case, values as text; obstore and Lance both read them so."""
+    """The options with lower-case keys and text values, as obstore and Lance both read them."""
     texts: dict[str, str] = {}
     given: Mapping[Any, Any] = storage_options or {}
     for key, value in given.items():

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from weir.errors import InvalidInput
 
 TEMPORARY = re.compile(r"#\d+$")
-"""Names of files being written. obstore and pylance leave the same ones out of listings."""
+"""Names of files being written; obstore and pylance leave them out of listings too."""
 
 _BAD = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\\]|#\d+(/|$)")
 _ODD = dict.fromkeys([*range(32), *map(ord, "#\\")])
-"""Characters that make a path worth a closer look."""
+"""Characters for which a path needs the full check."""
 
 
 def check(path: str) -> str:
@@ -26,15 +26,15 @@ def check(path: str) -> str:
 
 
 def check_all(paths: Sequence[str]) -> None:
-    """`check` of each, for the price of one where nothing looks odd."""
-    # Joined, an empty path or a slash at an end makes two slashes, a dot at a start "/.".
+    """`check` each path, at the cost of a single check if nothing looks odd."""
+    # In the joined text an empty path or an outer slash shows as "//", a leading dot as "/.".
     if paths and _looks_odd("/".join(paths)):
         for path in paths:
             check(path)
 
 
 def _looks_odd(path: str) -> bool:
-    """False for a path that is fine at a glance: a tenth of the time of the whole pattern."""
+    """False for a path that is certainly fine, in a tenth of the time of the full pattern."""
     return (
         not path.isascii()
         or len(path.translate(_ODD)) < len(path)

@@ -1,6 +1,7 @@
-"""Proof that a store keeps put-if-absent, by racing for it; behind `weir create` and `weir doctor`.
+"""Proof by racing creates that a store keeps put-if-absent, for `weir create` and `weir doctor`.
 
-Some stores ignore the condition and say success. No fence would hold there, so they are refused.
+Some stores ignore the condition and report success. No fence would hold there, so weir refuses
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _CREATORS_AT_CREATION = 3
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One property, whether it held, and what it took in seconds."""
+    """One property, whether it held, and how many seconds the check took."""
 
     name: str
     passed: bool
@@ -40,7 +41,7 @@ class ProbeReport:
 
     @property
     def passed(self) -> bool:
-        """True when everything weir needs was kept."""
+        """True if the store kept every promise that weir needs."""
         return all(check.passed for check in self.checks)
 
     @property
@@ -52,18 +53,18 @@ class ProbeReport:
 def probe(
     store: Store, env: Env = SYSTEM, *, rounds: int = ROUNDS, creators: int = CREATORS
 ) -> ProbeReport:
-    """Try every promise weir relies on, under `_weir/probe/<id>/`, and delete what was written.
+    """Test every promise weir relies on, under `_weir/probe/<id>/`, and delete what was written.
 
-    Raises `StoreError` when the store cannot be reached at all (`StoreDenied` for credentials); a
-    promise that is not kept is a failed check. About `rounds * (creators + 1) + 20` requests.
+    Raises `StoreError` if the store cannot be reached at all (`StoreDenied` for credentials); a
+    broken promise is a failed check. About `rounds * (creators + 1) + 20` requests.
     """
     return _Probe(store, env, rounds, creators).run()
 
 
 def require_put_if_absent(store: Store, env: Env = SYSTEM) -> ProbeReport:
-    """Run a short probe and return its report, or raise `StoreUnsuitable` naming what was not kept.
+    """Run a short probe and return its report; `StoreUnsuitable` names promises that were broken.
 
-    Milliseconds on most stores; about a second on SeaweedFS, which lets losers of a race wait.
+    Milliseconds on most stores; about a second on SeaweedFS, which makes losers of a race wait.
     """
     report = probe(store, env, rounds=_ROUNDS_AT_CREATION, creators=_CREATORS_AT_CREATION)
     if not report.passed:
@@ -92,14 +93,14 @@ class _Probe:
             self._check("list after write", self._list_after_write)
             self._check("delete", self._delete)
         finally:
-            # Listed, not remembered: a create whose answer was lost may have been applied.
+            # By a listing, not from memory: a create whose answer was lost may have been applied.
             with contextlib.suppress(StoreError):
                 self._store.delete([meta.path for meta in self._store.list(self._folder)])
         medians = {verb: sorted(took)[len(took) // 2] for verb, took in self._latencies.items()}
         return ProbeReport(self._store.uri, tuple(self._checks), medians)
 
     def _check(self, name: str, run: Callable[[], str]) -> None:
-        """`run` answers with what went wrong, or nothing."""
+        """Record a check; `run` returns a description of what went wrong, or an empty string."""
         start = self._env.clock.boottime()
         problem = run()
         took = self._env.clock.boottime() - start
@@ -124,7 +125,7 @@ class _Probe:
 
     def _race(self) -> str:
         # All rounds at once: a store may make losers wait (SeaweedFS up to seconds), but only once.
-        # Random bodies: equal bytes of two creators would be taken for one's own.
+        # Random bodies: a creator would mistake another's equal bytes for its own.
         tries = [
             (f"{self._folder}/race-{round_}", f"{creator} {self._env.new_id()}".encode())
             for round_ in range(self._rounds)
@@ -162,7 +163,7 @@ class _Probe:
         if self._read(path) is not None:
             return "an object that was never written was found"
         body = str(self._env.new_id()).encode()
-        self._create(path, body)  # also after a miss: no cached absence
+        self._create(path, body)  # after a miss, to catch a cached absence
         return "" if self._read(path) == body else "an object just written was not read back"
 
     def _list_after_write(self) -> str:

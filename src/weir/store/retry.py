@@ -1,9 +1,10 @@
-"""Bounded retries around a store, and the settling of answers that were lost on the way (F-9).
+"""Bounded retries around a store, which also settle the outcome of lost answers (F-9).
 
 Reads, lists, deletes, plain puts and copies are repeated as they are. A put-if-absent is repeated
-with the same bytes; when a repetition finds an object, that object is read and compared: ours means
-the first attempt was applied. Callers make their bytes unique (a writer id, an epoch), or equal
-bytes of somebody else would be taken for theirs. What stays unknown leaves as `LostAnswer` (F-11).
+with the same bytes; if a retry finds an object, that object is read and compared: equal bytes mean
+that the first attempt was applied. Callers make their bytes unique (a writer id, an epoch), since
+another writer's equal bytes would count as theirs. If the outcome stays unknown, the call raises
+`LostAnswer` (F-11).
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ T = TypeVar("T")
 _log = logging.getLogger("weir.store")
 
 _FINAL = (StoreDenied, StoreUnsuitable)
-"""Answers that no repetition changes."""
+"""Errors that a retry cannot change."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, how long. A sleep is drawn evenly from 0 to a doubling bound (full jitter)."""
+    """How often and how long to retry. Sleeps are uniform up to a doubling bound (full jitter)."""
 
     attempts: int = 6
     """Tries per call, the first included."""
     first_delay: float = 0.1
     """Bound of the first sleep in seconds; doubles each time."""
     longest_delay: float = 5.0
-    """Where the doubling ends."""
+    """The largest bound of a sleep, where the doubling ends."""
     deadline: float = 60.0
-    """No further attempt begins after so many seconds; keep it below the credentials' lifetime."""
+    """No attempt begins after this many seconds; keep it below the credentials' lifetime."""
 
     def __post_init__(self) -> None:
-        """Refuse a policy that could never try, or would wait backwards."""
+        """Refuse a policy without an attempt, or with a negative delay."""
         if self.attempts < 1:
             raise InvalidInput(f"attempts must be at least 1, not {self.attempts}")
         if min(self.first_delay, self.longest_delay, self.deadline) < 0:
@@ -62,7 +63,7 @@ DEFAULT = RetryPolicy()
 
 
 class RetryingStore:
-    """Any store, with retries. `requests` counts calls to the inner store by verb, all attempts."""
+    """Any store, with retries. `requests` counts calls to the inner store by verb, retries too."""
 
     def __init__(self, inner: Store, env: Env, policy: RetryPolicy = DEFAULT) -> None:
         self.inner = inner
@@ -79,11 +80,11 @@ class RetryingStore:
         return self.inner.uri
 
     def put_if_absent(self, path: str, data: Bytes) -> float | None:
-        """Create, settling lost answers; `LostAnswer` when it stays unknown after the retries.
+        """Create, settling lost answers; `LostAnswer` if the outcome is unknown after the retries.
 
-        A collision at the first attempt is passed on at once: nothing of ours can be there.
+        A collision at the first attempt is raised at once: the object there cannot be ours.
         """
-        # The first attempt stands alone so that the common case costs one call and no closure.
+        # The first attempt is separate so that the common case costs one call and no closure.
         self.requests["put_if_absent"] += 1
         try:
             return self.inner.put_if_absent(path, data)
@@ -127,7 +128,7 @@ class RetryingStore:
         return self._repeat("head_many", lambda: self.inner.head_many(paths))
 
     def list(self, prefix: str) -> Iterator[Meta]:
-        """Repeated from the start after a failure; what was given out is not given again."""
+        """Repeated from the start after a failure; objects already yielded are skipped."""
         seen: set[str] = set()
         failed: StoreError | None = None
         attempts = iter(self._pauses())
@@ -185,7 +186,7 @@ class RetryingStore:
     def _settle(self, path: str, data: Bytes, last: StoreError) -> float | None:
         """Repeat a put-if-absent whose first attempt failed, until its outcome is known.
 
-        Much time may have passed meanwhile, which whoever asks is told (F-18).
+        Much time may have passed since the first attempt; the returned time says so (F-18).
         """
         lost = last if isinstance(last, LostAnswer) else None
         for attempt in self._pauses():
@@ -196,7 +197,7 @@ class RetryingStore:
                 try:
                     found = self._find(path)
                 except StoreError as error:
-                    # Something is there, and reading it failed: whose it is stays unknown.
+                    # An object exists, but reading it failed: whose it is stays unknown.
                     raise LostAnswer(
                         f"{self.uri}/{path}: {error}; whose object it is, is unknown"
                     ) from error
@@ -214,7 +215,7 @@ class RetryingStore:
                     last = error
                     lost = error if isinstance(error, LostAnswer) else lost
                     continue
-                # This attempt was refused; what became of an earlier one is still unknown.
+                # This attempt was refused; the outcome of an earlier one is still unknown.
                 if lost:
                     raise lost from error
                 raise

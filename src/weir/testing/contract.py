@@ -4,7 +4,7 @@
     def test_contract(store, check):
         check(store)
 
-Each check wants an empty root, raises `AssertionError` when the store breaks the contract, and
+Each check needs an empty root, raises `AssertionError` when the store breaks the contract, and
 leaves its objects behind.
 """
 
@@ -35,7 +35,7 @@ def put_if_absent_creates_once(store: Store) -> None:
 
 
 def put_if_absent_has_one_winner(store: Store) -> None:
-    """Of concurrent creates exactly one succeeds, and its bytes are there, whole."""
+    """Exactly one of several concurrent creates succeeds, and its bytes are stored whole."""
 
     def create(body: bytes) -> bytes | None:
         try:
@@ -51,7 +51,7 @@ def put_if_absent_has_one_winner(store: Store) -> None:
 
 
 def put_parts_makes_one_object(store: Store) -> None:
-    """Parts come together in order; a source that fails leaves nothing behind, and its error."""
+    """Parts are joined in order; a source that fails leaves no object, and its error is raised."""
     parts = [bytes([i]) * (6 << 20) for i in range(3)]
     store.put_parts("in/parts", lambda: iter(parts))
     assert store.get("in/parts").data == b"".join(parts)
@@ -83,7 +83,7 @@ def put_replaces(store: Store) -> None:
 
 
 def buffers_are_taken(store: Store) -> None:
-    """Bytes may come as any buffer, and later changes to it do not matter."""
+    """Bytes may be given as any buffer, and later changes to it have no effect."""
     buffer = bytearray(b"abc")
     store.put_if_absent("array", buffer)
     store.put("view", memoryview(buffer)[1:])
@@ -99,14 +99,14 @@ def get_tells_size_time_and_path(store: Store) -> None:
     after = store.now()
     meta = store.get("x/y").meta
     assert (meta.path, meta.size) == ("x/y", 5)
-    # Stamps may be whole seconds, and coarser than the clock that is asked.
+    # Timestamps may be whole seconds, and coarser than the clock that `now` reads.
     assert int(before) - 1 <= meta.last_modified <= after + 1
     assert store.head("x/y") == meta
     assert list(store.list("x")) == [meta]
 
 
 def empty_objects(store: Store) -> None:
-    """No bytes is a fine object."""
+    """An object may be empty."""
     store.put_if_absent("empty", b"")
     assert store.get("empty").data == b""
     assert store.get_range("empty", 0, 10) == b""
@@ -114,7 +114,7 @@ def empty_objects(store: Store) -> None:
 
 
 def missing_objects(store: Store) -> None:
-    """Nothing there: an error from reads, None from looks, an empty listing."""
+    """For a missing object reads raise, a head gives None and a listing is empty."""
     _raises(ObjectMissing, lambda: store.get("no/such"))
     _raises(ObjectMissing, lambda: store.get_range("no/such", 0, 1))
     assert store.head("no/such") is None
@@ -126,7 +126,7 @@ def missing_objects(store: Store) -> None:
 
 
 def folders_are_no_objects(store: Store) -> None:
-    """What is only a prefix of names cannot be read."""
+    """A name that is only a prefix of other names cannot be read."""
     store.put_if_absent("d/e/f", b"1")
     assert store.head("d/e") is None
     assert store.get_many(["d/e"]) == [None]
@@ -144,7 +144,7 @@ def ranges(store: Store) -> None:
 
 
 def many_in_order(store: Store) -> None:
-    """Concurrent reads come back in the order asked for."""
+    """Concurrent reads return in the order of the paths given."""
     for i in range(30):
         store.put_if_absent(f"m/{i}", str(i).encode())
     wanted = [f"m/{i}" for i in reversed(range(32))]
@@ -176,7 +176,7 @@ def deletes_many(store: Store) -> None:
         store.put_if_absent(f"del/x/{i}", b"")
     store.delete([*(f"del/x/{i}" for i in range(5)), "del/never", "nowhere/at/all"])
     store.delete([])
-    # Not list_folder: SeaweedFS goes on naming a folder for a while after its last object went.
+    # Not list_folder: SeaweedFS lists a folder for a while after its last object was deleted.
     assert list(store.list("")) == []
 
 
@@ -190,7 +190,7 @@ def odd_names(store: Store) -> None:
 
 
 def paths_stay_inside(store: Store) -> None:
-    """No path leaves the root, and none is taken for a file in the making."""
+    """No path leaves the root or looks like a file that is being written."""
     for path in ("../out", "a/../../out", "/abs", "a//b", "a/", "", ".", "a/#1", "a\x00b", "a\\b"):
         _raises(InvalidInput, lambda path=path: store.put_if_absent(path, b"x"))  # type: ignore[misc]
         _raises(InvalidInput, lambda path=path: store.get(path))  # type: ignore[misc]
@@ -199,7 +199,7 @@ def paths_stay_inside(store: Store) -> None:
 
 
 def large_objects(store: Store) -> None:
-    """Eight megabytes, in one piece and conditional."""
+    """Eight megabytes in a single conditional put."""
     body = bytes(range(256)) * 32768
     store.put_if_absent("large", body)
     assert store.get("large").data == body

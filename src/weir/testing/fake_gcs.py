@@ -1,9 +1,9 @@
 """A fake of Google Cloud Storage, in this process: the part of the XML API that weir uses.
 
-It is a fake: written from Google's documentation by weir's authors, not by Google, and it proves
-only that weir says and understands what that documentation says. Objects are kept in memory, one
-lock makes each request atomic, and a create is a PUT with `x-goog-if-generation-match: 0`, refused
-with 412 when something is there.
+It is a fake: weir's authors, not Google, wrote it from Google's documentation, and it proves only
+that weir sends and understands what that documentation says. Objects are kept in memory, one lock
+makes each request atomic, and a create is a PUT with `x-goog-if-generation-match: 0`, refused with
+412 if the object exists.
 
     with FakeGcs() as server:
         place = f"{server.make_bucket('lake')}/table"
@@ -36,7 +36,7 @@ class _Object:
 
 
 class FakeGcs:
-    """The server. A subclass that keeps no conditions is what weir must refuse at create."""
+    """The server. A subclass that ignores conditions is a store that weir must refuse at create."""
 
     keeps_conditions: ClassVar[bool] = True
 
@@ -56,7 +56,7 @@ class FakeGcs:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def storage_options(self) -> dict[str, str]:
-        """The options under which Lance and weir reach it."""
+        """The options with which Lance and weir reach it."""
         return {
             "google_base_url": self.endpoint,
             "google_storage_token": "fake",

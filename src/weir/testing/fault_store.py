@@ -1,4 +1,4 @@
-"""A store that misbehaves on request: per verb, per path, as often as asked for.
+"""A store that misbehaves on request: per verb, per path, as often as the test says.
 
     store = FaultStore(MemoryStore())
     store.on("put_if_absent", "*/wal/*").fail_after()          # applied, the answer is lost
@@ -12,10 +12,10 @@
     store.crash_at(3, "after")                                 # dies after its third write
 
 The verb is a name of `Store`, `"read"`, `"write"` or `"*"`; the path a pattern in which `*` also
-matches slashes. `get_many` and `head_many` are seen as their single reads. A failed write is a
-`LostAnswer`, since a client cannot tell whether it was applied; `refuse` is a failure that says so.
-Everything is recorded in `log`, calls are counted in `counts`, and `plan` tells the faults as
-values that another `FaultStore` takes.
+matches slashes. `get_many` and `head_many` count as single reads. A failed write is a `LostAnswer`,
+since a client cannot know whether it was applied; `refuse` is a failure that rules that out.
+Every call is recorded in `log` and counted in `counts`; `plan` returns the faults as values that
+another `FaultStore` accepts.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class FaultBuilder:
         self._fault = fault
 
     def delay(self, seconds: float, *, times: int | None = None) -> None:
-        """Let time pass on the environment's clock, then go on (also into another fault)."""
+        """Let time pass on the environment's clock, then continue (perhaps into another fault)."""
         self._add("delay", times, seconds=seconds)
 
     def fail_before(self, *, times: int | None = 1) -> None:
-        """Fail without applying; a writer cannot tell (`LostAnswer`)."""
+        """Fail without applying; a writer cannot know that (`LostAnswer`)."""
         self._add("fail_before", times)
 
     def fail_after(self, *, times: int | None = 1) -> None:
@@ -83,7 +83,7 @@ class FaultBuilder:
         self._add("drop", times)
 
     def refuse(self, *, times: int | None = 1) -> None:
-        """Fail with an answer that rules out that it was applied (a plain `StoreError`)."""
+        """Fail with an answer that rules out that the call was applied (a plain `StoreError`)."""
         self._add("refuse", times)
 
     def deny(self, *, times: int | None = 1) -> None:
@@ -95,17 +95,17 @@ class FaultBuilder:
         return self._add("hold", times).held
 
     def pause(self, *, times: int | None = 1) -> Gate:
-        """The caller waits before the call is applied until `release()`, then all goes well."""
+        """The caller waits for `release()` before its call is applied, then all goes normally."""
         return self._add("pause", times).gate
 
     def duplicate(
         self, *, times: int | None = 1, answer: Literal["first", "second"] = "first"
     ) -> None:
-        """Apply twice; `answer='second'` is what a hidden retry of the client looks like."""
+        """Apply twice; with `answer='second'` it looks like a hidden retry by the client."""
         self._add("duplicate", times, answer=answer)
 
     def reorder(self, *, times: int | None = 1) -> None:
-        """The sender gets `LostAnswer`; the write is applied after the next write of anybody."""
+        """The sender gets `LostAnswer`; the write is applied after the next write by any caller."""
         self._add("reorder", times)
 
     def _add(self, action: Action, times: int | None, **more: Any) -> _Rule:
@@ -113,7 +113,7 @@ class FaultBuilder:
 
 
 class FaultStore:
-    """Any store, with faults. As thread-safe as the one inside."""
+    """Any store, with faults. As thread-safe as the inner store."""
 
     def __init__(self, inner: Store, plan: Sequence[Fault] = (), *, env: Env = SYSTEM) -> None:
         self.inner = inner
@@ -132,7 +132,7 @@ class FaultStore:
 
     @property
     def plan(self) -> list[Fault]:
-        """The faults asked for, as values."""
+        """The faults that were added, as values."""
         return [rule.fault for rule in self._rules]
 
     @property
@@ -143,7 +143,7 @@ class FaultStore:
     def on(
         self, op: str = "*", path: str = "*", *, skip: int = 0, rate: float = 1.0
     ) -> FaultBuilder:
-        """Choose calls. Of several faults that match the first added strikes, then the next."""
+        """Choose calls. If several faults match, the one added first strikes, then the next."""
         return FaultBuilder(self, Fault(op, path, "delay", skip=skip, rate=rate))
 
     def add(self, fault: Fault) -> _Rule:
@@ -154,13 +154,13 @@ class FaultStore:
         return rule
 
     def heal(self) -> None:
-        """Forget all faults; what is held stays held."""
+        """Remove all faults; held requests stay held."""
         with self._lock:
             self._rules.clear()
             self._crash_at = None
 
     def crash_at(self, write: int, when: Literal["before", "after"] = "before") -> None:
-        """Die at the n-th write from now (1 is the next): `Crash`, then nothing works any more.
+        """Die at the n-th write from now (1 is the next): it and every later call raise `Crash`.
 
         Open `inner` again to see what the dead process left behind.
         """
@@ -213,7 +213,7 @@ class FaultStore:
         return [self.head(path) for path in paths]
 
     def list(self, prefix: str) -> Iterator[Meta]:
-        """See `Store`; the listing is taken at once."""
+        """See `Store`; the whole listing is read at once."""
         return self._call("list", [prefix], lambda: iter(tuple(self.inner.list(prefix))))
 
     def list_many(self, prefixes: Sequence[str]) -> Sequence[Sequence[Meta]]:
@@ -225,7 +225,7 @@ class FaultStore:
         return self._call("list_folder", [prefix], lambda: self.inner.list_folder(prefix))
 
     def delete(self, paths: Sequence[str]) -> None:
-        """See `Store`; a fault strikes when any of the paths fits."""
+        """See `Store`; a fault strikes if any of the paths matches."""
         self._call("delete", paths, lambda: self.inner.delete(paths))
 
     def now(self) -> float:
@@ -261,7 +261,7 @@ class FaultStore:
             late.release()
 
     def _choose(self, op: str, paths: Sequence[str]) -> tuple[tuple[float, ...], _Rule | None]:
-        """All delays that strike, and the first other fault that does; the rest wait their turn."""
+        """All delays that strike, and the first other fault that does; the rest stay for later."""
         delays: tuple[float, ...] = ()
         action: _Rule | None = None
         for rule in self._rules:

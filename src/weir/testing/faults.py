@@ -1,4 +1,4 @@
-"""What a fault is: the plan's values, and the handles a test keeps for requests that wait."""
+"""Faults as values of a plan, and the handles by which a test releases waiting requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Action = Literal[
 
 
 class Crash(BaseException):
-    """The process died here. No `Exception`, so that no handler of the product survives it."""
+    """The process died here. Not an `Exception`, so that no handler in the product catches it."""
 
 
 class Event(NamedTuple):
@@ -42,7 +42,7 @@ class Fault:
     skip: int = 0
     """How many matching calls pass first."""
     rate: float = 1.0
-    """The chance to strike, drawn from the environment's randomness."""
+    """The probability to strike, drawn from the environment's randomness."""
     seconds: float = 0.0
     """`delay`: how long."""
     answer: Literal["first", "second"] = "first"
@@ -57,7 +57,7 @@ class Fault:
 
 
 class Held:
-    """Requests under way: their senders have given up, the store has not seen them yet."""
+    """Requests in flight: their senders have given up, but the store has not seen them yet."""
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], object]] = []
@@ -66,14 +66,14 @@ class Held:
         return len(self._waiting)
 
     def release(self, *, reverse: bool = False) -> int:
-        """Let them arrive, in order or in reverse, and return how many; outcomes are in the log."""
+        """Apply them, in order or in reverse, and return how many; outcomes are in the log."""
         waiting, self._waiting = self._waiting, []
         for apply in reversed(waiting) if reverse else waiting:
             apply()
         return len(waiting)
 
     def add(self, apply: Callable[[], object]) -> None:
-        """Keep one more."""
+        """Hold one more request."""
         self._waiting.append(apply)
 
 
@@ -86,13 +86,13 @@ class Gate:
         self._open = False
 
     def wait_reached(self, calls: int = 1, timeout: float = 10.0) -> None:
-        """Return when so many calls wait here; `AssertionError` when they never come."""
+        """Return once `calls` calls have arrived; `AssertionError` if they never do."""
         with self._changed:
             while self._reached < calls:
                 assert self._changed.wait(timeout), f"{self._reached} of {calls} calls came"
 
     def release(self) -> None:
-        """Let all go on, those that come later too."""
+        """Let all callers continue, including later ones."""
         with self._changed:
             self._open = True
             self._changed.notify_all()

@@ -4,8 +4,8 @@
     table = weir.create(uri, schema, env=faulty.env)
     faulty.at(table.uri).on("put_if_absent", "*/wal/*").fail_after()   # the next answer is lost
 
-What weir itself asks of the store passes through a `FaultStore`: the log, manifests, records. What
-Lance reads and writes (files of the base and of SSTables) goes to the real place.
+weir's own requests (the log, manifests, records) pass through a `FaultStore`. Lance's reads and
+writes (files of the base and of SSTables) go to the real store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weir.store.retry import RetryingStore, RetryPolicy
 from weir.testing.fault_store import FaultStore
 
 QUICK = RetryPolicy(first_delay=0.001, longest_delay=0.01)
-"""As often as in production, without its pauses."""
+"""As many attempts as in production, without its pauses."""
 
 
 class FaultyStores:
@@ -41,7 +41,7 @@ class FaultyStores:
         """Pass it to `weir.create`, `weir.open` or `weir.enable`."""
 
     def at(self, uri: str) -> FaultStore:
-        """The store of that URI (a table's, or a `wal_uri`), to ask it for faults."""
+        """The store at that URI (a table's, or a `wal_uri`), on which to set faults."""
         place = normalize(uri)
         with self._lock:
             if place not in self._stores:
@@ -53,4 +53,4 @@ class FaultyStores:
         return RetryingStore(self.at(uri), self.env, self._retries)
 
     def lake(self, uri: str) -> None:
-        """For `weir.env.Places`: Lance is the real one."""
+        """For `weir.env.Places`: None, since Lance is the real one."""

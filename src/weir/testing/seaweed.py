@@ -1,8 +1,8 @@
-"""A private S3 server on loopback: SeaweedFS, started on first need and gone with its owner.
+"""A private S3 server on loopback: SeaweedFS, started on demand and stopped with its owner.
 
-For tests, demos and benchmarks. The server has ports, credentials and a data folder of its own, so
-that any number of them run side by side, and nothing of it outlives the process that started it,
-whichever way that process ends.
+For tests, demos and benchmarks. Each server has its own ports, credentials and data folder, so any
+number of servers can run side by side. Nothing of a server outlives the process that started it,
+however that process ends.
 
 Run as a program (`python -m weir.testing.seaweed`) it prints one line of JSON, the endpoint and the
 storage options, and serves until its standard input is closed.
@@ -54,10 +54,10 @@ _POLL_S = 0.02
 _START_ATTEMPTS = 3
 _STOP_TIMEOUT_S = 30.0
 
-# The shell holds the read end of a pipe whose only writer is our process. When that end closes, on
-# stop or on any death of ours, SIGKILL included, the server ends and its files go. A death signal
-# (PR_SET_PDEATHSIG) would fire already when the starting thread ends. The sockets are named by port
-# and always in /tmp, whatever TMPDIR says.
+# The shell holds the read end of a pipe whose only writer is our process. When our process closes
+# the pipe, on stop or by dying in any way, SIGKILL included, the shell kills the server and deletes
+# its files. A death signal (PR_SET_PDEATHSIG) would fire as soon as the starting thread ends. The
+# sockets are named by port and always in /tmp, whatever TMPDIR says.
 _SUPERVISOR = """
 exec 3<&0
 "$@" </dev/null 3<&- &
@@ -97,7 +97,7 @@ class SeaweedServer:
         return f"http://127.0.0.1:{self._port}"
 
     def storage_options(self) -> dict[str, str]:
-        """The options under which Lance and weir reach this server."""
+        """The options with which Lance and weir reach this server."""
         return {
             "aws_access_key_id": self.access_key,
             "aws_secret_access_key": self.secret_key,
@@ -110,8 +110,8 @@ class SeaweedServer:
     def start(self, timeout: float = 60.0) -> Self:
         """Start the server and return when it accepts our credentials.
 
-        Raises `FileNotFoundError` when `weed` is not installed and `RuntimeError`, with the
-        server's own last words, when it does not answer within `timeout` seconds.
+        Raises `FileNotFoundError` if `weed` is not installed and `RuntimeError`, with the end of
+        the server's log, if it does not answer within `timeout` seconds.
         """
         assert self._process is None, "the server is already running"
         weed = _find_weed()
@@ -123,7 +123,7 @@ class SeaweedServer:
                 return self
             log = self._log_tail()
             self.stop()
-            # A port that was free a moment ago may be taken by now; anything else repeats itself.
+            # A port that was free a moment ago may be taken by now; any other failure would recur.
             if attempt == _START_ATTEMPTS or time.monotonic() >= deadline:
                 raise RuntimeError(f"SeaweedFS {problem}; its last words:\n{log}")
         raise AssertionError("unreachable")
@@ -172,7 +172,7 @@ class SeaweedServer:
             "WEIR_S3_DATA": data,
             "WEIR_S3_PORTS": " ".join(map(str, ports.values())),
         }
-        # Has no name, so that it can be read after the server took its folder with it.
+        # Without a name, so that it can still be read after the data folder was deleted.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by stop
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", self.supervisor, "weir-s3", *command],
@@ -185,13 +185,13 @@ class SeaweedServer:
         )
 
     def _wait_until_ready(self, deadline: float) -> str | None:
-        """Poll until a signed request succeeds; what went wrong, or None."""
+        """Poll until a signed request succeeds; returns what went wrong, or None."""
         assert self._process is not None
         last = "no answer"
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 return f"exited with status {self._process.returncode}"
-            # Signed: a stranger on the same port would not know the key.
+            # Signed: another program on the same port would not know the key.
             try:
                 status, _ = self._request("GET", "/")
             except (OSError, http.client.HTTPException) as error:
@@ -237,7 +237,7 @@ class SeaweedServer:
 
 
 def _find_weed() -> str:
-    """The `weed` of this environment, also when the environment is not activated."""
+    """The `weed` of this environment, even if the environment is not activated."""
     installed = Path(sys.executable).with_name("weed")
     found = str(installed) if installed.exists() else shutil.which("weed")
     if found is None:

@@ -1,12 +1,12 @@
-"""Ends a rival by somebody's word: its rows are the newer ones, or the older ones (X-3).
+"""Ends a rival shard: an operator says whether its rows are the newer or the older ones (X-3).
 
-    1. the shard is sealed: claimed, replayed, flushed; nobody writes to it any more. Its rows are
-       older than the routing's from here on, for reads and for compaction
-    2. as newer: its rows and deletes are put again, through the routing; as older: the rows that
-       the table has of the same keys are, which may be in the base, below its SSTables
+    1. the shard is sealed (claimed, replayed, flushed) and takes no more writes. From here on its
+       rows are older than the routing's, for reads and for compaction
+    2. as newer: its rows and deletes are put again, through the routing; as older: the table's own
+       rows of the same keys are, since these may be in the base, below the shard's SSTables
     3. compaction folds both into the base
 
-Run again after a crash it goes on: a shard whose rows are all in the base is done.
+After a crash, run it again to finish: a shard whose rows are all in the base is done.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class AdoptReport:
     shard: UUID
     order: Order
     rows: int
-    """Rows put again, deletes included: those of the shard, or those of the table that stay."""
+    """Rows put again, deletes included: those of the shard, or those of the table that win."""
     compaction: CompactReport
 
 
 def adopt_shard(core: Core, shard: UUID, order: Order) -> AdoptReport:
     """Fold a shard that is outside the routing, its rows as newer or older than the table's.
 
-    Fences whoever writes to it, for good. `InvalidInput` for a shard of the routing, or none.
+    Fences its writers for good. `InvalidInput` for a shard of the routing, or an unknown one.
     """
     if order not in get_args(Order):
         raise InvalidInput(f"order is 'newer' or 'older', not {order!r}")
@@ -68,9 +68,9 @@ def adopt_shard(core: Core, shard: UUID, order: Order) -> AdoptReport:
 
 
 def _put_again(core: Core, sealed: ShardManifest, order: Order) -> int:
-    """Put the rows that shall win through the routing, oldest first; how many.
+    """Put the winning rows again through the routing, oldest first; returns how many.
 
-    Those of the shard that are in the base already stay as they are.
+    Rows of the shard that are already in the base stay as they are.
     """
     folded = core.base().compacted.get(sealed.shard_id, 0)
     schema, key = core.schema(), list(core.record.primary_key)
@@ -95,9 +95,9 @@ def _put_again(core: Core, sealed: ShardManifest, order: Order) -> int:
 
 
 def _own_rows(core: Core, shard: UUID, keys: pa.Table) -> pa.Table:
-    """What the table has of those keys without that shard.
+    """The table's rows of those keys, read without that shard.
 
-    A row of it in an SSTable would hide one that is in the base already.
+    A row in one of the shard's SSTables would hide the row that is in the base.
     """
 
     def run(reader: SnapshotReader) -> pa.Table:

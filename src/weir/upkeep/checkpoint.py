@@ -1,7 +1,7 @@
-"""Checkpoints of a table: made, found, kept alive, let go.
+"""Checkpoints of a table: create, find, refresh and delete them.
 
 A checkpoint pins a moment: each shard's manifest and the end of its log, then the base. It costs a
-few small objects; what it pins is shared with the living table and kept from collection.
+few small objects; the pinned files are shared with the live table and protected from collection.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def create(
 ) -> Checkpoint:
     """Pin the table as it is now and return the checkpoint.
 
-    Scope "all": everything accepted before the call, flushed; no log is needed to read it. Through
-    the writers this table handle has open; a shard with unflushed rows that another process writes
-    is claimed, which fences that writer. Scope "durable": every acknowledged row, nothing flushed,
-    nobody disturbed; the log up to there is pinned too. `ttl` None: until deleted. `name` is a
-    label, several may share one. Per shard about five requests and what a flush costs; a dozen more
-    for the base and the record. The cut is per shard.
+    Scope "all" flushes everything accepted before the call, so that no log is needed to read it. It
+    flushes through the writers this handle has open; a shard with unflushed rows that another
+    process writes is claimed, which fences that writer. Scope "durable" pins every acknowledged row
+    and the log up to it; nothing is flushed, no writer is disturbed. With `ttl` None it is kept
+    until deleted. `name` is a label that several may share. The cut is per shard, at about five
+    requests and the cost of a flush each; the base and the record take a dozen more.
     """
     if scope not in ("all", "durable"):
         raise InvalidInput(f"scope must be 'all' or 'durable', not {scope!r}")
@@ -75,12 +75,12 @@ def create(
 
 
 def checkpoints(core: Core) -> list[Checkpoint]:
-    """Every checkpoint, oldest first, those that clones hold too. Needs no WAL store (S-5)."""
+    """Every checkpoint, oldest first, including pins of clones. Needs no WAL store (S-5)."""
     return Checkpoints(core.store).all()
 
 
 def find(core: Core, ref: Ref) -> Checkpoint:
-    """The checkpoint meant by an id or a name (the newest of it); `CheckpointNotFound`.
+    """The checkpoint with that id, or the newest with that name; `CheckpointNotFound`.
 
     `InvalidInput` for the pin of a finished clone, which holds nothing but files of the base.
     """
@@ -105,7 +105,7 @@ def before(core: Core, time: datetime) -> Checkpoint:
 
 
 def refresh(core: Core, ref: Ref, ttl: Duration | None = None) -> Checkpoint:
-    """Let it live `ttl` from now, or for ever; never shorter than before (K-5).
+    """Keep it until `ttl` from now, or for ever; never shorter than before (K-5).
 
     Raises `CheckpointNotFound` when it is gone.
     """
@@ -116,9 +116,9 @@ def refresh(core: Core, ref: Ref, ttl: Duration | None = None) -> Checkpoint:
 
 
 def delete(core: Core, ref: Ref) -> None:
-    """Let go of a checkpoint, or of all of that name; one that is gone already is fine (K-5).
+    """Delete a checkpoint, or all with that name; it is no error if it is already gone (K-5).
 
-    What a clone holds here goes only by its id, and takes the clone's shared files with it.
+    A clone's pin is deleted only by its id; the files the clone shares then lose their protection.
     """
     records = Checkpoints(core.store)
     target = _ref(ref)
@@ -144,8 +144,8 @@ def derive(
 ) -> Checkpoint:
     """Another checkpoint of the same moment, for `owner`; made while the source protects it (K-1).
 
-    Called again with the same id it finds what stands. `CheckpointNotFound` when the source goes
-    meanwhile: nothing is left then.
+    Called again with the same id, it returns the existing one. `CheckpointNotFound` when the source
+    is deleted in between; nothing is left then.
     """
     records = Checkpoints(core.store)
     standing = records.load(id)
@@ -178,7 +178,7 @@ Moment: TypeAlias = Pinned | str | datetime
 
 
 def pinned(core: Core, moment: Moment | None) -> Pinned | None:
-    """What a read is pinned to: a checkpoint by its name, id or time, or as it was given."""
+    """The pin of a read: a checkpoint found by name, id or time, or `moment` itself."""
     if isinstance(moment, datetime):
         return before(core, moment)
     if isinstance(moment, str | UUID):

@@ -1,12 +1,12 @@
-"""A table of its own from a checkpoint of another: the base by reference, the rest copied.
+"""Makes a new table from a checkpoint of another: the base by reference, the rest copied.
 
 Steps, each idempotent; a retry runs them again (C-4):
-  1  find the checkpoint, or make one for the time of the clone
-  2  write the lineage at the destination: not ready, with the ids of the pins to come (C-1, C-2)
+  1  find the checkpoint, or make a temporary one
+  2  write the lineage at the destination: not ready, with the ids of the future pins (C-1, C-2)
   3  pin the moment in the parent, and in every table the parent shares files with (C-5), for a day
   4  copy SSTables and log entries, put the base beside them, write the shard manifests
   5  make the pins permanent
-  6  write the table's record, then say ready
+  6  write the table's record, then a lineage that says ready
 A crash before 5 leaves pins that expire; after it, pins whose clone never became ready, which
 collection reclaims (C-3).
 """
@@ -97,13 +97,13 @@ def clone(
     """Make a table at `destination` that holds exactly the checkpoint's rows, and open it.
 
     The base is shared by reference, so a clone of any size costs a few small objects; its files
-    stay pinned in the parent until the clone shares none of them any more (`detach`). Uncompacted
+    stay pinned in the parent until the clone no longer shares any of them (`detach`). Uncompacted
     SSTables and the pinned part of the log are copied. The destination may be on another bucket or
     another kind of store; with `deep=True` the base is copied too and nothing is shared. Without
-    `checkpoint` one of scope "durable" is made for the time of the clone. Raises `InvalidInput`
-    when something else is there or a retry means another clone; `MissingEntry` when rows of the
-    checkpoint are lost with a WAL store, unless `accept_loss` (recorded in the clone). Running it
-    again after a failure finishes it. `engine` copies the base of a deep clone.
+    `checkpoint` a temporary one of scope "durable" is made. Raises `InvalidInput` when the
+    destination is taken or was begun as another clone; `MissingEntry` when rows of the checkpoint
+    were lost with a WAL store, unless `accept_loss` (recorded in the clone). Running it again after
+    a failure finishes it. `engine` copies the base of a deep clone.
     """
     options = dict(core.storage_options if storage_options is None else storage_options)
     uri = normalize(destination)
@@ -119,7 +119,7 @@ def clone(
         raise InvalidInput(f"wal_uri is the clone's own place {uri}; leave it out")
     wal = None if wal_place is None else open_store(wal_place, options, env=env)
     if wal is not None and begun is None and checkpoint is None:
-        # Before a checkpoint is made for the time of the clone.
+        # Before the temporary checkpoint is made.
         admit_log(wal, dict.fromkeys(core.shard_ids()))
     source, temporary = _source(core, checkpoint, begun)
     if begun is not None:
@@ -140,7 +140,7 @@ def clone(
     )
     if wal is not None:
         admit_log(wal, {pin.shard: _store_id(job, pin) for pin in source.shards})
-        name_table(wal, uri)  # by this call: the clone's record alone would not do (G-13)
+        name_table(wal, uri)  # by this call: the clone's record alone is not enough (G-13)
     _run(job, _begin(job, deep=deep) if begun is None else _renew(job, begun))
     if temporary:
         checkpoints.delete(core, source)
@@ -148,7 +148,7 @@ def clone(
 
 
 def _source(core: Core, ref: Ref | None, begun: Lineage | None) -> tuple[Checkpoint, bool]:
-    """Step 1. A retry without a checkpoint means the one that was begun with."""
+    """Step 1. A retry without a checkpoint uses the one of the first attempt."""
     if ref is None and begun is None:
         ttl = GRACE_SECONDS
         return checkpoints.create(core, scope="durable", ttl=ttl), True
@@ -192,7 +192,7 @@ def _require_pins(begun: Lineage, options: Options, env: Env) -> None:
 
 
 def _begin(job: _Job, *, deep: bool) -> Lineage:
-    """Step 2: who we are going to be, and under which ids we pin the parents (C-1)."""
+    """Step 2: record what is cloned, and the ids of the pins in the parents (C-1)."""
     lineage = Lineage(
         state="copying",
         parent=job.core.uri,
@@ -224,9 +224,9 @@ def _run(job: _Job, lineage: Lineage) -> None:
         routed = record.routes_to(pin.shard, pin.field_entries, base.schema.plain)
         own = replace(
             pin,
-            # What is in the base already is not copied, and not named any more (L-2).
+            # SSTables that are in the base already are neither copied nor named (L-2).
             sstables=tuple(t for t in pin.sstables if t.generation > folded),
-            # K-10: sealed for a change of routing that the moment, and so the clone, is before.
+            # K-10: sealed for a reshard that comes after this moment: active in the clone.
             sealed=pin.sealed and not routed,
         )
         start, size = _copy_shard(job, own)
@@ -263,7 +263,7 @@ def _renew(job: _Job, begun: Lineage) -> Lineage:
     """A retry: pins that expired and were collected get new ids; an id is used once."""
     env = job.core.env
     ties = []
-    # None are left when collection gave the clone up (C-3).
+    # No pins are left when collection gave the clone up (C-3).
     for tie in begun.pins or _new_pins(job, deep=begun.deep):
         alive = Checkpoints(_store_of(job, tie.uri)).load(tie.checkpoint) is not None
         ties.append(tie if alive else ParentPin(tie.uri, env.new_id()))
@@ -273,7 +273,7 @@ def _renew(job: _Job, begun: Lineage) -> Lineage:
 
 
 def _pin_parents(job: _Job, lineage: Lineage) -> None:
-    """Step 3, for the parent and for those it shares files with, from its own pins there (C-5)."""
+    """Step 3: pin the parent, and through its pins the tables it shares files with (C-5)."""
     env = job.core.env
     parent = read_lineage(job.core.store)
     theirs = {pin.uri: pin.checkpoint for pin in (parent.pins if parent else ())}
@@ -286,7 +286,7 @@ def _pin_parents(job: _Job, lineage: Lineage) -> None:
             core = open_core(pin.uri, storage_options=job.options, env=env)
             standing = Checkpoints(core.store).load(pin.checkpoint)
             source = standing or Checkpoints(core.store).find(theirs[pin.uri], whole=False)
-            # That table's own record says whose pin it is, not ours (G-13).
+            # The owner of the pin is read from that table's record, not from ours (G-13).
             if not same_place(source.owner, job.uri if standing else job.core.uri):
                 raise job.core.consent.refused(pin.uri, f"and {source.id} there is not its pin")
         checkpoints.derive(
@@ -307,7 +307,7 @@ def _copy_shard(job: _Job, pin: ShardCut) -> tuple[Position, int]:
     copied = copy_sstables(core.store, job.store, pin.shard, names, core.env)
     log_ = _copy_log(job, pin)
     start = log_.start
-    # P-6: also those in the log, which a native writer of the clone would not know of.
+    # P-6: also the tokens in the log, which a native writer of the clone would not know of.
     Tokens(copy.site()).carry(merged(dict(pin.tokens), by_folder(log_.tokens)))
     job.core.env.failpoint(f"clone.copied {pin.shard}")
     if job.wal is not job.store and start < pin.wal_through:
@@ -333,7 +333,7 @@ def _copy_log(job: _Job, pin: ShardCut) -> CopiedLog:
     if pin.closed:
         return CopiedLog(pin.replay_after)  # needs no WAL store, which may be gone (W-2)
     if job.wal is not job.store:
-        # Before the first entry: the store of another table must not take any.
+        # Before the first entry: none may go into the store of another table.
         stamp_store_id(job.wal, pin.shard, _store_id(job, pin), job.uri)
     try:
         log_ = job.core.log(pin.shard)
@@ -347,17 +347,17 @@ def _copy_log(job: _Job, pin: ShardCut) -> CopiedLog:
 
 
 def _store_id(job: _Job, pin: ShardCut) -> str:
-    """Derived from what is cloned to where, so that every attempt gives the store the same id."""
+    """Derived from source and destination, so that every attempt gives the store the same id."""
     return uuid5(job.source.id, f"{job.uri} {pin.shard}").hex
 
 
 def _record_wal_store(job: _Job, copy: ShardLog, pin: ShardCut) -> None:
     if not latest_record(job.store, pin.shard).seq:
         record = WalRecord(job.wal_uri, _store_id(job, pin), epoch=pin.epoch)
-        # An attempt at the same time would write the same.
+        # A concurrent attempt would write the same record.
         with contextlib.suppress(ObjectExists):
             append_record(job.store, pin.shard, record, job.core.env.new_id())
-    # Whoever wrote the record may have died before it told readers of it.
+    # The attempt that wrote the record may have died before it raised the mark readers check.
     copy.manifests.floors.raise_to("store", 1)
 
 

@@ -3,7 +3,7 @@
 Keeps
   C-7  a copied entry is of an epoch the pinned manifest knows
   C-8  after the first entry found, a missing one is an error
-  C-9  a missing prefix is passed over only where it provably holds no rows, or on demand
+  C-9  a missing prefix is skipped only if it provably holds no rows, or on request
   C-10 the source is read, the destination written with put-if-absent, bytes compared on collision
 """
 
@@ -34,30 +34,30 @@ from weir.upkeep.tasks import Result, Run, Runner, Task
 WORKERS: Final = 8
 CHUNK: Final = 64
 LARGE_BYTES: Final = 16 << 20
-"""Objects from this size on are copied one at a time and in parts: memory holds a few of them."""
+"""Objects of this size or more are copied one by one, in parts, to bound the memory used."""
 PART_BYTES: Final = 16 << 20
 
 Copy = Callable[[Sequence[Meta]], int]
-"""Copies objects; the bytes."""
+"""Copies objects and returns the number of bytes."""
 
 BASE_FOLDERS: Final = ("data", "_deletions", "_indices")
 
 
 @dataclass(frozen=True)
 class CopiedLog:
-    """What was copied of a log."""
+    """The copied part of a log."""
 
     start: Position
     """R', the last position not needed."""
     bytes: int = 0
     tokens: Mapping[str, int] = field(default_factory=dict)
-    """By application, the highest exactly-once batch in it."""
+    """The highest exactly-once batch of each application in it."""
 
 
 def admit_log(wal: Store, own: Mapping[UUID, str | None]) -> None:
-    """S-8: refuse the store of another table, the parent's say, before anything is written.
+    """S-8: refuse another table's store, such as the parent's, before anything is written.
 
-    `own`: the id an earlier attempt may have given it. A get and a list for each shard.
+    `own`: by shard, the id an earlier attempt may have given it. A get and a list for each shard.
     """
     for shard, mine in own.items():
         found = read_store_id(wal, shard)
@@ -139,7 +139,7 @@ def copy_folder(source: Store, target: Store, folder: str, env: Env) -> int:
 def copy_base(
     source: Store, target: Store, version: int, env: Env, copy: Copy | None = None
 ) -> int:
-    """Copy the base at that version, files and all, by `copy`: a deep clone. Returns the bytes."""
+    """Copy the base at that version with its files, by `copy` if given; returns the bytes."""
     shared = borrowed_places(source, version)
     if shared:
         raise InvalidInput(
@@ -148,7 +148,7 @@ def copy_base(
         )
     objects = [meta for folder in BASE_FOLDERS for meta in source.list(folder)]
     copied = _copy(source, target, objects, env) if copy is None else copy(objects)
-    # Last: without its manifest the files are no dataset.
+    # Last: without its manifest the files are not a dataset.
     path = paths.base_version_path(version_name(Version(version)))
     data = source.get(path).data
     _put(target, path, data)
@@ -156,7 +156,7 @@ def copy_base(
 
 
 def copy_by(core: Core, target: Store, engine: Literal["local"] | Runner) -> Copy | None:
-    """How the tasks of an engine copy: they reach the target with the table's storage options."""
+    """A `Copy` by the tasks of an engine, which use the table's storage options; None: locally."""
     if isinstance(engine, str):
         return None
     runner = engine
@@ -169,7 +169,7 @@ def copy_by(core: Core, target: Store, engine: Literal["local"] | Runner) -> Cop
 
 
 def _copy_tasks(objects: Sequence[Meta], target: Store, slots: int) -> list[Task]:
-    """Shares of about the same size, the largest files first."""
+    """Tasks of about the same size; the largest files are assigned first."""
     shares: list[list[tuple[str, int]]] = [[] for _ in range(max(1, min(slots * 2, len(objects))))]
     sizes = [0] * len(shares)
     for meta in sorted(objects, key=lambda meta: -meta.size):
@@ -184,7 +184,7 @@ def _copy_tasks(objects: Sequence[Meta], target: Store, slots: int) -> list[Task
 
 
 def copy_objects(core: Core, task: Task) -> Result:
-    """Some files of the base, to another store; done twice it finds them there (C-10)."""
+    """Copy some files of the base to another store; a second run finds them there (C-10)."""
     target = open_store(str(task["to"]), dict(core.storage_options), env=core.env)
     objects = [Meta(path, size, 0.0) for path, size in task["objects"]]
     return {"bytes": _copy(core.store, target, objects, core.env)}
@@ -214,10 +214,10 @@ def _put(target: Store, path: str, data: bytes) -> None:
 
 
 def _put_large(source: Store, target: Store, meta: Meta) -> None:
-    """The same in parts: a file of the base may have 8 GiB, and S3 takes 5 at once.
+    """The same in parts: a file of the base may have 8 GiB, and S3 takes 5 in one put.
 
-    No store creates in parts and only if absent. Names of such files are random and their bytes
-    never change: who gets in between writes the same.
+    No store offers put-if-absent in parts. The names of these files are random and their bytes
+    never change, so a concurrent copy writes the same bytes.
     """
     there = target.head(meta.path)
     if there is None:

@@ -1,13 +1,13 @@
-"""Delete a table, so that no writer is told afterwards that a row in it is safe.
+"""Delete a table such that no put to it is acknowledged afterwards.
 
     1  refuse while a clone shares its files (C-15)
     2  seal every shard: its writer is fenced, and nobody can claim it again
-    3  let go of the tables whose files this one shares (C-14)
+    3  release the pins in tables whose files this one shares (C-14)
     4  delete the logs in stores of their own, then the table's folders, and its record last
 
 Keeps
   C-16 nothing is deleted before every shard is sealed; an interrupted drop is finished by the next
-       one, because the record is there until the end
+       one, because the record is deleted last
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from weir.upkeep.parents import release_parent
 
 log = logging.getLogger(__name__)
 _BATCH: Final = 1000
-"""Objects of one delete request."""
+"""Objects per delete request."""
 
 
 def drop(core: Core) -> None:
@@ -62,7 +62,7 @@ def drop(core: Core) -> None:
 
 
 def _seal(core: Core, shard: UUID) -> None:
-    """No claim after this one: whoever writes is fenced, whoever comes is refused."""
+    """Make the last claim: it fences the current writer, and later claims are refused."""
     manifests = core.log(shard).manifests
     manifest = manifests.latest()
     if manifest is None or manifest.status is Status.SEALED:
@@ -80,7 +80,7 @@ def _seal(core: Core, shard: UUID) -> None:
 
 
 def _delete_logs(core: Core, shard: UUID) -> None:
-    """What the shard has in other stores: where its log is, and where it was."""
+    """Delete the shard's objects in other stores: where its log is, and where it was."""
     former, notes = core.wal_stores.former(shard)
     for note in notes:
         log.warning("table.drop.skipped uri=%s reason=%s", core.uri, note)

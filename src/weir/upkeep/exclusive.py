@@ -1,8 +1,8 @@
 """Keeps compactors away while the base is changed in another way (restore, reshard, loads).
 
-The same claim compactors take: a record in their chain, then a fence in the base. A compactor that
-was at work cannot commit any more; one that comes later finds the claim. A job that died after its
-commit is completed first (L-4).
+Takes the claim of the compactors: a record in their chain, then a fence in the base. A running
+compactor can no longer commit; a later one finds the claim. A job that died after its commit is
+completed first (L-4).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CLAIM_ATTEMPTS: Final = 16
 
 
 class Hold:
-    """The claim, held."""
+    """A held claim."""
 
     def __init__(self, core: Core, record: JobRecord) -> None:
         self._core = core
@@ -44,33 +44,33 @@ class Hold:
         return self._renewal.record
 
     def telling(self, progress: Progress | None) -> Progress:
-        """`progress`, with the claim renewed on the way, for work that outlasts the lease."""
+        """`progress`, wrapped to renew the claim too, for work that outlasts the lease."""
         return self._renewal.telling(progress)
 
     def plan(self, job: Job) -> None:
-        """Note a job that is about to be committed: whoever comes next completes it (L-4).
+        """Record a job before its commit, so that the next holder can complete it (L-4).
 
-        `CommitConflict` when a compactor took the claim over meanwhile.
+        `CommitConflict` when a compactor has taken over the claim.
         """
         self._renewal.step("planned", job)
 
     def finish(self, job: Job) -> None:
-        """What follows the commit of a job that was planned."""
+        """Complete a planned job after its commit."""
         finisher = Finisher(self._core, CompactReport())
         finisher.finish(job)
         self._renewal.record = self.record.having(finisher.reached)
 
     def forget_progress(self) -> None:
-        """L-8: the base is about to be taken back, and the shards will be with it."""
+        """L-8: the base is about to be rolled back, and the shards with it."""
         self._renewal.record = replace(self.record, reached={})
         self._renewal.step("claimed", None)
 
     def end(self) -> None:
-        """Give the claim back."""
+        """Release the claim."""
         self._renewal.step("done", None)
 
     def require(self) -> None:
-        """Raise `CommitConflict` when a compactor took the claim over meanwhile."""
+        """Raise `CommitConflict` when a compactor has taken over the claim."""
         latest = Jobs(self._core.store).latest()
         if latest is None or latest.seq != self.record.seq or latest.token != self.record.token:
             raise CommitConflict(
@@ -78,7 +78,7 @@ class Hold:
             )
 
     def require_since(self, version: int) -> None:
-        """Raise `CommitConflict` when somebody else fenced the base after that version of it."""
+        """Raise `CommitConflict` when another holder fenced the base after that version."""
         lake = cast("PylanceLake", self._core.lake)
         try:
             alone = all(
@@ -86,7 +86,7 @@ class Hold:
                 for _, properties in lake.commit_properties(after_version=version)
             )
         except SnapshotExpired:
-            # Cleaned up since (G-12): the claim itself must tell.
+            # Those versions were cleaned up (G-12): the claim itself has to decide.
             self.require()
             alone = True
         if not alone:
@@ -94,7 +94,7 @@ class Hold:
 
 
 def take_hold(core: Core) -> Hold:
-    """Take the compactors' claim. Left without its `end`, it is the next one's after its lease."""
+    """Take the compactors' claim. Without `end`, others may take it over after its lease."""
     lake = cast("PylanceLake", core.lake)
     jobs = Jobs(core.store)
     for _ in range(CLAIM_ATTEMPTS):
@@ -107,7 +107,7 @@ def take_hold(core: Core) -> Hold:
         raise CommitConflict(f"{core.uri}: compactors claim it again and again; try later")
     require_counted(core, lake.fence_base(record.token))
     if record.job is not None:
-        # L-4: its fold may be in the base without its marks, and nobody else will hear of it.
+        # L-4: its fold may be in the base without its marks, and nobody after us knows of it.
         finisher = Finisher(core, CompactReport())
         finisher.complete(record.job)
         record = record.having(finisher.reached)
@@ -119,19 +119,18 @@ def without_compaction(core: Core) -> Iterator[Hold]:
     """Hold the compactors' claim. A crash leaves it to the next compactor, after its lease."""
     hold = take_hold(core)
     yield hold
-    # Not in a `finally`: what was left half done is found by whoever takes the claim over.
+    # Not in a `finally`: the next holder of the claim finds what was left half done.
     hold.end()
 
 
 def before_writing(core: Core) -> TableSchema:
-    """What a writer of this handle needs to know first: the schema to write with.
+    """Check the table before this handle writes; returns the schema to write with.
 
-    Shuts out the native writers that could not share the logs (X-1): asks nothing for that unless
-    the table is of format 1, or this handle moves the log away from the data. Raises
-    `CorruptEntry` when another program took away what the base held (L-8). Shards that other
-    programs made are found here, and refused to writers of their values (X-3). All of it is asked
-    for in the rounds that reading the schema takes: a list and a get for the chain of compactions,
-    a listing of the shards.
+    Shuts out native writers that could not share the logs (X-1); that takes no request unless the
+    table is of format 1, or this handle moves the log away from the data. Raises `CorruptEntry`
+    when another program removed rows that the base held (L-8). Finds shards that other programs
+    made, and refuses writers of their values (X-3). The requests run in parallel with those for the
+    schema: a list and a get for the chain of compactions, a listing of the shards.
     """
     place = core.record.wal_uri or core.uri
     leaves = core.wal_uri is not None and core.wal_uri not in (place, core.uri)
@@ -151,10 +150,10 @@ def before_writing(core: Core) -> TableSchema:
 def tell_natives(core: Core, *, elsewhere: bool = False) -> bool:
     """Make the MemWAL index entry say who may write (X-1); True when it had to be changed.
 
-    One look at the base when all is well; otherwise one commit under the compactors' claim.
+    One read of the base when the entry is right; otherwise one commit under the compactors' claim.
     """
     if core.record.format == 1 and core.record.spec == 1:
-        # LanceDB asks for 1: the number under which this table's shards were made is not offered.
+        # LanceDB looks for spec 1, under which this table's shards were made: do not offer it.
         core.record = TableRecords(core.store).update(
             lambda record: replace(record, spec=2) if record.spec == 1 else record
         )

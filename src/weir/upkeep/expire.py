@@ -1,7 +1,7 @@
-"""Rows that expire: the change of the rule, and the dropping of those that have.
+"""Expiry of rows: changing the rule, and dropping rows that have expired.
 
-Dropping cannot be undone, so it goes by the store's clock (F-18), as collection does: a machine
-whose clock runs ahead hides rows too early, and drops none.
+Dropping cannot be undone, so it uses the store's clock (F-18), as collection does: a machine whose
+clock runs ahead hides rows too early, but drops none.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def set_expire(core: Core, expire: Expire | None) -> None:
 
 
 def drops_at(core: Core, base: Base) -> float:
-    """The time of the store's clock, for a table whose rows expire; else 0, at which none has."""
+    """The store's time for a table whose rows expire; otherwise 0, when none has expired."""
     return 0.0 if base.expire is None else core.store.now()
 
 
 def drop_expired(core: Core) -> int:
-    """Delete the rows of the base that have expired; how many. Nothing on a table without a rule.
+    """Delete the expired rows of the base and return their number, 0 for a table without a rule.
 
-    A small write for the store's clock, and a commit of the base if there are any.
+    A small write for the store's clock, and a commit of the base if any rows have expired.
     """
     base = core.base()
     rule = base.expire

@@ -1,6 +1,6 @@
-"""What a table shows of other programs' work on it: for `weir doctor` (X-6).
+"""What other programs have done to a table, as findings for `weir doctor` (X-6).
 
-Nothing is written; of the base the keys are read.
+Nothing is written. Of the base the keys are read.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ OLD_TAG_SECONDS: Final = 7 * 86_400.0
 """LanceDB's `optimize` cleans up versions of this age, and raises when one of them has a tag."""
 
 ROWS_LOOKED_AT: Final = 10_000_000
-"""Rows of a base, or of all logs and SSTables, whose keys are looked at for doubles: their codes
-are held in memory."""
+"""Maximum rows of a base, or of all logs and SSTables, whose keys are checked for duplicates: the
+codes of the keys are held in memory."""
 
 VERSIONS_LOOKED_AT: Final = 64
 """Versions of the base, from the newest back, whose progress is compared."""
@@ -45,7 +45,7 @@ State = Literal["ok", "note", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One thing looked at."""
+    """One finding."""
 
     name: str
     state: State
@@ -53,7 +53,7 @@ class Health:
 
 
 def look_at(core: Core) -> Iterator[Health]:
-    """Every finding. A durable read of the keys, and twice two requests a shard."""
+    """Yield every finding. A durable read of the keys, and twice two requests a shard."""
     ids = core.shard_ids()
     looked = core.env.threads.map(lambda s: core.log(s).latest(), ids, workers=CONCURRENCY)
     manifests = [manifest for manifest in looked if manifest is not None]
@@ -120,7 +120,7 @@ def _index(core: Core) -> Iterator[Health]:
 
 
 def _progress(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
-    """What the base held, and neither this version nor a shard does (L-8)."""
+    """Rows that the base once held, and that neither it nor a shard holds now (L-8)."""
     _, lost = find_lost(core)
     lineage = read_lineage(core.store) if lost else None
     why = (
@@ -140,7 +140,7 @@ def _progress(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
 
 
 def _history(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
-    """The same by the versions that are left, for tables compacted by releases up to 0.1.0."""
+    """The same, from the versions still there, for tables compacted by releases up to 0.1.0."""
     if read_lineage(core.store) is not None or not isinstance(core.lake, PylanceLake):
         return  # restored by weir, or a clone: its shards went back as well
     base = core.base()
@@ -166,7 +166,7 @@ def _history(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
 
 
 def _misrouted(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
-    """Rows where the routing does not look for them; `get` and the next put would miss them."""
+    """Rows in a shard where the routing does not look: `get` and the next put would miss them."""
     if not core.record.primary_key or isinstance(core.record.sharding, Unsharded):
         return
     folded, schema, router = core.base().compacted, core.known_schema(), core.router
@@ -192,7 +192,7 @@ def _misrouted(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
 
 
 def _in_two_shards(core: Core) -> Iterator[Health]:
-    """Keys with fresh rows in two shards that take writes: which row is the newer is not known."""
+    """Keys with fresh rows in two shards that take writes: which row is newer is unknown."""
     if not core.record.primary_key:
         return
     codes = with_snapshot(core, "durable", None, _fresh_keys)
@@ -222,7 +222,7 @@ def _in_two_shards(core: Core) -> Iterator[Health]:
 def _fresh_keys(reader: SnapshotReader) -> dict[UUID, Codes] | None:
     """A code for each key that has a fresh row, by shard; None when there are too many."""
     key, codes, left = list(reader.schema.primary_key), {}, ROWS_LOOKED_AT
-    for cut in (c for c in reader.snapshot.cuts if not c.sealed):  # sealed: older, for good
+    for cut in (c for c in reader.snapshot.cuts if not c.sealed):  # sealed ones are always older
         levels = reader.levels_of(cut)
         left -= sum(level.rows for level in levels)
         if left < 0:
@@ -235,7 +235,7 @@ def _fresh_keys(reader: SnapshotReader) -> dict[UUID, Codes] | None:
 
 
 def _doubled(core: Core) -> Iterator[Health]:
-    """Keys that the base has twice: a plain insert of Lance does that (L-8)."""
+    """Keys that are in the base twice, as a plain insert with Lance leaves them (L-8)."""
     base = core.base()
     if not core.record.primary_key or not isinstance(base, LanceBase):
         return

@@ -1,10 +1,10 @@
-"""Loads straight into the base, past the log: what is older than they are, and what they replace.
+"""Loads straight into the base, bypassing the log; older rows are folded first, or replaced.
 
 Keeps
   L-7  a replacing load is a job like a fold: planned in the compactors' chain, committed with a
-       note of the generations it ends, and completed by whoever comes next if it dies
-  L-9  rows that are loaded are newer than all that was written before: those are closed into
-       SSTables and, unless the load replaces them, folded into the base first
+       note of the generations it ends, and completed by the next holder of the claim if it dies
+  L-9  loaded rows are newer than all rows written before: those are first flushed to SSTables and,
+       unless the load replaces them, folded into the base
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Written:
 
 
 Write = Callable[[LanceBase, Hold], Written]
-"""Writes the rows of a load as files for that version of the base, and hides those they replace
-there; commits nothing. A load that replaces everything has nothing to hide."""
+"""Writes the rows of a load as files for that version of the base, and hides the rows there that
+they replace; commits nothing. A load that replaces everything has nothing to hide."""
 
 
 def load(
@@ -73,13 +73,13 @@ def load(
     replaces: bool,
     engine: Literal["local"] | Runner = "local",
 ) -> tuple[int, Written]:
-    """Bring rows into the base past the log, in one commit; the version they are in, and what is.
+    """Load rows into the base in one commit; returns the base version and what was written.
 
-    They are newer than all that was written before the call (L-9), and older than what writers
-    write meanwhile. `replaces`: everything else that was there goes. `engine` folds older rows.
-    Raises `CommitConflict` when a compaction is at work or took over, or another program changed
-    the base meanwhile: nothing was loaded then. `UnknownOutcome` when this process slept for so
-    long that the history of the base is gone, `StoreError` when the store gave no answer.
+    They are newer than all rows written before the call (L-9), and older than rows written during
+    it. `replaces` removes all other rows of the table. `engine` folds older rows. Raises
+    `CommitConflict` when a compaction is running or took over, or another program changed the base
+    during the load: nothing was loaded then. `UnknownOutcome` when this process slept for so long
+    that the history of the base is gone, `StoreError` when the store gave no answer.
     """
     if core.record.primary_key and not replaces:
         fold_older(core, engine)
@@ -105,18 +105,18 @@ def load(
             hold.finish(job)
         hold.end()
     except WeirError as error:
-        # L-7: it is in the base, and must not be told as one to run again. Whoever holds the claim
-        # next completes it.
+        # L-7: the load is in the base, so the caller must not run it again. The next holder of the
+        # claim completes it.
         log.warning("load.unfinished table=%s job=%s reason=%s", core.uri, job_id, error)
     return version, written
 
 
 def close_logs(core: Core) -> tuple[ShardCut, ...]:
-    """Everything written so far into SSTables; those of each shard, as a cut without a log.
+    """Flush everything written so far; returns the SSTables of each shard, as a cut without a log.
 
-    Shards whose log holds rows are claimed: their writers are fenced.
+    Shards whose log holds rows are claimed, which fences their writers.
     """
-    # The table's own: a `fence_ttl` above it would be refused (G-7b).
+    # The table's own settings: a larger `fence_ttl` would be refused (G-7b).
     config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
     cuts = []
     for shard in all_shards(core):
@@ -136,7 +136,7 @@ def _closed(core: Core, shard: Shard, config: WriterConfig) -> ShardManifest:
             with shard.writer(config):
                 pass
         except FencedError:
-            continue  # the writer that was fenced came back meanwhile, or another
+            continue  # the fenced writer, or another one, claimed it again
         return shard.manifest()
     raise CommitConflict(
         f"{core.uri} shard {shard.id}: writers claim it again and again while its log is closed for"
@@ -149,15 +149,15 @@ def _has_rows_in_log(core: Core, manifest: ShardManifest) -> bool:
     try:
         return last_with_rows(site, manifest, through) is not None
     except SnapshotExpired:
-        return True  # flushed and collected meanwhile: its writer is at work
+        return True  # flushed and collected since then: its writer is at work
 
 
 def fold_older(core: Core, engine: Literal["local"] | Runner = "local") -> None:
     """Fold every row written before this call into the base (L-9).
 
-    With a key, rows in logs and SSTables would hide the rows of a load that came after them, and
-    the next compaction would write them over it. Raises `CommitConflict` when somebody else is at
-    work and they could not be folded.
+    With a key, rows in logs and SSTables would hide the rows of a later load, and the next
+    compaction would overwrite the loaded rows with them. Raises `CommitConflict` when they could
+    not be folded because another compaction is running.
     """
     marks = {cut.shard: max(table.generation for table in cut.sstables) for cut in close_logs(core)}
     for _ in range(_ATTEMPTS):
@@ -179,7 +179,7 @@ def fold_older(core: Core, engine: Literal["local"] | Runner = "local") -> None:
 def _commit(
     core: Core, hold: Hold, base: LanceBase, written: Written, job: Job | None, job_id: str
 ) -> int:
-    """What was written, and for a `job` instead of all that `base` and its cuts hold."""
+    """Commit the written rows; for a `job` they replace all that `base` and its cuts hold."""
     changes = written.changes
     if job is None:
         hold.require()
@@ -200,7 +200,7 @@ def _commit(
     )
     floor = base_floor(core)
     if version <= floor:
-        # G-6: its place was cleaned up before the put, or it has grown old since: nobody can tell.
+        # G-6: its place was cleaned up before the put, or it has grown old since: unknown which.
         raise UnknownOutcome(
             f"{core.uri}: this load was committed as base version {version}, and all versions up to"
             f" {floor} may be cleaned up: if this process slept before its commit, others went on"
@@ -210,7 +210,7 @@ def _commit(
 
 
 def hide_rows(core: Core, task: Task) -> Result:
-    """Deletion vectors for a share of the fragments."""
+    """Write deletion vectors for a share of the fragments."""
     base = core.lake.open_base(int(task["version"]))
     assert isinstance(base, LanceBase), "a bulk load works on Lance"
     names = base.schema.primary_key

@@ -1,15 +1,15 @@
 """Moves the log of a whole table to another store, or back beside the data.
 
-    1. the store is proved, and asked whether another table's log is in it     nothing is written
-    2. the table's record names it: shards that are made from now on go there
-    3. native writers are shut out, who know of no other store; let in again at the end (X-1)
+    1. the store is probed, and checked for another table's log     nothing is written
+    2. the table's record names it: shards made from now on put their log there
+    3. native writers, which know no other store, are shut out; let in again at the end (X-1)
     4. each shard is moved by a fenced hand-over (`weir.shard.handover`)
 
 Keeps
   S-3  a shard moves whole: fenced, replayed and flushed where it was, then switched by one record
-  S-8  one record says where all logs of the table are; a move that was interrupted is run again,
-       and leaves alone what has moved already
-A sealed shard stays where it is: it takes no more entries, and every row of it is in an SSTable.
+  S-8  one record says where all logs of the table are; an interrupted move is run again, and skips
+       shards that have moved already
+The log of a sealed shard stays in place: it takes no more entries, and its rows are in SSTables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from weir.upkeep.tasks import Progress
 log = logging.getLogger("weir.upkeep")
 
 PASSES: Final = 8
-"""How often the shards are listed: others are made while those that were there are moved."""
+"""How often the shards are listed: new ones may be made while the known ones are moved."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ def move_wal(
 ) -> WalMoveReport:
     """Keep the table's log at `uri` from now on; None, or the table's own URI: beside the data.
 
-    Fences every writer of every shard that is moved, in any process: they open again, and write
-    to the new place. Readers and change feeds follow by themselves. Run again after a failure, it
-    goes on. Raises `WalStoreMismatch` when the store holds another table's log (nothing is written)
-    or a store that the log is in now is not there and may hold rows; `StoreUnsuitable` when the new
-    one does not keep put-if-absent.
+    Fences every writer of every shard that is moved, in any process; reopened, they write to the
+    new place. Readers and change feeds follow by themselves. After a failure, run it again. Raises
+    `WalStoreMismatch` when the store holds another table's log (nothing is written) or a store that
+    the log is in now is missing and may hold rows; `StoreUnsuitable` when the new store does not
+    keep put-if-absent.
     """
     target = _target(core, uri)
     _require_free(core, target)
@@ -72,12 +72,12 @@ def move_wal(
     if target is not None:
         name_table(core.wal_stores.at(target), core.uri)  # by this call, not by the record (G-13)
     records.update(lambda record: replace(record, wal_uri=target))
-    # The handle's own wish, if it had one, is over: its writers would move the log back.
+    # Drop the handle's own `wal_uri`: its writers would move the log back to it.
     core.wal_uri = None
     core.record = replace(core.record, wal_uri=target)
     core.env.failpoint("move.recorded")
     if target is not None:
-        tell_natives(core)  # X-1: before the first entry is where they would not look for it
+        tell_natives(core)  # X-1: before the first entry is where they do not look for it
     report = _move_shards(core, target, progress)
     standing = records.load().wal_uri
     if standing != target:
@@ -103,9 +103,9 @@ def _target(core: Core, uri: str | None) -> str | None:
 
 
 def _require_free(core: Core, target: str | None) -> None:
-    """S-8: another table's store is refused before anything is written.
+    """S-8: refuse another table's store before anything is written.
 
-    A get for each shard, and two lists for one that was not there before.
+    A get for each shard, and two lists for a shard that was never in that store.
     """
     if target is None:
         return
@@ -138,7 +138,7 @@ def _move_shards(core: Core, target: str | None, progress: Progress | None) -> W
         if record.uri == target:
             group = there
             if record.seq > floors.store and not record.prepared:
-                # Who moved it died before readers were told that there is a record (S-3).
+                # An earlier move died before it raised the mark that tells readers of it (S-3).
                 core.log(shard).manifests.floors.raise_to("store", record.seq)
         elif manifest.status is Status.SEALED:
             group = sealed

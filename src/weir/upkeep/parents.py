@@ -1,10 +1,11 @@
-"""The ties between a clone and the tables it shares files with: found dead, cut, cleaned up.
+"""The pins of a clone in the tables it shares files with: reclaiming, narrowing, releasing them.
 
 Keeps
-  C-3  a pin whose clone never became ready is reclaimable; nothing immortal is left
-  C-14 the pin goes before the note of it: a crash in between leaves a note the next pass removes
-  C-15 what cannot be seen is not taken for deleted: only the clone's own records, or an operator,
-       let go of a pin
+  C-3  a pin whose clone never became ready is reclaimable: a failed clone leaves no immortal pin
+  C-14 the pin is deleted before the note of it: after a crash in between the next pass removes the
+       note
+  C-15 a clone that cannot be seen does not count as deleted: only its own records, or an operator,
+       release a pin
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ Word = Literal["holds", "unfinished", "let go", "unseen"]
 def reclaimable_pins(
     core: Core, grace: Duration = "1d", *, records: Checkpoints | None = None
 ) -> list[UUID]:
-    """Checkpoints that clones hold here and no longer need, or never will. For collection (C-3).
+    """Pins that clones hold here and no longer need, or never will. For collection (C-3).
 
-    A pin is let go when its clone's own records say so: that it does not hold it any more, or that
-    it is unfinished, and the pin older than `grace`. A clone that cannot be seen keeps its pin; so
-    does one in whose place there is another table now (C-15).
+    The clone's own records decide: they no longer name the pin, or they say that the clone is
+    unfinished and the pin is older than `grace`. A clone that cannot be seen keeps its pin; so does
+    one whose place is now taken by another table (C-15).
     """
     now = core.store.now()
     limit = seconds(grace, name="grace")
@@ -61,17 +62,17 @@ def reclaimable_pins(
 
 
 def unseen_clones(core: Core, *, records: Checkpoints | None = None) -> list[str]:
-    """URIs of clones that hold something here for good and cannot be seen from here (C-15)."""
+    """URIs of clones that have permanent pins here and cannot be seen from here (C-15)."""
     lasting = [pin for pin in _held(core, records) if pin.expires is None]
     return sorted({str(pin.owner) for pin in lasting if _word(core, pin)[0] == "unseen"})
 
 
 def release_clone(core: Core, uri: str) -> list[UUID]:
-    """Let go of all that the clone at `uri` holds here, and return the ids: an operator's word.
+    """Release all pins of the clone at `uri`, on an operator's word; returns their ids.
 
-    For a clone that was deleted, or whose disk nobody will mount again; its shared files go with
-    the next collection. Raises `InvalidInput` when it holds nothing here, and when it is there and
-    shares files: compact and collect it first, or delete it.
+    For a clone that was deleted, or whose disk nobody will mount again; the next collection deletes
+    the files it shared. Raises `InvalidInput` when it holds nothing here, or when it still exists
+    and shares files: compact and collect it first, or delete it.
     """
     owner = normalize(uri)
     held = [pin for pin in _held(core) if normalize(str(pin.owner)) == owner]
@@ -96,8 +97,8 @@ def _held(core: Core, records: Checkpoints | None = None) -> list[Checkpoint]:
 def _word(core: Core, pin: Checkpoint) -> tuple[Word, Lineage | None]:
     """What the clone that holds `pin` says of it, and its latest record.
 
-    A clone names a pin in its records before it makes it (C-1), and pins have ids of their own:
-    whoever never named it is another table, or there is none to be seen.
+    A clone names a pin in its records before it makes it (C-1), and pins have unique ids: if no
+    record there names it, the place holds another table, or none that can be seen.
     """
     assert pin.owner is not None, "C-3: a user's checkpoint is never reclaimed"
     if not core.consent.may_ask(pin.owner):
@@ -121,9 +122,9 @@ def _names(lineage: Lineage, core: Core, pin: Checkpoint) -> bool:
 
 
 def narrow_pins(core: Core, *, records: Checkpoints | None = None) -> int:
-    """Let finished clones hold files of the base only: SSTables and log they have copies of (C-14).
+    """Narrow pins of finished clones to the base: they have copies of SSTables and log (C-14).
 
-    For collection; returns how many pins became narrower. A clone that cannot be asked keeps all.
+    For collection; returns how many pins became narrower. A clone that cannot be read keeps all.
     """
     records = records or Checkpoints(core.store)
     done = 0
@@ -142,10 +143,10 @@ def narrow_pins(core: Core, *, records: Checkpoints | None = None) -> int:
 
 
 def give_up(core: Core, pin: UUID) -> bool:
-    """Tell a clone that was not finished that its pin goes; False when it may be needed after all.
+    """Tell an unfinished clone that its pin is going; False when the pin may still be needed.
 
-    The clone says "ready" with the number after the record it knows, and so do we: one of the two
-    is refused (C-3). A clone that lost makes new pins when it is tried again.
+    The clone says "ready" in the record that follows the last one it knows, and this call appends
+    the same number: one of the two is refused (C-3). A clone that lost makes new pins on a retry.
     """
     held = Checkpoints(core.store).load(pin)
     if held is None or held.owner is None:
@@ -154,7 +155,7 @@ def give_up(core: Core, pin: UUID) -> bool:
 
 
 def _end(core: Core, pin: Checkpoint) -> bool:
-    """See to it that the clone at the other end of `pin` never becomes ready with it."""
+    """Make sure that the clone which holds `pin` never becomes ready with it."""
     word, lineage = _word(core, pin)
     if word != "unfinished":
         return word != "holds"
@@ -165,22 +166,22 @@ def _end(core: Core, pin: Checkpoint) -> bool:
         append_lineage(store, replace(lineage, pins=()), core.env.new_id())
     except (StoreError, CommitConflict):
         return False
-    # Another disk may have been in its place when we wrote: then the clone was told nothing (C-15).
+    # Another disk may have been mounted there: then the clone did not get the record (C-15).
     return _word(core, pin)[0] == "let go"
 
 
 def detach(core: Core) -> list[str]:
-    """Let go of the tables this clone shares no file with any more; returns their URIs (C-14).
+    """Release the tables this clone no longer shares a file with; returns their URIs (C-14).
 
     A version that still names one of their files, because it is young or a checkpoint holds it,
-    keeps the tie. `table.compact()` and a rewrite of the base make a clone independent, and
-    `table.gc()` ends the tie (it calls this). One read for each version the base still has.
+    keeps the pin. `table.compact()` and a rewrite of the base make a clone independent, and
+    `table.gc()` releases the pin (it calls this). One read for each version the base still has.
     """
     lineage = read_lineage(core.store)
     if lineage is None or not lineage.pins or lineage.state != "ready":
         return []
     if not isinstance(core.lake, PylanceLake):
-        return []  # what a model of Lance shares is not written in Lance's manifests
+        return []  # a model of Lance does not name shared files in Lance's manifests
     used = {normalize(place) for place in borrowed_places(core.store)}
     free = [pin for pin in lineage.pins if normalize(pin.uri) not in used]
     for pin in free:
@@ -192,7 +193,7 @@ def detach(core: Core) -> list[str]:
 
 
 def discard(uri: str, storage_options: Options = None, *, env: Env = SYSTEM) -> None:
-    """Remove a clone that was not finished: its pins in the parents first, then its objects (C-3).
+    """Remove an unfinished clone: its pins in the parents first, then its objects (C-3).
 
     Raises `InvalidInput` for a table that is in use. Idempotent.
     """
@@ -208,14 +209,14 @@ def discard(uri: str, storage_options: Options = None, *, env: Env = SYSTEM) -> 
 
 
 def release_parent(pin: ParentPin, owner: str, options: Mapping[str, str], env: Env) -> None:
-    """Let go of what `owner` holds there, and of nothing that others do (G-13)."""
+    """Release the pin that `owner` holds there, and nothing that others hold (G-13)."""
     consent = Consent.of(owner, options)
     if not consent.may_ask(pin.uri):
         raise consent.refused(pin.uri, "as a table it was cloned from")
     parent = open_core(pin.uri, storage_options=options, env=env)
     held = Checkpoints(parent.store).load(pin.checkpoint)
     if held is None:
-        return  # and what may be left of it is that table's own to clean up
+        return  # that table cleans up whatever is left of it
     if not same_place(held.owner, owner):
         raise CorruptEntry(
             f"the lineage of {owner} ({paths.clone_chain()}) names checkpoint {pin.checkpoint} of"
@@ -226,9 +227,9 @@ def release_parent(pin: ParentPin, owner: str, options: Mapping[str, str], env: 
 
 
 def _remove(store: Store) -> None:
-    """The lineage last: as long as it is there, nobody takes the rest for a table.
+    """Delete the clone's objects, the lineage last: while it exists, the rest is not a table.
 
-    Only from folders that a clone writes to: the place may hold other things as well (G-13).
+    Only folders that a clone writes to are touched: the place may hold other things too (G-13).
     """
     everything = [meta.path for folder in paths.TABLE_FOLDERS for meta in store.list(folder)]
     lineage = [path for path in everything if path.startswith(f"{paths.clone_chain()}/")]

@@ -1,13 +1,13 @@
-"""How a checkpoint comes to be: what it pins, shard by shard, and the handshake that makes it hold.
+"""How a checkpoint is made: what it pins, shard by shard, and the handshake that makes it hold.
 
 Keeps
-  K-1b the record first, then the floors; a checkpoint whose pins collection may have passed is
-       dropped and made anew
+  K-1b the record is written before the floors are read; a checkpoint whose pins collection may
+       have passed is dropped and made again
   K-3  scope "all" pins one manifest with the rows of the call and R = T
   K-4  without a writer T is the tip found, never below L or R
   K-6  shards first, base last
-  K-9  a writer of this handle is believed only while its epoch is the manifest's
-  P-6  what is known of exactly-once batches at the cut belongs to it
+  K-9  a writer of this handle is trusted only while its epoch is the manifest's
+  P-6  the exactly-once batches known at the cut belong to it
   K-10 the routing is read before the pins and again after them: a cut is of one routing
   F-2  T is marked as used before anything names it
   W-3  a gap of fences alone is closed by a manifest, without a claim, a row or an SSTable
@@ -60,7 +60,7 @@ Pins = Callable[[], Sequence[ShardCut]]
 
 
 class Passed(CommitConflict):
-    """Collection passed what a checkpoint was about to pin; it is made anew."""
+    """Collection passed what a checkpoint was about to pin; the checkpoint is made again."""
 
 
 def versions(core: Core) -> VersionedLake:
@@ -69,14 +69,14 @@ def versions(core: Core) -> VersionedLake:
 
 
 def base_floor(core: Core) -> int:
-    """Base versions at or below it may be cleaned up at any moment (K-1b). One listing."""
+    """The floor at or below which a base version may be cleaned up any time (K-1b). One listing."""
     return Marks(core.store, paths.base_floor_dir()).highest() or 0
 
 
 def require_counted(core: Core, version: int) -> int:
-    """The base version, or `CommitConflict` if it was committed into a place that was cleaned up.
+    """Return `version`, or raise `CommitConflict` if its place was cleaned up before the commit.
 
-    Whoever slept between its look at the base and its put finds the place free (G-6).
+    A process that slept between reading the base and its put finds that place free (G-6).
     """
     floor = base_floor(core)
     if version <= floor:
@@ -95,7 +95,7 @@ def make(
     lifetime: float | None,
     name: str | None = None,
 ) -> Checkpoint:
-    """A confirmed checkpoint of what `pins()` gives, made anew when collection was faster."""
+    """A confirmed checkpoint of what `pins()` returns; made again when collection was faster."""
     last: Exception | None = None
     for _ in range(ATTEMPTS):
         before = core.lake.open_base().version
@@ -105,7 +105,7 @@ def make(
         # K-6: after every shard.
         base = core.lake.open_base()
         if base.version != before:
-            # It may hold rows of the log past our T by now, which no reader could leave out (K-7).
+            # The new version may hold log rows past our T, which no reader could leave out (K-7).
             last = Passed(f"base version {base.version} came while the shards were pinned")
             continue
         if core.refresh().routing_version != routing:
@@ -138,12 +138,12 @@ def hold(
     lifetime: float | None,
     check: Callable[[], None],
 ) -> Checkpoint:
-    """Announce, protect the base, `check` that nothing was passed, confirm; or leave nothing."""
+    """Announce, protect the base, `check` the pins, confirm; on failure leave nothing behind."""
     records = Checkpoints(core.store)
     pending = records.announce(draft, pending_until=draft.created + PENDING_SECONDS)
     core.env.failpoint("checkpoint.announced")
     try:
-        # The record comes before the tag, so that a tag nobody needs can be found by its name.
+        # The record comes before the tag, so that an unneeded tag can be found by its name.
         versions(core).protect_version(pending.base_tag, pending.base_version)
         core.env.failpoint("checkpoint.tagged")
         versions(core).check_version(pending.base_version)
@@ -159,7 +159,7 @@ def hold(
 
 
 def drop(core: Core, checkpoint: Checkpoint) -> bool:
-    """End a checkpoint as it was read: deletion, tag, records. False when it has changed (G-2)."""
+    """Delete a checkpoint, its tag and records; False if it changed since it was read (G-2)."""
     records = Checkpoints(core.store)
     if not records.mark_deleted(checkpoint):
         return False
@@ -169,9 +169,9 @@ def drop(core: Core, checkpoint: Checkpoint) -> bool:
 
 
 def _check_floors(core: Core, draft: Checkpoint) -> None:
-    """K-1b: with the record written, no floor may have reached what it names.
+    """K-1b: once the record is written, no floor may have reached what it names.
 
-    Not for a pin made under the protection of another one: floors pass what is pinned (K-1).
+    Not for a pin that is derived from another pin: floors do pass what is pinned (K-1).
     """
     if base_floor(core) >= draft.base_version:
         raise Passed(f"base version {draft.base_version} is at or below the base floor")
@@ -196,9 +196,9 @@ def durable_pins(core: Core) -> list[ShardCut]:
 
 
 def closed_pins(core: Core, scope_of: Sequence[UUID] | None = None) -> list[ShardCut]:
-    """Every shard flushed: R = T, through this handle's own writers where it has some (K-3).
+    """Every shard flushed, R = T, through this handle's own writers where it has any (K-3).
 
-    A shard that another process writes to is claimed, and its writer fenced, if its gap has rows.
+    A shard that another process writes to is claimed, and its writer fenced, if its gap holds rows.
     """
     return _each(core, lambda shard: _closed_pin(core, shard), scope_of)
 
@@ -219,16 +219,16 @@ def _durable_pin(core: Core, shard: UUID) -> ShardCut | None:
         manifest, floors = manifests.latest_with_floors()
         if manifest is None:
             return None
-        # P-6: after R was read, whose tokens are recorded, and before T, which covers all of them.
+        # P-6: read after R, up to which tokens are recorded, and before T, which covers them all.
         tokens = _tokens(core, manifest, floors)
         writer = core.live_writer(shard)
         acknowledged = writer.wal_stats().durable_position if writer is not None else None
         if writer is None or acknowledged is None or writer.epoch != manifest.writer_epoch:
-            # K-9: of a shard that somebody else claimed our writer knows nothing.
+            # K-9: our writer knows nothing of a shard that another writer has claimed.
             try:
                 tip = core.log_of(manifest, floors)[1]
             except SnapshotExpired:
-                continue  # the log moved while we looked (S-3)
+                continue  # the log moved while we read it (S-3)
         else:
             tip = Position(acknowledged)
         latest = manifests.require()
@@ -255,7 +255,7 @@ def _closed_pin(core: Core, shard: UUID) -> ShardCut | None:
         if before is None or manifest is None:
             return None
         if _tokens(core, manifest, floors) != known:
-            # P-6: batches came while it was flushed, before the cut or after it.
+            # P-6: batches arrived during the flush, before the cut or after it.
             if manifest.writer_epoch != before.writer_epoch:
                 continue
             log_ = Tokens(core.site(shard, floors))
@@ -271,7 +271,7 @@ def _pin(manifest: ShardManifest, through: Position, tokens: Mapping[str, int]) 
 
 
 def _tokens(core: Core, manifest: ShardManifest, floors: FloorValues) -> dict[str, int]:
-    """What is recorded of exactly-once batches of that shard; a log that is lost tells nothing."""
+    """The recorded exactly-once batches of that shard; a lost log contributes none."""
     try:
         site = core.site(manifest.shard_id, floors)
     except (WalStoreMismatch, StoreError):
@@ -282,9 +282,9 @@ def _tokens(core: Core, manifest: ShardManifest, floors: FloorValues) -> dict[st
 def _cut(core: Core, writer: ShardWriter) -> ShardManifest | None:
     """K-3: the writer's own cut, or a later version that differs in nothing it wrote.
 
-    None when it is closed, or somebody else has claimed the shard, which it may not know (K-9).
-    `FencedError` when rows it took are lost with it: they were accepted before the call. One that
-    heard of its end before says so here like in any flush: once (F-16).
+    None when it is closed, or when another writer has claimed the shard, which it may not know yet
+    (K-9). `FencedError` when rows it accepted before the call are lost with it. A writer that has
+    already ended reports that here once, as in any flush (F-16).
     """
     manifests = core.tails.manifests(writer.site)
     try:
@@ -309,10 +309,10 @@ def _cut(core: Core, writer: ShardWriter) -> ShardManifest | None:
 
 
 def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
-    """A manifest of the shard with R = tip, with as little done as that takes (W-2, W-3).
+    """A manifest of the shard with R = tip, at the lowest cost (W-2, W-3).
 
-    Nothing when the gap is closed; one manifest in the current epoch, which fences nobody, when it
-    holds only fences; a claim, a replay and a flush when it holds rows.
+    A closed gap costs nothing. A gap of fences costs one manifest in the current epoch, which
+    fences nobody. A gap with rows costs a claim, a replay and a flush.
     """
     for _ in range(ATTEMPTS):
         manifests = core.log(shard).manifests
@@ -322,7 +322,7 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
         try:
             site, tip = core.log_of(manifest, floors)
         except SnapshotExpired:
-            continue  # the log moved while we looked (S-3)
+            continue  # the log moved while we read it (S-3)
         if tip <= manifest.replay_after:
             return manifest
         try:
@@ -340,11 +340,11 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
                 with passing_writer(core, passing, _plain(config)) as writer:
                     return writer.flush()
             except SealedShard:
-                continue  # resharded while we looked: its gap is closed by now (C-11)
+                continue  # resharded in between: its gap is closed now (C-11)
         try:
             return manifests.cover(tip, Epoch(manifest.writer_epoch))
         except FencedError:
-            continue  # claimed meanwhile: look again
+            continue  # claimed in between: read again
     raise CommitConflict(f"{core.log(shard)}: claimed again and again; try later")
 
 

@@ -1,17 +1,18 @@
-"""Changes how a table's rows find their shard, while it is written to.
+"""Changes the sharding of a table while it is written to.
 
 Steps, each idempotent; an interrupted run is finished by running it again:
-  1  note what is going on
+  1  record what is being done
   2  make the new shards, empty (C-12), numbering generations above all old ones (C-13)
   3  seal every shard of the old routing: claim, fence, replay, flush to R = L, then `SEALED`
-  4  checkpoint everything, the way back
+  4  checkpoint everything, as the way back
   5  one record changes the routing; from here on rows go to the new shards
-  6  seal what was made under the old routing in the meantime
-  7  tell native programs (the MemWAL index of the base), note that it is done
+  6  seal shards that were made under the old routing in the meantime
+  7  update the MemWAL index of the base for native programs, record that it is done
 
-No row is moved: readers take a sealed shard's rows for older than its heirs', and compaction folds
-them into the base together with the heirs' or before (C-11). Rows waiting in a sealed shard from an
-earlier change are folded first, so that there is only ever one generation of sealed shards.
+No row is moved: readers treat a sealed shard's rows as older than its heirs', and compaction folds
+them into the base together with the heirs' rows or before them (C-11). Rows that still wait in
+shards sealed by an earlier reshard are folded first, so there is only one generation of sealed
+shards at any time.
 Writers that meet a sealed shard wait for step 5 and go on with the new routing (`TableWriter`).
 """
 
@@ -76,11 +77,11 @@ def reshard(
 ) -> ReshardReport:
     """Spread the table's rows by `sharding` from now on; rows already there stay where they are.
 
-    Safe under load: writers of `table.writer()` wait some moments and go on, other writers of the
+    Safe under load: writers of `table.writer()` pause briefly and go on, other writers of the
     old shards get `FencedError` or `SealedShard`. With `compact` the old shards' rows are folded
     into the base afterwards, by `engine` as `table.compact` takes it. Raises `InvalidInput` for a
-    sharding that does not fit, or when another change was begun and not finished. Per old shard a
-    claim, a flush and two manifests.
+    sharding that does not fit, or while another reshard is unfinished. Costs a claim, a flush and
+    two manifests per old shard.
     """
     check_sharding(sharding, core.schema().plain, core.record.primary_key)
     state, record = _begin(core, sharding)
@@ -114,7 +115,7 @@ def _change(
     engine: Literal["local"] | Runner,
     before_routing: Callable[[], None] = lambda: None,
 ) -> tuple[Resharding, list[UUID]]:
-    """Steps 2 to 7, those that are not done yet; the old shards."""
+    """Run those of steps 2 to 7 that are not done yet; returns the old shards too."""
     core.env.failpoint("reshard.begun")
     old = TableRecords(core.store).at_routing(state.routing_version)
     if old is None:
@@ -141,10 +142,10 @@ def _change(
 def _begin(
     core: Core, sharding: Sharding, *, upgrade: bool = False
 ) -> tuple[Resharding | None, TableRecord]:
-    """Step 1, and the table's record after it; None when the table is sharded so already."""
+    """Step 1, and the table's record after it; None when the sharding is in place already."""
     found = read_resharding(core.store)
-    # After the changes that were made: a routing read before the last of them is over (C-11). One
-    # that is begun meanwhile takes the place where this one wants to be noted.
+    # Read after the chain of reshards: a routing read before the last of them is outdated (C-11). A
+    # reshard that begins after that takes the number under which this one would be recorded.
     record = core.refresh()
     if found is not None and found.is_open:
         if found.sharding != sharding or found.upgrade != upgrade:
@@ -178,8 +179,10 @@ def _fold_sealed(core: Core, old: TableRecord, engine: Literal["local"] | Runner
 
 
 def _sealed_waiting(core: Core, old: TableRecord) -> bool:
-    """Whether rows wait that an earlier change sealed; those of `old` this one seals, or did when
-    it was begun."""
+    """True when rows that an earlier reshard sealed still wait to be folded.
+
+    Shards of `old` do not count: this reshard seals them, or did so in an earlier attempt.
+    """
     _, waiting = find_waiting(core, fold_wal=False)
     sealed = {one.cut.shard for one in waiting if one.cut.sealed}
     return bool(sealed) and not sealed.issubset(_old_shards(core, old))
@@ -222,7 +225,7 @@ def _old_shards(core: Core, old: TableRecord) -> list[UUID]:
 
 
 def _is_unnamed(core: Core, sharding: Identity, old: TableRecord, manifest: ShardManifest) -> bool:
-    """X-2: a shard of the old routing that LanceDB made; one without a row too, which it owns."""
+    """X-2: a shard of the old routing that LanceDB made and owns, even one without rows."""
     if manifest.field_entries or manifest.shard_spec_id != old.spec:
         return False
     told = core.unnamed_value(manifest.shard_id, manifest, sharding)
@@ -241,9 +244,9 @@ def _seal_all(core: Core, old: TableRecord) -> list[UUID]:
 
 
 def seal(core: Core, shard: UUID) -> None:
-    """Step 3 for one shard: after it nothing is in its log that is not in an SSTable, for good."""
+    """Step 3 for one shard: from then on every row of its log is in an SSTable, for good."""
     manifests = core.log(shard).manifests
-    # The table's own: a `fence_ttl` above it would be refused (G-7b).
+    # The table's own settings: a larger `fence_ttl` would be refused (G-7b).
     config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
     for _ in range(SEAL_ATTEMPTS):
         manifest = manifests.latest()
@@ -252,7 +255,7 @@ def seal(core: Core, shard: UUID) -> None:
         try:
             with passing_writer(core, Shard(core, shard, None, is_routed=False), config) as writer:
                 flushed = writer.flush()
-                # P-6: heirs ask what a sealed shard has recorded, and read no log.
+                # P-6: heirs read the tokens that a sealed shard has recorded, and not its log.
                 Tokens(writer.site).recover(None, epoch=writer.epoch, through=flushed.replay_after)
                 manifests.update(_sealed, epoch=writer.epoch)
             return

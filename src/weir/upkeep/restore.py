@@ -1,19 +1,19 @@
 """Rolls a table back to a checkpoint.
 
-Steps, each idempotent; run again after a crash with the same checkpoint it starts over and ends the
-same:
-  1  keep what is there now as a checkpoint (scope "durable"), so that the way back exists
-  2  note in the lineage what is going on
+Steps, each idempotent; a second run after a crash, with the same checkpoint, starts over and ends
+the same:
+  1  checkpoint the current state (scope "durable"), as the way back
+  2  record the restore in the lineage
   3  keep compactors away, announce it in the lineage once more, then make the checkpoint's version
      of the base the latest
   4  for each shard: claim it, which fences every writer, and publish in one manifest the
      checkpoint's SSTables, its log rows as one more, and R = L over everything discarded
-  5  note that it is done, and what was rolled back
+  5  record that it is done, and what was rolled back
 
-The SSTables get new numbers, above all that were ever used: a mark of an old compaction cannot make
-them look folded. Readers that begin in the middle may see shards of both sides. Exactly-once tokens
-and the log itself are not rolled back: the change feed shows what was, with no entry for the
-restore.
+The SSTables get new generations, above all ever used, so that no mark of an old compaction makes
+them look folded. A read that begins during a restore may see some shards before it and others after
+it. Exactly-once tokens and the log itself are not rolled back: the change feed still shows the
+discarded entries, and has none for the restore.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RestoreReport:
     base_version: int
     """The new base version, equal to the checkpoint's."""
     undo: Checkpoint
-    """The table as it was before, for seven days: restore or clone it to go back."""
+    """The table as it was before, kept for seven days: restore or clone it to go back."""
     shards: dict[UUID, tuple[int, int]]
     """For each shard the positions `(after, through]` whose entries no longer count."""
 
@@ -76,7 +76,7 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
             " the table as it was"
         )
     _require_tables(core, target)
-    # It must outlive this call (K-5: only upward).
+    # The checkpoint must outlive this call (K-5: only upward).
     records = Checkpoints(core.store)
     target = records.refresh(target, expires=core.store.now() + HOLD_SECONDS)
     lineage, undo = _begin(core, target)
@@ -84,19 +84,19 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
     with without_compaction(core) as hold:
         core.env.failpoint("restore.held")
         # Lance cannot fence a restore. So it is announced in the chain that also says "ready": of
-        # two concurrent restores one is refused, and a rollback that comes late leaves a table that
-        # says it must be restored again.
+        # two concurrent restores one is refused, and a rollback that lands late leaves a lineage
+        # that says the table must be restored again.
         lineage = append_lineage(core.store, lineage, core.env.new_id())
         core.env.failpoint("restore.announced")
         hold.forget_progress()
         version = versions(core).restore(target.base_version)
-        # A rollback that came late has undone what others did to the base: the shards must follow,
-        # or the table would be half of each. A process that lost its claim after the rollback must
+        # A rollback that landed late has undone others' work on the base: the shards must follow,
+        # or the table would mix both states. A process that lost its claim after the rollback must
         # leave the shards alone: they belong to the new holder.
         require = partial(hold.require_since, version)
         core.env.failpoint("restore.base")
         pins = {pin.shard: pin for pin in target.shards}
-        # The pinned one, which is the same: the new version is nobody's to keep (G-12).
+        # Read the pinned version, which is equal: nothing protects the new one (G-12).
         base = core.lake.open_base(target.base_version)
         discarded: dict[UUID, tuple[int, int]] = {}
         for shard in dict.fromkeys([*pins, *core.shard_ids()]):
@@ -119,9 +119,9 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
 
 
 def _require_tables(core: Core, target: Checkpoint) -> None:
-    """Every SSTable the record names can be opened: a manifest is going to name them (G-13).
+    """Open every SSTable that the record names: a manifest is going to name them (G-13).
 
-    Before anything is written; a listing and a read for each.
+    Called before anything is written; a listing and a read for each.
     """
     base = core.lake.open_base(target.base_version)
     for pin in target.shards:
@@ -132,7 +132,7 @@ def _require_tables(core: Core, target: Checkpoint) -> None:
 
 
 def _begin(core: Core, target: Checkpoint) -> tuple[Lineage, Checkpoint]:
-    """Steps 1 and 2; after a crash the first attempt's way back is the one that counts."""
+    """Steps 1 and 2; a run after a crash keeps the first attempt's undo checkpoint."""
     lineage = read_lineage(core.store) or Lineage(state="ready")
     if lineage.state == "restoring" and "undo" in lineage.restored:
         known = Checkpoints(core.store).load(UUID(lineage.restored["undo"]))
@@ -166,7 +166,7 @@ def _restore_shard(
     kept = [] if pin is None else [t for t in pin.sstables if t.generation > folded]
 
     def change(latest: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-        # After the claim: who takes over from now on claims the shard after us.
+        # After the claim: a process that takes over from now on claims the shard after us.
         require()
         first = latest.current_generation
         named = [
@@ -189,7 +189,7 @@ def _restore_shard(
 
 
 def _claim(core: Core, shard: UUID) -> Claim:
-    """The shard, ours. A lost log that held nothing is replaced, as any writer would (S-7)."""
+    """Claim the shard. A lost log that held nothing is replaced, as a writer would do (S-7)."""
     core.wal_stores.forget(shard)
     try:
         return claim_shard(core.site(shard))
@@ -219,7 +219,7 @@ def _log_rows(core: Core, pin: ShardCut, schema: TableSchema) -> SsTable | None:
     batches = [align_batch(batch, schema.wal) for entry in entries for batch in entry.batches]
     if not batches:
         return None
-    # Folder names are used once; the number in it is the tag's, the manifest says the generation.
+    # The random tag makes the folder name unique; the manifest, not the name, says the generation.
     tag = f"{core.env.random.getrandbits(32):08x}"
     generation = log.manifests.require().current_generation
     name = paths.sstable_name(generation, tag)

@@ -1,8 +1,8 @@
 """The shape all upkeep shares: a small plan, tasks that are pure functions of it, one commit.
 
-A task is JSON: the name of a function of this package and its arguments. Whoever runs it has opened
-the table itself; executors share nothing but the store (P-4). A runner returns one result for each
-task, in order, however often a task was tried; what losers wrote is named by nobody.
+A task is JSON: the name of a function of this package and its arguments. Each executor opens the
+table itself; executors share nothing but the store (P-4). A runner returns one result for each
+task, in order, however often a task was tried; nothing refers to what the other attempts wrote.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Progress = Callable[[str, int, int], None]
 log = logging.getLogger("weir.upkeep")
 
 TELL_SECONDS: Final = 60.0
-"""How often a run says that it is at work, whether or not a task was finished."""
+"""How often a run reports that it is alive, whether or not a task has finished."""
 
 LOCAL_WORKERS: Final = 2
-"""Tasks at once in one process: one computes while another waits for the store."""
+"""Concurrent tasks in one process: one computes while another waits for the store."""
 
 
 class Runner(Protocol):
@@ -38,7 +38,7 @@ class Runner(Protocol):
 
     name: str
     slots: int
-    """How many tasks it runs at once; a plan makes at least so many when there is work for them."""
+    """How many tasks it runs at once; a plan makes at least that many if there is enough work."""
 
     def run(self, core: Core, tasks: Sequence[Task], progress: Progress | None) -> list[Result]:
         """The result of each task, in order; the first error is raised."""
@@ -77,9 +77,9 @@ class LocalRunner:
 def regularly(env: Env, act: Callable[[], None]) -> Iterator[None]:
     """Call `act` every minute while the block runs.
 
-    One task may be a whole compaction, of hours. Whoever listens to its progress renews the claim
-    under which it runs; heard of only at its end, it would be taken for dead and replaced again and
-    again.
+    One task may be a whole compaction that takes hours. The progress callback renews the claim
+    under which it runs. If it were called only when the task ends, the run would be presumed dead
+    and replaced again and again.
     """
     condition = env.threads.condition()
     ended: list[bool] = []
@@ -96,7 +96,7 @@ def regularly(env: Env, act: Callable[[], None]) -> Iterator[None]:
                     log.warning("tasks.progress.failed reason=%r", error)
 
     thread = env.threads.start(beat, name="weir-tasks-progress")
-    if thread is None:  # the work is done all the same, and heard of task by task (F-16)
+    if thread is None:  # the work is still done, and reported task by task (F-16)
         log.warning("tasks.progress.alone")
     try:
         yield

@@ -1,18 +1,18 @@
-"""`weir upgrade`: a table of an older format becomes one of this release's, nothing lost.
+"""`weir upgrade`: brings a table of an older format to this release's format, without loss.
 
 Format 1 (weir 0.1.0) has shard ids of weir's own; format 2 has LanceDB's, so that LanceDB, pylance
-and weir write to the same logs (X-1). The way is the one Lance recommends for its own formats:
-nothing is rewritten in place, everything is drained and begun again.
+and weir write to the same logs (X-1). It works as Lance recommends for its own formats: nothing is
+rewritten in place, everything is drained and started afresh.
 
-  1  look: nobody at work here, and no shard of another program where the new ones shall be
+  1  look: no writer at work here, and no shard of another program where the new ones will be
   2  count what readers see: rows, and a sum over the hashes of all keys
   3  drain and fold: every log and every SSTable into the base
   4  verify: the base alone holds the same rows and keys
-  5  seal the old shards; what somebody wrote since step 3 is folded, and verified once more
-  6  stamp: one record names the new shards and the new format; native programs are told
+  5  seal the old shards; rows written since step 3 are folded, and verified once more
+  6  stamp: one record names the new shards and the new format; then the MemWAL index is updated
 
-Up to step 5 the table is what it was. Every step is found done or done again by the next run, so
-that a run that died is finished by running it again (C-11).
+Up to step 5 the table is what it was. After a crash, run it again: every step is either found done
+or repeated (C-11).
 
 Keeps
   X-7  nothing is sealed or stamped before the base alone is proven to hold every row and key
@@ -55,9 +55,9 @@ from weir.upkeep.tasks import Progress
 log = logging.getLogger("weir.upkeep")
 
 QUIET: Final = "1m"
-"""A log whose last entry is younger has a writer at work: the default of `fence_ttl`."""
+"""A log whose last entry is younger has a writer at work; equal to the default `fence_ttl`."""
 _AHEAD_SECONDS: Final = 86_400.0
-"""Rows that expire during an upgrade of at most that long are counted by no side."""
+"""Rows that expire during an upgrade of at most this length are in none of its counts."""
 _STEPS: Final = ("look", "count", "fold", "verify", "seal", "stamp")
 
 
@@ -74,18 +74,18 @@ class UpgradeReport:
     shards: int
     """Shards of the old format, drained and sealed."""
     entries: int
-    """Positions of logs that were in no SSTable when it began."""
+    """Log positions that were in no SSTable when the upgrade began."""
     sstables: int
-    """SSTables that were not in the base when it began."""
+    """SSTables that were not in the base when the upgrade began."""
     rows: int
-    """Rows that readers see; with their keys verified in the base."""
+    """Rows that readers see, verified to be in the base with their keys."""
     checkpoint: UUID | None
     """The table as it was, kept for seven days: clone it to go back."""
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """Rows of a read, whatever their order, and the sum over their keys' hashes."""
+    """The rows of a read and the sum of their keys' hashes, independent of order."""
 
     rows: int
     keys: int
@@ -96,12 +96,12 @@ class _Counted:
 
 @dataclass(frozen=True)
 class _Found:
-    """What is to be drained."""
+    """What has to be drained."""
 
     shards: int
     sstables: int
     tails: dict[UUID, tuple[int, int]]
-    """By shard R and the last position used."""
+    """R and the last position used, by shard."""
 
     @property
     def entries(self) -> int:
@@ -122,7 +122,7 @@ def upgrade(
     if record.format == FORMAT and not is_open:
         return UpgradeReport(core.uri, FORMAT, FORMAT, dry_run, 0, 0, 0, 0, None)
     if record.format == FORMAT and not dry_run:
-        # The record was stamped and its writer died: rows go to the new shards already.
+        # A run died after it stamped the record: rows already go to the new shards.
         state = to_native_shards(core, lambda: None)
         return UpgradeReport(core.uri, 1, FORMAT, dry_run, 0, 0, 0, 0, state.checkpoint)
     tell = _Steps(progress)
@@ -161,7 +161,7 @@ def upgrade(
 
 
 class _Steps:
-    """Tells how far it is; folding tells more by itself."""
+    """Reports the current step; folding reports more by itself."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
@@ -172,7 +172,7 @@ class _Steps:
 
 
 def _look(core: Core, quiet: float) -> _Found:
-    """What is to be drained, or `InvalidInput` for what forbids it. Some requests a shard."""
+    """Find what has to be drained; `InvalidInput` if anything forbids it. Some requests a shard."""
     taken = native_shards(core)
     if taken:
         raise InvalidInput(
@@ -196,7 +196,7 @@ def _look(core: Core, quiet: float) -> _Found:
 
 
 def _require_quiet(core: Core, manifest: ShardManifest, quiet: float) -> tuple[int, int]:
-    """R and the end of that shard's log, unless somebody has just written to it."""
+    """R and the end of that shard's log; `InvalidInput` if it was written to just now."""
     site, tip = log_of(core, manifest)
     if tip > manifest.replay_after:
         entry = site.wal.head(paths.wal_path(manifest.shard_id, Position(tip)))
@@ -211,14 +211,15 @@ def _require_quiet(core: Core, manifest: ShardManifest, quiet: float) -> tuple[i
 
 
 def _fold(core: Core, progress: Progress | None) -> None:
-    # Like every exclusive change it takes the compactors' claim over; an upgrade that died held it.
+    # lease=0: take over the compactors' claim, as every exclusive change does. An upgrade that died
+    # may still hold it.
     report = compact(core, fold_wal=True, lease=0, progress=progress)
     if report.skipped is not None:
         raise CommitConflict(f"{core.uri}: {report.skipped}; upgrade it when that is done")
 
 
 def _fold_rest(core: Core) -> None:
-    """Step 5: the old shards are sealed, nobody adds to them any more."""
+    """Step 5: the old shards are sealed, so nobody adds rows to them."""
     if find_waiting(core, fold_wal=True)[1]:
         _fold(core, None)
     seen, base = _count(core, "durable"), _count(core, "base")
@@ -230,7 +231,7 @@ def _fold_rest(core: Core) -> None:
 
 
 def _verify(core: Core, seen: _Counted, found: _Found) -> None:
-    """Step 4. A difference is somebody's writing, or an error of ours: nothing is stamped."""
+    """Step 4. A difference means a concurrent writer or a bug of weir: nothing is stamped."""
     base = _count(core, "base")
     if base == seen:
         return
@@ -277,7 +278,7 @@ def _counted(batches: Iterable[pa.RecordBatch], key: list[str]) -> _Counted:
 
 
 def _mixed(codes: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """The finalizer of splitmix64: sums of small whole numbers would be equal too easily."""
+    """The finalizer of splitmix64: sums of small integers would be equal too easily."""
     bits = codes.astype(np.uint64)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,1 +1,1 @@
-"""The base table: read, folded into, its versions."""
+"""The base table: reads, folds and versions."""

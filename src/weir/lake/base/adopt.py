@@ -1,4 +1,4 @@
-"""Makes a Lance dataset, or an existing one, the base of a weir table."""
+"""Makes a new or existing Lance dataset the base of a weir table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def find_dataset(uri: str, options: Mapping[str, str] | None) -> lance.LanceData
 
 
 def check_types(schema: pa.Schema) -> None:
-    """`InvalidInput` for a column that Lance cannot hold, or that cannot pass through a log."""
+    """Raise `InvalidInput` for a column that Lance cannot hold or that a log cannot carry."""
     for field in schema:
         if _is_blob(field):
             raise InvalidInput(
@@ -60,7 +60,7 @@ def create_base(
     expire: Expire | None = None,
     enable_stable_row_ids: bool = False,
 ) -> lance.LanceDataset:
-    """An empty dataset with that schema and key; `InvalidInput` when there is one already."""
+    """Create an empty dataset with that schema and key; `InvalidInput` if one exists already."""
     with lance_errors(f"creating the base table {uri}"):
         return lance.write_dataset(
             marked_key(schema, primary_key, expire).empty_table(),
@@ -88,7 +88,7 @@ def mark_key(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> None:
 
 
 def check_no_duplicates(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> None:
-    """`InvalidInput` when a key occurs twice: a merge could not tell which row is the newer."""
+    """Raise `InvalidInput` when a key occurs twice: a merge could not know the newer row."""
     doubled, rows = count_doubled(dataset, primary_key), dataset.count_rows()
     if doubled:
         raise InvalidInput(
@@ -98,7 +98,7 @@ def check_no_duplicates(dataset: lance.LanceDataset, primary_key: Sequence[str])
 
 
 def count_doubled(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> int:
-    """Rows beyond the first of each key. Reads the key's columns."""
+    """The number of rows beyond the first of each key. Reads the key columns."""
     names = list(primary_key)
     with lance_errors(f"reading the keys of {dataset.uri}"):
         keys = dataset.to_table(columns=names)
@@ -114,8 +114,8 @@ def initialize_mem_wal(dataset: lance.LanceDataset, settings: Mapping[str, Any])
 def mark_columns(dataset: lance.LanceDataset) -> None:
     """Mark the columns that have no mark yet (`weir.format.schema`).
 
-    `CommitConflict` when somebody else changed the columns since the dataset's version, so that no
-    mark is ever replaced: read the table again.
+    `CommitConflict` when another process changed the columns since the dataset's version, so no
+    mark is ever replaced; the caller reads the table again.
     """
     mark = {COLUMN_MARK.decode(): str(dataset.version)}
     unmarked = [f.name for f in dataset.schema if COLUMN_MARK not in (f.metadata or {})]

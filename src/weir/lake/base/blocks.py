@@ -1,9 +1,9 @@
-"""Rows of immutable files held in memory, block by block, for lookups that come back to them.
+"""Rows of immutable files cached in memory, block by block, for repeated lookups.
 
-Fetching one row costs Lance 0.3 ms on a local disk and several requests on a far store, however
-often it is the same row. A block is a run of neighbouring rows, about 64 KiB of them. It is held
-from the second lookup in it on: lookups spread over a large table then read what they ask for and
-nothing around it, and those that come back read nothing at all.
+Fetching one row costs Lance 0.3 ms on a local disk and several requests on a remote store, even if
+it is the same row each time. A block is a run of neighbouring rows, about 64 KiB of them. It is
+cached at the second lookup in it: lookups spread over a large table read only the rows they want,
+and repeated lookups read nothing at all.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from weir.keys.index import Positions
 from weir.lake.cache import ByteCache
 
 ROW_CACHE_BYTES: Final = 64 * 1024 * 1024
-"""Most that the blocks of one table take together."""
+"""Limit on the size of all blocks of one table."""
 _BLOCK_BYTES: Final = 64 * 1024
 _BLOCK_ROWS_MAX: Final = 4096
 _FEW: Final = 8
-"""Lookups of more rows than this in one file read them as they are: one request serves them all."""
+"""Lookups of more rows than this in one file bypass the blocks: one request serves them all."""
 _TOUCHES_LIMIT: Final = 65_536
-"""Blocks remembered as looked into once, and files whose rows were measured."""
+"""Limit on blocks remembered as touched once, and on files whose row size was measured."""
 
 Take = Callable[[list[int]], pa.Table]
 
@@ -43,9 +43,9 @@ class RowBlocks:
         return self._blocks.bytes
 
     def take(self, file: Hashable, rows: int, positions: Positions, read: Take) -> pa.Table:
-        """The rows at `positions` of `file`, which has `rows` of them and always the same.
+        """The rows at `positions` of `file`, which is immutable and has `rows` rows.
 
-        `read` fetches rows by position. `file` names the columns too: other columns are others.
+        `read` fetches rows by position. `file` identifies the columns read as well as the file.
         """
         if len(positions) > _FEW:
             return read(positions.tolist())
@@ -65,7 +65,7 @@ class RowBlocks:
     def _block(
         self, file: Hashable, rows: int, number: int, per_block: int, read: Take
     ) -> pa.Table | None:
-        """The rows of one block; None the first time it is asked for."""
+        """The rows of one block; None on the first request for it."""
         key = (file, per_block, number)
         held = self._blocks.get(key)
         if held is not None:

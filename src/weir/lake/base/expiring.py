@@ -1,4 +1,4 @@
-"""The rule by which rows of the base expire, and the deletion of those that have."""
+"""The rule by which rows of the base expire, and the deletion of expired rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from weir.lake.lance_errors import lance_errors
 
 
 def set_expire(dataset: lance.LanceDataset, expire: Expire | None) -> None:
-    """Make that the rule from the next version on, in one commit; none when it is that already.
+    """Set the rule from the next version on, in one commit; no commit if it is set already.
 
-    `CommitConflict` when somebody else changed the columns since the dataset's version.
+    `CommitConflict` when another process changed the columns since the dataset's version.
     """
     standing = expire_of(dataset.schema, dataset.uri)
     if standing == expire:
@@ -26,10 +26,10 @@ def set_expire(dataset: lance.LanceDataset, expire: Expire | None) -> None:
 
 
 def drop_expired(dataset: lance.LanceDataset, alive: Alive) -> int:
-    """Delete the rows that have expired; how many. One commit, if there are any.
+    """Delete the rows that have expired; return how many. One commit, if there are any.
 
-    The base is the oldest level: a row that is gone from it brings no other back, and a newer one
-    of the same key, in an SSTable or a log, decides by itself (L-11).
+    The base is the oldest level, so deleting a row from it brings no older row back. A newer row of
+    the same key, in an SSTable or a log, is judged on its own (L-11).
     """
     with lance_errors(f"dropping expired rows of {dataset.uri}"):
         expired = dataset.count_rows(alive.expired_sql())

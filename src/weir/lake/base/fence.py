@@ -1,16 +1,16 @@
 """Fencing compactors of one base table by Lance's own conflict rules (L-4).
 
-Lance rebases a late commit on whatever came before it, so that a stalled compactor could fold rows
-a second time. What it never rebases is a `Merge` over another, nor an `Update` over a `Merge` (as
-releases up to 0.1.0 fold). A fence is therefore a `Merge` that changes nothing: the same fragments,
-the same schema; a fold is one too (`fold_commit`), and looks for foreign fences in every version up
-to the one it is committed on. Holds for an empty table, for tables without a key, and between any
-two processes, with the put-if-absent of the manifest as the only referee. Appends of other tools
-pass (`preserves_nullability`).
+Lance rebases a late commit on whatever came before it, so a stalled compactor could fold rows a
+second time. But it never rebases a `Merge` over another `Merge`, nor an `Update` (a fold of
+releases up to 0.1.0) over a `Merge`. A fence is therefore a `Merge` that changes nothing: the same
+fragments, the same schema. A fold is a `Merge` too (`fold_commit`), and checks every version up to
+the one it is committed on for foreign fences. This works for an empty table, for tables without a
+key, and between any two processes, with the put-if-absent of the manifest as the only arbiter.
+Appends of other tools pass (`preserves_nullability`).
 
-(`LanceDataset.commit(commit_lock=...)` looks like the tool for this but is not: by its public
-source Lance, under a lock, looks for the manifest and then puts it without a condition, so a holder
-that stalls between the two overwrites another's commit.)
+(`LanceDataset.commit(commit_lock=...)` looks like the tool for this but is not. According to its
+public source, Lance under a lock checks for the manifest and then puts it unconditionally, so a
+holder that stalls between the two overwrites another process's commit.)
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _ATTEMPTS_MAX: Final = 50
 
 
 def fence_base(datasets: Datasets, token: str) -> int:
-    """Commit a fence and return its version: no fold planned before it can be committed any more.
+    """Commit a fence and return its version; from then on no fold planned before it can commit.
 
-    The caller has won the claim that `token` stands for. Commits of others that get in between are
-    gone around, at most 50 of them. One commit; a lost answer leaves one fence more, no harm done.
+    The caller has won the claim that `token` stands for. Conflicts with other commits are retried,
+    up to 50 attempts. One commit; a lost answer leaves an extra fence, which is harmless.
     """
     if not token:
         raise InvalidInput("a fence needs a token that names its claimant")
@@ -65,9 +65,9 @@ def fence_base(datasets: Datasets, token: str) -> int:
 
 
 def check_fence(datasets: Datasets, token: str, commit: Commit) -> None:
-    """Raise `CommitConflict` when that commit is somebody else's fence.
+    """Raise `CommitConflict` when `commit` is another compactor's fence.
 
-    Whoever commits on top of one would pass Lance's check although the claim is lost.
+    A fold on top of such a fence would pass Lance's check although its claim is lost.
     """
     owner = commit.properties.get(FENCE)
     if owner is not None and owner != token:

@@ -1,7 +1,7 @@
-"""Folding rows into the base table: whole in one process, or in pieces on many.
+"""Folding rows into the base table: as a whole in one process, or in pieces on many.
 
-A fold may be planned, lose, and be thrown away at any moment before its commit (`fold_commit`): all
-it leaves are files that no version names.
+A fold may lose a race or be abandoned at any moment before its commit (`fold_commit`): all it
+leaves behind are files that no version names.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from weir.lake.lance_errors import lance_errors
 from weir.lake.whole_buffers import for_lance
 
 INDEX_PAYS_ROWS_PER_KEY: Final = 20_000
-"""From so many base rows per key on, asking the key's index beats reading the key column.
+"""With at least this many base rows per key, the key's index beats reading the key column.
 
-Measured on 8 million rows in random order, local disk, seconds through the BTree and without: 100
-keys 0.03 and 0.06, 1 000 keys 0.16 and 0.05, 100 000 keys 1.1 and 0.11. A random key costs a page
-of 4 096 rows, so that few keys touch most of the index; on an object store the bytes are the same
-ones."""
+Measured on 8 million rows in random order on a local disk, in seconds with and without the BTree:
+100 keys 0.03 and 0.06, 1 000 keys 0.16 and 0.05, 100 000 keys 1.1 and 0.11. A random key costs a
+page of 4 096 rows, so a few keys touch most of the index; on an object store the bytes read are the
+same."""
 FIND_BATCH_ROWS: Final = 131_072
-"""Keys that are looked for at a time: Lance hands out few large batches faster than many small."""
+"""Rows per batch in a search for keys: Lance returns few large batches faster than many small."""
 FIND_WORKERS: Final = 2
 ROWS_PER_FILE: Final = 1_048_576
 BYTES_PER_FILE: Final = 8 * 1024**3
@@ -44,7 +44,7 @@ Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Proof of being the newest compactor: a token, and the version its fence made."""
+    """Proof of being the newest compactor: a token, and the version of its fence."""
 
     token: str
     fenced_at: int
@@ -52,7 +52,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a fold does to a version: fragments as JSON text, so that it can travel."""
+    """What a fold does to a version, with fragments as JSON text to send between processes."""
 
     updated: tuple[str, ...] = ()
     """Fragments with new deletion vectors."""
@@ -62,12 +62,12 @@ class Changes:
     """New fragments."""
 
     def to_json(self) -> str:
-        """As text, to travel from a task to the one that commits."""
+        """As text, to be sent from a task to the committing process."""
         return json.dumps({"updated": self.updated, "removed": self.removed, "added": self.added})
 
     @classmethod
     def from_json(cls, text: str) -> Changes:
-        """What `to_json` made."""
+        """The inverse of `to_json`."""
         parts = json.loads(text)
         return cls(tuple(parts["updated"]), tuple(parts["removed"]), tuple(parts["added"]))
 
@@ -77,9 +77,9 @@ def delete_keys(
 ) -> Changes:
     """Deletion vectors that hide the rows of `keys` in the whole base; commits nothing.
 
-    Through the index of the key when the keys are few; else one pass over the key columns: whole
-    numbers are looked for here, others by Lance's own join. `known`: the set of the keys, when a
-    merge has made it already.
+    Few keys are found through the key's index, many in one pass over the key columns: integers by
+    weir, other types by Lance's own join. `known` is the set of the keys, if a merge has built it
+    already.
     """
     if keys.num_rows == 0 or base.count() == 0:
         return Changes()
@@ -114,15 +114,15 @@ def _delete_joined(base: LanceBase, keys: pa.Table, *, use_index: bool) -> Chang
 
 
 def delete_keys_in_fragment(base: LanceBase, fragment_id: int, keys: KeySet) -> Changes:
-    """The same for one fragment: the piece of work of an executor.
+    """`delete_keys` for one fragment: the unit of work of an executor.
 
-    Reads the key columns of that fragment, batch by batch; memory is the set of keys.
+    Reads the key columns of that fragment batch by batch; memory holds the set of keys.
     """
     return hide_rows(base, fragment_id, find_keys(base, fragment_id, keys))
 
 
 def find_keys(base: LanceBase, fragment_id: int, keys: KeySet) -> Offsets:
-    """Where in the fragment the rows of `keys` are."""
+    """Offsets of the rows of `keys` in the fragment."""
     names = base.schema.primary_key
     wanted = [
         batch.column("_rowaddr").to_numpy()[keys.find(pk_values(batch, names))] & _ROW_BITS
@@ -140,7 +140,7 @@ class BaseKeys:
 
 
 def read_keys(base: LanceBase, fragments: Iterable[int], rows_max: int) -> Iterator[BaseKeys]:
-    """The keys of those fragments, about so many at a time."""
+    """The keys of `fragments`, in parts of about `rows_max` rows."""
     names = base.schema.primary_key
     keys: list[pa.Array] = []
     addresses: list[Offsets] = []
@@ -185,7 +185,7 @@ def hide_rows(base: LanceBase, fragment_id: int, offsets: Offsets) -> Changes:
 
 
 def key_set(base: LanceBase, keys: pa.Table) -> KeySet:
-    """The keys as `delete_keys_in_fragment` wants them; made once for many fragments."""
+    """The keys as `delete_keys_in_fragment` takes them; made once for many fragments."""
     values = pk_values(keys, base.schema.primary_key)
     return KeySet.of([values], values.type, len(values))
 
@@ -226,9 +226,9 @@ def fold_rows(
 ) -> Changes:
     """The changes that make `upserts` the rows of their keys and remove the keys of `deletes`.
 
-    One process: rows are written while those they replace are looked for. The keys of both tables
-    together are distinct; `known` holds them all, if given. Without a key the rows are added and
-    `deletes` is empty.
+    Runs in one process, which writes the rows while it searches for those they replace. The keys of
+    both tables together are distinct; `known` holds them all, if given. Without a primary key the
+    rows are appended and `deletes` is empty.
     """
     names = list(base.schema.primary_key)
     jobs: list[Callable[[], Changes]] = [lambda: write_rows(base, upserts)]
@@ -244,7 +244,7 @@ def fold_rows(
 
 
 def combine(parts: Iterable[Changes]) -> Changes:
-    """The changes of several pieces of work as one."""
+    """The changes of several tasks as one."""
     collected = list(parts)
     return Changes(
         updated=tuple(text for part in collected for text in part.updated),
@@ -254,7 +254,7 @@ def combine(parts: Iterable[Changes]) -> Changes:
 
 
 def _as_stored(rows: Any, schema: pa.Schema) -> Any:
-    """Rows under the base's own fields: Lance compares nullability and metadata too."""
+    """Rows with the base's own fields: Lance compares nullability and metadata too."""
     if rows.schema.names != schema.names and set(rows.schema.names) >= set(schema.names):
         rows = rows.select(schema.names)
     target = pa.schema([schema.field(name) for name in rows.schema.names])
@@ -262,5 +262,5 @@ def _as_stored(rows: Any, schema: pa.Schema) -> Any:
 
 
 def to_text(fragment: FragmentMetadata) -> str:
-    """A fragment as it travels in `Changes`; equal for the same files and deletion vector."""
+    """A fragment as text for `Changes`; equal for the same files and deletion vector."""
     return json.dumps(fragment.to_json())

@@ -1,16 +1,16 @@
 """The one commit that makes a fold part of the base, and the mark that follows it.
 
 Keeps
-  L-4  one base commit holds the deletes, the new rows, the properties that tell of them and the
+  L-4  one base commit holds the deletes, the new rows, the properties that describe them and the
        note of what was folded; the mark in the MemWAL index follows and may be repeated. A stalled
        compactor is fenced (`fence`)
   L-7  from that commit on the version itself says which generations are in it (`folded`)
-  L-8  a fold is committed on top of the version it was checked against and on no other: what others
-       did to the base since the plan is looked at, and the rows it must hide there are hidden too
+  L-8  a fold is committed only on top of the version it was checked against: it examines what other
+       programs did to the base since the plan, and hides the rows there that it must hide
 
-A fold is a `Merge`. Lance never puts one on top of an append, an update, a delete, a rewrite, a
-restore or an overwrite it has not seen; and it makes a merge of others that was planned before the
-fold look for its keys again. Index builds and config changes are let pass, in both directions.
+A fold is a `Merge`. Lance never commits one on top of an append, an update, a delete, a rewrite, a
+restore or an overwrite that it has not seen, and it makes another program's merge that was planned
+before the fold search for its keys again. Index builds and config changes pass, either way round.
 """
 
 from __future__ import annotations
@@ -65,15 +65,14 @@ def commit_fold(
     number: int = 0,
     hide: Hide | None = None,
 ) -> int:
-    """Make `changes`, planned on version `planned_at`, part of the base; return their version.
+    """Commit `changes`, planned on version `planned_at`, to the base; return their version.
 
-    All or nothing, and once: called again with the same `fold_id` it finds the earlier commit.
-    `folded` is noted in the same commit, and so is the `number` of the fold. Where others changed
-    the base since the plan, `hide` is asked what to hide in the fragments they touched; without it
-    that is a `CommitConflict`. Raises that too when another compactor fenced the table since, when
-    columns changed, or when the base was rolled back (its generations may be others then): plan
-    anew if the claim still holds.
-    `CorruptEntry` when it is no base of a weir table any more.
+    All or nothing, and only once: a call with the same `fold_id` finds the earlier commit. The same
+    commit notes `folded` and the `number` of the fold. If other programs changed the base since the
+    plan, `hide` says what to hide in the fragments they touched; without `hide` that is a
+    `CommitConflict`. So are another compactor's fence, changed columns, and a base that was rolled
+    back (its generations may differ): plan anew if the claim still holds. `CorruptEntry` when it is
+    no longer the base of a weir table.
     """
     if planned_at < claim.fenced_at:
         raise InvalidInput(
@@ -117,7 +116,7 @@ def commit_fold(
                 return datasets.commit(latest.dataset, transaction)
         except CommitConflict:
             tried = True
-            continue  # somebody else got the version number; that put of ours is dead
+            continue  # another commit took the version number; our put is dead
         except StoreError as error:
             return _settle(datasets, claim, fold_id, planned_at, error)
     raise CommitConflict(f"{what}: {_COMMIT_ATTEMPTS_MAX} commits of others got in before it")
@@ -129,7 +128,7 @@ def _since(datasets: Datasets, after: int, until: int, what: str, *, tried: bool
     except SnapshotExpired:
         if not tried:
             raise
-        # L-7: the version we lost may have been our own, by a request that a proxy repeated.
+        # L-7: the commit we lost to may be our own, from a request that a proxy repeated.
         raise UnknownOutcome(
             f"{what}: it was tried, and the history that would tell whether it is in the base was"
             " cleaned up meanwhile. Look for a row of it, and run it again if there is none"
@@ -137,7 +136,7 @@ def _since(datasets: Datasets, after: int, until: int, what: str, *, tried: bool
 
 
 def _require_same_table(planned: LanceBase, latest: LanceBase) -> None:
-    """Raise unless what was planned on one version makes sense on the other."""
+    """Raise unless a fold planned on `planned` is still valid on `latest`."""
     where = f"{latest.dataset.uri} at version {latest.version}"
     if planned.mem_wal is not None:
         require_weir_base(latest, planned.schema.primary_key, latest.dataset.uri)
@@ -152,7 +151,7 @@ def _require_same_table(planned: LanceBase, latest: LanceBase) -> None:
 def _carried_over(
     checked: LanceBase, latest: LanceBase, changes: Changes, hide: Hide | None
 ) -> Changes:
-    """`changes`, made for one version, for another that has the same columns."""
+    """`changes`, made for `checked`, adapted to `latest`, which has the same columns."""
     before, now = _texts(checked), _texts(latest)
     same = {number for number, text in now.items() if before.get(number) == text}
     kept = replace(
@@ -182,8 +181,8 @@ def _fragments(base: LanceBase, changes: Changes) -> list[FragmentMetadata]:
 def _without_rows(text: str, version: int) -> str:
     """The fragment with all its rows deleted.
 
-    A `Merge` must name every fragment. This one is left out of the version that is made, so that
-    nobody ever asks for the deletion vector; there is no such file.
+    A `Merge` must name every fragment. Lance leaves this one out of the new version, so the
+    deletion vector is never read; its file does not exist.
     """
     raw = json.loads(text)
     if not raw["physical_rows"]:
@@ -210,7 +209,7 @@ def _number(text: str) -> int:
 
 
 def _noted(base: LanceBase, folded: Mapping[UUID, int]) -> dict[UUID, int]:
-    """What no mark tells of once `folded` is in the base."""
+    """The generations that no mark covers once `folded` is in the base."""
     noted = folded_into(base.dataset)
     for shard, generation in folded.items():
         noted[shard] = max(generation, noted.get(shard, 0))
@@ -220,16 +219,16 @@ def _noted(base: LanceBase, folded: Mapping[UUID, int]) -> dict[UUID, int]:
 def _settle(
     datasets: Datasets, claim: Claim, fold_id: str, planned_at: int, error: StoreError
 ) -> int:
-    """The version the fold is in, after a commit without an answer; else `error`.
+    """The version of the fold, after a commit whose answer was lost; raises `error` if none.
 
-    The put may still be under way. A fence takes the version it aims at, or finds it taken: after
-    it the fold is in the history or never will be.
+    The put may still be in flight. A fence takes the version that the put aims at, or finds it
+    taken: after the fence, the fold is in the history or never will be.
     """
     fenced_at = fence_base(datasets, claim.token)
     try:
         done = find_commit(datasets, FOLD, fold_id, after=planned_at, until=fenced_at)
     except SnapshotExpired:
-        raise error from None  # cleaned up meanwhile: nobody can tell, and it is no conflict
+        raise error from None  # history cleaned up: the outcome is unknown, not a conflict
     if done is None:
         raise error
     return done
@@ -240,8 +239,8 @@ def mark_compacted(
 ) -> int | None:
     """Record in the MemWAL index that these generations are in the base, for native readers.
 
-    Marks that are there already are left out; None when nothing is left to do. One commit. A mark
-    never goes back, so two compactors may both try.
+    Existing marks are left out; returns None when nothing is left to do. One commit. A mark never
+    goes back, so two compactors may both try.
     """
     for _ in range(_COMMIT_ATTEMPTS_MAX):
         base = open_latest()
@@ -259,9 +258,9 @@ def mark_compacted(
 def _mark(datasets: Datasets, base: LanceBase, marks: Mapping[UUID, int]) -> None:
     if base.mem_wal is None:
         raise InvalidInput(f"{datasets.uri} has no MemWAL index; nothing can be marked compacted")
-    # A handle of its own: a merge moves the one it is called on.
+    # A separate handle: a merge moves the handle it is called on.
     dataset = datasets.open(datasets.uri, base.version)
-    # An empty merge, the one operation of pylance that carries marks; it joins on any column.
+    # An empty merge is the only pylance operation that carries marks; any join column will do.
     column = base.schema.primary_key[:1] or tuple(base.schema.arrow.names[:1])
     with lance_errors(f"marking generations of {datasets.uri} as compacted"):
         builder = dataset.merge_insert(list(column)).when_matched_update_all()

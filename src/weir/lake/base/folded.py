@@ -1,19 +1,19 @@
-"""What a fold says of itself in the very version that holds its rows.
+"""The note that a fold leaves in the version that holds its rows.
 
-A fold's rows are in the base with its commit; the marks that make native readers skip its
-generations come with the next (pylance has no operation that carries both). In between the version
-itself must tell, in a checkpoint and in a clone as well, or an append-only table would be read
-twice and a replaced table would show what was replaced. So the commit that brings the rows also
-writes a note of the generations into the schema it carries: as metadata of columns, which Lance
-keeps through compactions, deletes, updates and index builds (L-7). Not as metadata of the schema:
-a native writer compares that with its log and would not open the shard.
+A fold's commit brings its rows into the base; the marks that make native readers skip its
+generations follow in the next commit (pylance has no operation that carries both). In between, the
+version itself must name those generations, in a checkpoint and in a clone as well, or rows of an
+append-only table would be read twice and a replaced table would show what was replaced. So the
+commit that brings the rows also writes a note of the generations into its schema, as column
+metadata, which Lance keeps through compactions, deletes, updates and index builds (L-7). It is not
+schema metadata: a native writer compares that with its log and would not open the shard.
 
-Once marked, a note says nothing new; the next fold writes its own in its place. Beside it the key
-has the number of the last fold, which stays: by it a base is known that somebody took back to
-before a fold, whose log entries no shard shows any more (`weir.upkeep.compact.progress`).
+Once the generations are marked the note is redundant, and the next fold replaces it. The key
+columns also carry the number of the last fold, which stays. It exposes a base that was rolled back
+to before a fold whose log entries are no longer in any shard (`weir.upkeep.compact.progress`).
 
-Releases up to 0.1.0 announced a fold in the table's config instead, by the name of a file it would
-add: versions of theirs are still read.
+Releases up to 0.1.0 instead announced a fold in the table's config, by the name of a file it would
+add; such versions are still read.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ NOTE: Final = "weir:folded"
 NUMBER: Final = "weir:fold"
 """Key of the metadata of key columns, which nobody drops: the number of the last fold."""
 ANNOUNCED: Final = "weir.fold."
-"""What keys of the table's config that hold announcements of old begin with."""
+"""Prefix of the keys in the table's config that hold announcements of old releases."""
 
 NOTED_COLUMNS: Final = 4
-"""Columns that get the note: one that is dropped takes its copy with it."""
+"""How many columns get the note: a column that is dropped takes its copy with it."""
 
-# A field of Lance's file format, as far as it is changed here; the rest is kept as it is.
+# The parts of a field in Lance's file format that are changed here; the rest is kept as it is.
 _MESSAGES = message_classes(
     "weir.lance_field",
     {
@@ -55,7 +55,7 @@ _MESSAGES = message_classes(
 
 
 def folded_into(dataset: lance.LanceDataset) -> dict[UUID, int]:
-    """Per shard the generation that this version's notes tell of. No request."""
+    """Per shard the generation that this version's notes name. No request."""
     found: dict[UUID, int] = {}
     for field in dataset.schema:
         text = (field.metadata or {}).get(NOTE.encode())
@@ -68,7 +68,7 @@ def folded_into(dataset: lance.LanceDataset) -> dict[UUID, int]:
 
 
 def fold_number(dataset: lance.LanceDataset) -> int:
-    """The number of the last fold in this version; 0: none that has one. No request."""
+    """The number of the last fold in this version, or 0 if none has a number. No request."""
     texts = [(field.metadata or {}).get(NUMBER.encode(), b"0") for field in dataset.schema]
     return max((int(text) for text in texts if text.isdigit()), default=0)
 
@@ -76,11 +76,11 @@ def fold_number(dataset: lance.LanceDataset) -> int:
 def with_note(
     schema: LanceSchema, folded: Mapping[UUID, int], key: Sequence[str] = (), number: int = 0
 ) -> LanceSchema:
-    """`schema` with a note of `folded` in the place of any other; everything else as it was.
+    """`schema` with a note of `folded` in place of any earlier note; everything else as it was.
 
-    `number`, unless it is 0, becomes the number of the last fold, on the columns of the `key`.
+    Unless it is 0, `number` becomes the number of the last fold, stored on the `key` columns.
     """
-    # As pickle takes a schema apart: the one way to change metadata and keep the ids of the fields.
+    # Take the schema apart as pickle does: the only way to change metadata and keep the field ids.
     build: Any
     build, (metadata, *protos) = schema.__reduce__()  # type: ignore[str-unpack]
     text = json.dumps({str(shard): number for shard, number in sorted(folded.items())}).encode()
@@ -116,7 +116,7 @@ def _parsed(text: bytes | str, what: str) -> dict[UUID, int]:
 
 
 def _announced(dataset: lance.LanceDataset, text: str, what: str) -> dict[UUID, int]:
-    """The generations of an announcement whose fold is in this version: its file is."""
+    """The generations of an announcement if its fold, known by its file, is in this version."""
     try:
         note = json.loads(text)
         witness, generations = str(note["witness"]), json.dumps(note["generations"])

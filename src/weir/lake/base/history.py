@@ -1,7 +1,7 @@
 """The base table's commits and what they say about themselves.
 
 A commit of weir carries transaction properties: a fence its token, a fold its id. They live as long
-as the version they made; `cleanup` ends them.
+as the version of the commit; `cleanup_old_versions` removes them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Commit:
     version: int
     properties: Mapping[str, str]
     is_restore: bool
-    """It put an older version in the place of the one before."""
+    """The commit replaced the current content with that of an older version."""
 
 
 def commits(datasets: Datasets, *, after: int, until: int | None = None) -> Iterator[Commit]:
-    """The commit of each version above `after`, newest first. One read a version.
+    """The commit of each version above `after`, newest first. One read per version.
 
-    Raises `SnapshotExpired` when one of them was cleaned up: what it said can no longer be known.
+    Raises `SnapshotExpired` when one of them was cleaned up: its properties are lost.
     """
     dataset = datasets.latest()
     newest = dataset.version if until is None else until
@@ -40,7 +40,7 @@ def commits(datasets: Datasets, *, after: int, until: int | None = None) -> Iter
         except TypeError as error:
             if not is_moved_index(error):
                 raise
-            # It was read, and is none of weir's.
+            # The commit was read, and is not one of weir's.
             yield Commit(version, {}, is_restore=False)
             continue
         except Exception as error:

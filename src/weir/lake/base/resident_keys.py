@@ -1,10 +1,10 @@
-"""Keys of the base held in memory: lookups that skip Lance's planner.
+"""Keys of the base held in memory, for lookups that skip Lance's planner.
 
 A lookup through a scalar index costs Lance 0.6 ms on a local disk, most of it planning; one through
-an index in memory costs half, and a table without a scalar index need not be read again and again.
-Per fragment an index of its live keys is kept (16 bytes a key), under the fragment's own
-description: data files and deletion vector. A fold changes the description of the fragments it
-touches and of no other.
+an index in memory costs half, and a table without a scalar index need not be read at every lookup.
+For each fragment an index of its live keys is kept (16 bytes a key), keyed by the fragment's
+description: data files and deletion vector. A fold changes the description of only the fragments
+that it touches.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from weir.lake.base.view import LanceBase
 
 BASE_KEY_CACHE_BYTES: Final = 256 * 1024 * 1024
-"""Most that the keys of one table's base take (16 million keys); a larger base is not held."""
+"""Limit on the keys held of one table's base (16 million keys); a larger base is not held."""
 _KEY_BYTES: Final = 16
 _SESSIONS_LIMIT: Final = 256
 _FRAGMENTS_MAX: Final = 64
 """With more fragments a scalar index is as fast."""
 _ROWS_PER_LOOKUP: Final = 32_768
-"""Reading the keys of so many rows costs what one lookup through a scalar index loses."""
+"""Reading the keys of this many rows costs what one lookup saves by skipping a scalar index."""
 
 _Columns = tuple[tuple[str, int], ...]
 _File = tuple[str, _Columns]
-"""What a row read from a fragment depends on."""
+"""Everything that the rows read from a fragment depend on."""
 
 
 class ResidentKeys:
@@ -49,7 +49,7 @@ class ResidentKeys:
         self._blocks = blocks
 
     def is_cheaper(self, base: LanceBase, lookups: int) -> bool:
-        """Whether holding the keys beats asking Lance, after so many lookups on this version."""
+        """Whether holding the keys beats querying Lance, after `lookups` on this version."""
         rows = base.rows
         if rows * _KEY_BYTES > BASE_KEY_CACHE_BYTES // 2:
             return False
@@ -58,10 +58,10 @@ class ResidentKeys:
         return len(base.identities) <= _FRAGMENTS_MAX and lookups * _ROWS_PER_LOOKUP >= rows
 
     def lookup(self, base: LanceBase, keys: pa.Table, wanted: Sequence[str]) -> pa.Table:
-        """The rows of those keys; reads the keys of a fragment once, then only rows found."""
+        """The rows of `keys`; reads the keys of a fragment once, then only the rows found."""
         names = base.schema.primary_key
         values = pk_values(keys, names)
-        # Hashed keys are candidates only, and compared with the key that was asked for.
+        # Hashes only yield candidates, whose keys are compared with the requested ones.
         is_exact = KeyIndex.is_exact(values.type)
         extra = [] if is_exact else [name for name in names if name not in wanted]
         parts = []
@@ -102,7 +102,7 @@ class ResidentKeys:
 
     @staticmethod
     def _columns(base: LanceBase, names: Sequence[str]) -> _Columns:
-        # A name may be given to another column while the fragment stays as it is.
+        # A name may pass to another column while the fragment stays as it is.
         return tuple((name, base.schema.field_ids[name]) for name in names)
 
 

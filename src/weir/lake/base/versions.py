@@ -20,7 +20,7 @@ from weir.store.api import ObjectExists, ObjectMissing, Store
 from weir.types import Version
 
 _LISTINGS: Final = 16
-"""How often tags are listed anew because one went between its listing and its reading."""
+"""How often tags are listed again because one was deleted between the listing and its read."""
 
 T = TypeVar("T")
 
@@ -34,9 +34,9 @@ class Cleaned:
 
 
 def protect_version(datasets: Datasets, name: str, version: int) -> None:
-    """Keep `version` from Lance's clean-up until `release` (a tag). Idempotent.
+    """Keep `version` from Lance's clean-up, by a tag, until `release_version`. Idempotent.
 
-    `CommitConflict` when the name protects another version, `MissingEntry` when it is gone.
+    `CommitConflict` when the name protects another version, `MissingEntry` when `version` is gone.
     """
     dataset = datasets.latest()
     with lance_errors(f"protecting version {version} of {datasets.uri}"):
@@ -66,18 +66,18 @@ def release_version(datasets: Datasets, name: str) -> None:
 
 
 def protected_versions(datasets: Datasets) -> dict[str, int]:
-    """Each tag and the version it protects, weir's and other people's."""
+    """Each tag and the version it protects, weir's tags and others."""
     with lance_errors(f"listing the tags of {datasets.uri}"):
         tags = _as_tags_go(datasets.latest().tags.list)
         return {name: tag["version"] for name, tag in tags.items()}
 
 
 def _as_tags_go(act: Callable[[], T]) -> T:
-    """The answer of a call of Lance's that reads the tags.
+    """The result of a Lance call that reads the tags, repeated while tags disappear.
 
-    Lance lists them and then reads each; one that is deleted in between fails the call. Listed
-    again, it shows what took its place: a pin that is handed over has two tags for a while, and
-    whoever skipped the one that went would see neither (K-1).
+    Lance lists the tags and then reads each; a tag deleted in between fails the call. The next
+    listing shows its replacement: a pin that is handed over has two tags for a while, and a reader
+    that skipped the deleted tag would see neither (K-1).
     """
     for _ in range(_LISTINGS):
         try:
@@ -92,8 +92,8 @@ def shallow_clone(datasets: Datasets, source: Store, destination: Store, version
     """Make `destination` (the root of the new table) a base that shares the files of `version`.
 
     One read, one put-if-absent; any two kinds of store. The clone names its parent by URI, so the
-    version must stay protected there, and whoever reads the clone needs credentials for both.
-    Doing it again changes nothing; `CommitConflict` when another dataset is there.
+    version must stay protected there, and readers of the clone need credentials for both.
+    Idempotent; `CommitConflict` when another dataset is there.
     """
     datasets.at(version)
     path = paths.base_version_path(version_name(Version(version)))
@@ -110,7 +110,7 @@ def shallow_clone(datasets: Datasets, source: Store, destination: Store, version
             destination.put_if_absent(path, raw)
             return version
         except ObjectExists:
-            pass  # perhaps by an earlier attempt of ours
+            pass  # perhaps put by an earlier attempt of ours
     try:
         if destination.get(path).data == raw:
             return version
@@ -122,17 +122,17 @@ def shallow_clone(datasets: Datasets, source: Store, destination: Store, version
 def restore(datasets: Datasets, version: int) -> int:
     """Make the content of `version` the latest again, as a new version. One commit."""
     with lance_errors(f"restoring version {version} of {datasets.uri}"):
-        # A handle of its own: `restore` moves the handle it is called on.
+        # A separate handle: `restore` moves the handle it is called on.
         datasets.open(datasets.uri, version).restore()  # type: ignore[no-untyped-call]
     datasets.forget()
     return int(datasets.latest().version)
 
 
 def require_no_links(store: Store) -> None:
-    """`StoreDenied` when a folder that Lance would clean up lies behind a symbolic link (G-13).
+    """Raise `StoreDenied` when a folder that Lance would clean up is behind a symlink (G-13).
 
-    Lance follows links, and takes by the beginning of its path whatever no version of ours names:
-    files of another dataset. So all is listed here first, but for the folders that are weir's.
+    Lance follows links and deletes, by path prefix, whatever no version of ours names: files of
+    another dataset. So everything is listed here first, except weir's own folders.
     """
     folders, _ = store.list_folder("")
     for folder in folders:
@@ -150,7 +150,7 @@ def cleanup_old_versions(
 ) -> Cleaned:
     """Remove versions older than `older_than`, and the files only they name; or just count them.
 
-    Protected versions stay, and so do `keep_from` and all after it (a fold whose mark is not yet
+    Protected versions stay, and so do `keep_from` and all later ones (a fold whose mark is not yet
     recorded is found by its commit).
     """
     dataset = datasets.latest()
@@ -178,11 +178,11 @@ def compact_files(
     max_source_bytes: int | None = None,
     threads: int | None = None,
 ) -> int:
-    """Rewrite small and much-deleted fragments; return the version after it.
+    """Rewrite fragments that are small or have many deletes; return the new version.
 
-    Changes no row. `CommitConflict` when a fold changed one of the fragments meanwhile: try again.
+    Changes no row. `CommitConflict` when a fold changed one of the fragments since: try again.
     """
-    # A handle of its own: compaction moves the handle it is called on.
+    # A separate handle: compaction moves the handle it is called on.
     dataset = datasets.open(datasets.uri)
     with lance_errors(f"compacting the files of {datasets.uri}"):
         dataset.optimize.compact_files(
@@ -197,14 +197,14 @@ def compact_files(
 
 @dataclass(frozen=True)
 class FilePlan:
-    """Files to be rewritten by tasks, and the handle by which all of it is committed."""
+    """Tasks that rewrite files, and the handle on which their results are committed."""
 
     dataset: lance.LanceDataset
     tasks: tuple[str, ...]
 
 
 def _text(part: Any) -> str:
-    """As JSON: what Lance's stubs do not tell of tasks and results."""
+    """As JSON; Lance's stubs do not declare this method of tasks and results."""
     return str(part.json())
 
 
@@ -217,7 +217,7 @@ def plan_files(datasets: Datasets, *, target_rows_per_fragment: int) -> FilePlan
 
 
 def rewrite_files(datasets: Datasets, task: str) -> str:
-    """One of its tasks: new files, which nothing names yet; what to commit."""
+    """Run one task: write new files, which nothing names yet; return what to commit."""
     found = CompactionTask.from_json(task)  # type: ignore[attr-defined]
     dataset = datasets.open(datasets.uri, found.read_version)
     with lance_errors(f"rewriting files of {datasets.uri}"):
@@ -225,9 +225,9 @@ def rewrite_files(datasets: Datasets, task: str) -> str:
 
 
 def commit_files(datasets: Datasets, plan: FilePlan, results: Sequence[str]) -> int:
-    """Put the new files into the place of the old; `CommitConflict` as `compact_files` has it.
+    """Replace the old files with the new ones; `CommitConflict` as in `compact_files`.
 
-    On the handle of the plan: on a newer one rows deleted since could come back.
+    Commits on the handle of the plan: on a newer one, rows deleted since could come back.
     """
     with lance_errors(f"compacting the files of {datasets.uri}"):
         made = [RewriteResult.from_json(text) for text in results]  # type: ignore[attr-defined]
@@ -236,7 +236,7 @@ def commit_files(datasets: Datasets, plan: FilePlan, results: Sequence[str]) -> 
 
 
 def optimize_indices(datasets: Datasets, names: Sequence[str] | None = None) -> int:
-    """Bring the base's indexes up to the rows added since; return the version after it."""
+    """Extend the base's indexes to the rows added since; return the new version."""
     dataset = datasets.open(datasets.uri)
     options: dict[str, Any] = {} if names is None else {"index_names": list(names)}
     with lance_errors(f"bringing up the indexes of {datasets.uri}"):
@@ -252,7 +252,7 @@ def index_names(datasets: Datasets) -> list[str]:
 
 
 def check_version(datasets: Datasets, version: int) -> None:
-    """Raise `MissingEntry` when that version can no longer be read."""
+    """Raise `MissingEntry` when `version` can no longer be read."""
     try:
         datasets.open(datasets.uri, version)
     except Exception as error:

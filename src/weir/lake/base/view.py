@@ -30,9 +30,9 @@ from weir.lake.schemas import base_schema
 log = logging.getLogger("weir.lake")
 
 SCAN_BATCH_ROWS: Final = 65_536
-"""Rows per batch of a scan: large enough that Python is out of the way, small enough to stream."""
+"""Rows per batch of a scan: large enough to hide Python's overhead, small enough to stream."""
 LOOKUP_KEYS_MAX: Final = 10_000
-"""Keys per index query; more are asked for in several."""
+"""Keys per index query; larger lookups are split into several queries."""
 
 
 class LanceBase:
@@ -74,8 +74,8 @@ class LanceBase:
     def compacted(self) -> Mapping[UUID, int]:
         """Per shard the highest generation folded into this version (L-2).
 
-        The marks of the MemWAL index, and what a fold between its commit and its mark noted (L-7):
-        its rows are here, so its generations count.
+        Combines the marks of the MemWAL index with the note of a fold that is committed but not
+        yet marked (L-7): its rows are here, so its generations count.
         """
         compacted = dict(self.marked)
         for shard, generation in folded_into(self.dataset).items():
@@ -109,7 +109,7 @@ class LanceBase:
     ) -> Iterator[pa.RecordBatch]:
         """Live rows in storage order, streamed; Lance does projection, filter and limit.
 
-        A pyarrow expression that Lance does not take is applied here to what it reads.
+        A pyarrow expression that Lance cannot evaluate is applied here to the rows it reads.
         """
         if not is_for_lance(filter, self.dataset.schema):
             wanted = self.schema.plain.names if columns is None else list(columns)
@@ -159,7 +159,7 @@ class LanceBase:
     def write_fragments(
         self, data: Any, *, rows_per_file: int, bytes_per_file: int
     ) -> list[FragmentMetadata]:
-        """New files beside those of this version, which nothing names yet."""
+        """Write new files beside those of this version; nothing names them yet."""
         return write_fragments(
             data,
             self.dataset,
@@ -182,10 +182,10 @@ class LanceBase:
             return int(self.dataset.count_rows(filter))
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of those keys, in no promised order.
+        """The rows of `keys`, in no promised order.
 
-        Goes through the key's scalar index when there is one, or through keys held in memory once
-        that pays (`resident`). A large base without an index is read once per 10,000 keys.
+        Uses the key's scalar index if there is one, or keys held in memory once that is worth it
+        (`resident_keys`). A large base without an index is read once per 10,000 keys.
         """
         wanted = self.schema.plain.names if columns is None else list(columns)
         if keys.num_rows == 0 or self.rows == 0:
@@ -202,7 +202,7 @@ class LanceBase:
         return found
 
     def _tell_of_doubles(self, found: pa.Table) -> None:
-        """L-8: two rows of one key are another program's doing, and are not shown in silence."""
+        """Warn about two rows of one key: another program wrote them, and all are shown (L-8)."""
         key = self.schema.primary_key
         if found.num_rows < 2 or self._told_of_doubles or not {*key} <= {*found.column_names}:
             return
@@ -218,14 +218,14 @@ class LanceBase:
 
     def _query(self, keys: pa.Table, wanted: list[str]) -> pa.Table:
         names = self.schema.primary_key
-        # With several key columns the filter lets others pass too; the keys narrow it.
+        # With several key columns the filter passes other keys too; they are removed below.
         extra = [name for name in names if name not in wanted] if len(names) > 1 else []
         with lance_errors(f"looking up keys in {self._where}"):
             found = self.dataset.to_table(columns=[*wanted, *extra], filter=key_filter(keys, names))
         return rows_of_keys(found, keys, names).select(wanted) if len(names) > 1 else found
 
     def empty(self, columns: Sequence[str]) -> pa.Table:
-        """No row, in those columns."""
+        """An empty table with those columns."""
         known = self._empty.get(tuple(columns))
         if known is None:
             fields = [self.schema.plain.field(name) for name in columns]
@@ -241,12 +241,12 @@ class LanceBase:
 
     @cached_property
     def identities(self) -> list[tuple[int, str]]:
-        """Id and description of each fragment; see `resident`."""
+        """Id and description of each fragment; see `resident_keys`."""
         return [(f.fragment_id, identity(f.metadata)) for f in self.dataset.get_fragments()]
 
     @cached_property
     def has_key_index(self) -> bool:
-        """True when the first key column has a scalar index, so that a query reads little."""
+        """True when the first key column has a scalar index: a query then reads little."""
         key = self.schema.primary_key[:1]
         with lance_errors(f"listing the indexes of {self._where}"):
             return any(

@@ -1,8 +1,8 @@
 """A shallow clone on another store: the parent's manifest, its files named by the parent's URI.
 
-pylance's own `shallow_clone` writes through the parent's store: asked for another bucket or another
-kind of store, it puts the clone under a wrong name there. The manifest is small and says all, so it
-is written here with the same fields pylance uses.
+pylance's own `shallow_clone` writes through the parent's store: given another bucket or another
+kind of store, it puts the clone into the parent's store under a wrong name. The manifest is small
+and complete, so weir writes it here, with the same fields pylance uses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BASE_PATHS_FLAG: Final = 16
 
 
 def clone_manifest(raw: bytes, parent_uri: str, *, path: str) -> bytes:
-    """The manifest of a clone: what was in the parent's own place is now found at `parent_uri`.
+    """The manifest of a clone: files in the parent's own place are now found at `parent_uri`.
 
     Files that the parent itself borrowed keep their places. `CorruptEntry` names `path`.
     """

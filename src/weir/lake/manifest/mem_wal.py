@@ -22,11 +22,11 @@ _DETAILS_TYPE: Final = "/lance.table.MemWalIndexDetails"  # Stored.
 def replace_mem_wal(
     datasets: Datasets, planned: LanceBase, details: MemWalDetails, properties: Mapping[str, str]
 ) -> int:
-    """Put `details` in the place of the MemWAL index entry of `planned`; return the version.
+    """Replace the MemWAL index entry of `planned` with `details`; return the version.
 
-    One commit: the way to change how a table is sharded (C-11). The caller holds the compaction
-    claim: a mark recorded since `planned` would be replaced too. `CommitConflict` when somebody
-    else replaced the entry since.
+    One commit, which changes how the table is sharded (C-11). The caller must hold the compaction
+    claim: a mark recorded since `planned` would be overwritten too. `CommitConflict` when another
+    process replaced the entry since.
     """
     uuids = [
         segment.uuid

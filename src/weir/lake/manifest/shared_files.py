@@ -1,4 +1,4 @@
-"""Which other tables a base shares files with: what every version it still has names."""
+"""Which other tables a base shares files with, according to the versions that still exist."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _MESSAGES = message_classes(
 
 
 def borrowed_places(store: Store, version: int | None = None) -> set[str]:
-    """The URIs of other tables whose files a version of this one names; of all versions by default.
+    """URIs of other tables whose files `version` of this table names, or any version by default.
 
-    One listing and one read a version. A version that cannot be read is an error: unreadable means
-    that everything may be in use (G-11).
+    One listing, and one read per version. A version that cannot be read is an error: it may use
+    anything (G-11).
     """
     used: set[str] = set()
     _, files = store.list_folder(paths.VERSIONS)
@@ -62,7 +62,7 @@ def _places(raw: bytes, path: str) -> set[str]:
             indices = _MESSAGES["IndexSection"].FromString(
                 section(raw, manifest.index_section, path=path)
             )
-            # The MemWAL entry is words without files.
+            # The MemWAL entry has no files.
             ids |= {
                 index.base_id
                 for index in indices.indices

@@ -1,9 +1,9 @@
-"""Reading one SSTable: scans in the shape of today's schema, lookups that touch little.
+"""Reading one SSTable: scans in the shape of the current schema, lookups that read little.
 
-A lookup asks the Bloom filter first (32 KiB, kept), then an index of the SSTable's keys (kept, 16
-bytes a key), and fetches only the rows found. Who looks up more often gets the index at once: it
-answers in a tenth of the time that hashing the keys for a filter takes. What is kept is keyed by
-the SSTable's path, which is never used for other bytes, and dropped by size.
+A lookup checks the Bloom filter first (32 KiB, cached), then an index of the SSTable's keys
+(cached, 16 bytes a key), and fetches only the rows found. After a few lookups the filter is
+skipped: the index answers in a tenth of the time that hashing the keys for a filter takes. Caches
+are bounded in size and keyed by the SSTable's path, which is never used for other bytes.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from weir.lake.schemas import with_field_ids
 from weir.store.api import ObjectMissing, Store
 
 KEY_CACHE_BYTES: Final = 256 * 1024 * 1024
-"""Most that the key indexes of one table's SSTables take together (16 million keys)."""
+"""Limit on the key indexes of one table's SSTables together (16 million keys)."""
 BLOOM_CACHE_BYTES: Final = 32 * 1024 * 1024
-"""Most that the Bloom filters take together (a thousand SSTables)."""
+"""Limit on the Bloom filters together (a thousand SSTables)."""
 COLD_LOOKUPS: Final = 8
-"""Lookups that ask the Bloom filter of an SSTable before its keys are read."""
+"""Lookups in an SSTable that check its Bloom filter first; the next one reads its keys."""
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 _SESSIONS_LIMIT: Final = 512
@@ -63,8 +63,10 @@ class SsTableCaches:
         self._coded: tuple[pa.Table, Codes] | None = None
 
     def codes(self, keys: pa.Table, names: Sequence[str]) -> Codes:
-        """What an index of keys compares. Of the last keys they are kept: one SSTable after the
-        other is asked for the same."""
+        """What a key index compares.
+
+        The last codes are cached: one SSTable after the other is searched for the same keys.
+        """
         known = self._coded
         if known is None or known[0] is not keys:
             self._coded = known = (keys, codes_of_keys(pk_values(keys, names)))
@@ -73,7 +75,7 @@ class SsTableCaches:
 
 @dataclass(frozen=True)
 class _Projection:
-    """How the columns asked for are read: names in the SSTable, and the shape they take."""
+    """How the requested columns are read: names in the SSTable, and the shape they take."""
 
     source_names: list[str]
     source: pa.Schema
@@ -93,7 +95,7 @@ class _Projection:
         ]
         shaped = type(rows).from_arrays(columns, schema=self.source)
         if TOMBSTONE in self.target.names and TOMBSTONE not in self.source.names:
-            # Accepted by pylance as an SSTable without deletes.
+            # pylance accepts an SSTable without `_tombstone` as one without deletes.
             no_deletes = pa.array(np.zeros(rows.num_rows, np.bool_))
             shaped = shaped.append_column(TOMBSTONE_FIELD, no_deletes)
         return align_batch(shaped, self.target)
@@ -112,7 +114,7 @@ class SsTablePart:
         return min(self.within[1], self.table.rows)
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The newest row of each key of the SSTable that lies in this range."""
+        """The rows in this range that are the newest of their key in the SSTable."""
         yield from self.table.scan_part(columns, self.within)
 
 
@@ -150,7 +152,7 @@ class LanceSsTable:
         """The newest row of each key (all rows without a key), tombstones included."""
         projection = self._projection(self._wanted(columns))
         if filter is not None and not self.has_current_names:
-            # The filter speaks of today's columns: bring the rows into that shape first.
+            # The filter names the current columns: bring the rows into that shape first.
             everything = self._projection(self._wanted(None))
             rows = pa.Table.from_batches(self._read(everything, None), everything.target)
             yield from filter_rows(rows, filter, projection.target.names)
@@ -158,13 +160,13 @@ class LanceSsTable:
         yield from self._read(projection, filter)
 
     def part(self, within: RowRange) -> SsTablePart:
-        """A range of its rows; those count that a later row of the SSTable replaces, too."""
+        """A range of its rows, counting those that a later row of the SSTable replaces."""
         return SsTablePart(self, within)
 
     def scan_part(
         self, columns: Sequence[str] | None, within: RowRange
     ) -> Iterator[pa.RecordBatch]:
-        """What `scan` gives of such a range."""
+        """The rows of `scan` that lie in the range `within`."""
         yield from self._read_all(self._projection(self._wanted(columns)), within)
 
     def _read(self, projection: _Projection, filter: str | None) -> Iterator[pa.RecordBatch]:
@@ -195,10 +197,10 @@ class LanceSsTable:
         return has_dense_deletes(self.dataset)
 
     def lookup(self, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of those keys that are here, tombstones included, in no promised order.
+        """The rows of `keys` found here, tombstones included, in no promised order.
 
         Warm: no request unless a key is found, then one read of its rows. Cold: one read of the
-        Bloom filter, and of the key columns when that says 'perhaps'.
+        Bloom filter, and of the key columns when the filter says 'perhaps'.
         """
         wanted = self._wanted(columns)
         index = self._index_of(keys)
@@ -208,7 +210,7 @@ class LanceSsTable:
         candidates = index.find_codes(self._caches.codes(keys, names))
         if len(candidates) == 0:
             return self._projection(wanted).empty
-        # Hashed keys are candidates only, and compared with the key that was asked for.
+        # Hashes only yield candidates, whose keys are compared with the requested ones.
         is_exact = len(names) == 1 and KeyIndex.is_exact(self.schema.arrow.field(names[0]).type)
         extra = [] if is_exact else [name for name in names if name not in wanted]
         projection = self._projection((*extra, *wanted))
@@ -235,7 +237,7 @@ class LanceSsTable:
             )
             if not perhaps.any():
                 return None
-        self._cold_lookups = 0  # should it be dropped, it is not read again at once
+        self._cold_lookups = 0  # if the index is evicted, it is not read again at once
         return self._caches.keys.get_or_make(self._path, self._load_keys, lambda made: made.nbytes)
 
     def _bloom(self) -> bloom.BloomFilter:
@@ -246,7 +248,7 @@ class LanceSsTable:
                 uri = f"{self._store.uri}/{path}"
                 return bloom.BloomFilter.from_bytes(self._store.get(path).data, path=uri)
             except ObjectMissing:
-                # Optional: pylance itself never reads it. With every bit set it says 'perhaps'.
+                # The file is optional: pylance never reads it. All bits set means 'perhaps'.
                 return bloom.BloomFilter.from_bytes(b"\xff" * bloom.BLOOM_BYTES)
 
         return self._caches.blooms.get_or_make(path, load, lambda _: bloom.BLOOM_BYTES)
@@ -278,7 +280,7 @@ class LanceSsTable:
 
     @cached_property
     def has_current_names(self) -> bool:
-        """True when each of today's columns is here, under its name and with its id."""
+        """True when every current column is here, under its current name and with its id."""
         target = self.schema.wal
         return all(
             self._source.get_field_index(field.name) >= 0

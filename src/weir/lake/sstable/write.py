@@ -3,7 +3,7 @@
 Keeps
   M-4  the directory is complete when `write_sstable` returns, and nothing names it yet
   L-2  a deletion vector hides all but the last row of each key
-  F-17 a directory is claimed by creating its bloom filter: one name, drawn twice, is used once
+  F-17 a directory is claimed by creating its bloom filter: a name drawn twice is used once
 A crash leaves an orphan (G-4).
 """
 
@@ -39,12 +39,12 @@ from weir.store.api import ObjectExists, Store
 from weir.types import Version
 
 AfterWrite = Callable[[lance.LanceDataset], None]
-"""Called with the finished dataset, before anybody can see it: the place to build its indexes."""
+"""Called with the finished dataset, before any reader can see it, to build its indexes."""
 
 _COMBINED_BYTES = 64 << 20
-"""Rows up to this size are copied into one piece first: Lance takes 10 ms of processor time for
-100 000 rows in one piece and 16 ms in a hundred; the copy takes 0.2 ms. Larger ones would cost
-memory."""
+"""Batches up to this total size are copied into one first: Lance takes 10 ms of processor time for
+100 000 rows in one piece and 16 ms in a hundred; the copy takes 0.2 ms. A larger copy would cost
+too much memory."""
 _PK_INDEX_VERSION = "2.0"  # Stored: pylance opens the key index as this file version.
 
 
@@ -71,8 +71,8 @@ class SsTableWriter:
         """Write the complete directory `path` (relative to the table).
 
         Three objects, and three more with a key; one to three more when a key repeats or the table
-        has lost a column. Once the first one is there, data and key index are written at the same
-        time. `StoreError` when the name is taken, with nothing written: take another.
+        has lost a column. Once the first object exists, data and key index are written in parallel.
+        `StoreError` when the name is taken, with nothing written: choose another.
         """
         rows = _table(batches, schema)
         key_columns = [rows.column(name) for name in schema.primary_key]
@@ -102,7 +102,7 @@ class SsTableWriter:
                 superseded = self._write_key_index(path, *index)
 
         if values is not None:
-            # Hashed and sorted at the same time: nothing is written before the claim.
+            # Hash and sort in parallel; nothing is written before the claim.
             self._both(lambda: bloom.insert(key_columns), sort_keys)
         self._claim(path, bloom)
         self._both(write_data, write_key_index)
@@ -122,7 +122,7 @@ class SsTableWriter:
         self._env.threads.map(lambda job: job(), list(jobs), workers=len(jobs))
 
     def _claim(self, path: str, bloom: BloomFilter) -> None:
-        """Create the bloom filter: from here on nobody else writes below `path` (F-17)."""
+        """Create the bloom filter: from here on no other writer writes below `path` (F-17)."""
         try:
             self._store.put_if_absent(f"{path}/{paths.BLOOM_FILTER}", bloom.to_bytes())
         except ObjectExists:
@@ -146,7 +146,7 @@ class SsTableWriter:
                 ) as writer,
             ):
                 writer.write_batch(table)
-                # `LanceFileWriter` drops what the schema itself says.
+                # `LanceFileWriter` drops the metadata of the schema.
                 for key, value in (table.schema.metadata or {}).items():
                     writer.add_schema_metadata(key.decode(), value.decode())
         keys, ids = (page_data.column(i).combine_chunks() for i in range(2))
@@ -161,8 +161,8 @@ class SsTableWriter:
     ) -> None:
         """Give the dataset the base table's field ids and its deletion vector.
 
-        `write_dataset` numbers fields from 0 in order. Where that is right and no key repeats, the
-        dataset is finished as it is. Nobody has seen the manifest, so it may be replaced.
+        `write_dataset` numbers fields from 0 in order. If those ids are right and no key repeats,
+        the dataset is already finished. No reader has seen the manifest, so it may be replaced.
         """
         ids = list(_field_ids(schema))
         wanted = {given: base_id for given, base_id in enumerate(ids) if given != base_id}
@@ -196,8 +196,8 @@ def _table(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.Table:
 
 
 def _is_at_most(limit: int, batches: Sequence[pa.RecordBatch]) -> bool:
-    # What the buffers hold is never less than what the rows take, and known twelve times as soon:
-    # 3.5 ms of 8,000 batches, where counting exactly takes 42, more than all else in a flush.
+    # Buffer sizes are an upper bound on the size of the rows, and twelve times faster to get: 3.5
+    # ms for 8,000 batches, where an exact count takes 42 ms, more than all else in a flush.
     held = sum(batch.get_total_buffer_size() for batch in batches)
     return held <= limit or int(pa.Table.from_batches(batches).nbytes) <= limit
 
@@ -213,8 +213,8 @@ def _ids(field: pa.Field) -> Iterator[int]:
     yield int(field.metadata[FIELD_ID])
     dtype = field.type
     if pa.types.is_map(dtype):
-        # Lance numbers the entries struct too; Arrow has no place to note it. It is made together
-        # with its key and comes right before it.
+        # Lance numbers the entries struct too, but Arrow has no place for that id. The struct is
+        # created together with its key, and its id comes right before the key's.
         yield int(dtype.key_field.metadata[FIELD_ID]) - 1
         children = [dtype.key_field, dtype.item_field]
     elif pa.types.is_struct(dtype):

@@ -4,9 +4,9 @@ Keeps
   C-11 a sealed shard's rows are older than its heirs': they are merged together
   L-4  every row of the job is in exactly one of the tasks that write
 
-In process one task does all, since every piece would read keys of the others again. On executors a
-group of small shards is one task, and a hot shard is cut along its SSTables and the rows in them. A
-piece holds its own keys, reads those of everything newer once, and its own rows once.
+In process, one task does everything, since pieces would read each other's keys again. On executors,
+a group of small shards is one task, and a hot shard is cut along its SSTables and the rows in them.
+A piece holds its own keys in memory and reads the keys of everything newer, and its own rows, once.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from weir.upkeep.compact.plan import Waiting, size_of
 from weir.upkeep.tasks import Task
 
 SLICE_ROWS: Final = 8_000_000
-"""Keys a task on an executor holds at most, whatever the rows hold: 400 MB of numbers that lie far
-apart. Tasks of 4 million rows, of 16 million in all, took 290 to 430 MB (close together)."""
+"""Most keys that a task on an executor holds, whatever the rows hold: 400 MB for numbers far apart.
+Tasks of 4 million rows, out of 16 million in all, took 290 to 430 MB (numbers close together)."""
 WHOLE_BYTES: Final = 128 << 20
-"""Input up to so many bytes is folded in memory on the local engine."""
+"""The local engine folds input of up to this many bytes in memory."""
 STREAMED_ROWS: Final = 64_000_000
 STREAMED_TEXTS: Final = 8_000_000
-"""Larger input with up to so many keys, numbers or others, is streamed in one piece there."""
+"""It streams larger input of up to this many keys (whole numbers, other types) in one piece."""
 TASK_BYTES: Final = 256 << 20
-"""What a task that writes rows aims to read."""
+"""Target size of the input of a task that writes rows."""
 SPLIT_BYTES: Final = 64 << 20
-"""Shards are not cut into smaller pieces only to keep every processor busy."""
+"""Shards are not cut into smaller pieces than this only to keep every processor busy."""
 FRAGMENT_ROWS: Final = 8_000_000
-"""Base rows whose keys one task that looks for replaced rows reads."""
+"""Base rows whose keys are read by one task that looks for replaced rows."""
 _ALL_ROWS: Final = 1 << 40
 
 
@@ -70,7 +70,7 @@ def make_tasks(
         for share in _shares(base, waiting, slots, nbytes)
     ]
     if base.has_key_index and rows * fold.INDEX_PAYS_ROWS_PER_KEY < base.count():
-        # So few keys that the index of the base finds their rows faster than any scan of shares.
+        # For so few keys the index of the base finds their rows faster than any scan of shares.
         return [*writes, {**common, "run": "compact.tasks.hide_indexed"}]
     return writes + [
         {**common, "run": "compact.tasks.hide_rows", **share}
@@ -79,7 +79,7 @@ def make_tasks(
 
 
 def hide_tasks(job: Job, base: LanceBase, fragments: Sequence[int], slots: int) -> list[Task]:
-    """Look for the job's keys in those fragments of a later version than the one planned on."""
+    """Tasks that look for the job's keys in `fragments` of a base newer than the planned one."""
     snapshot = replace(job.snapshot, base_version=base.version).to_json()
     return [
         {"run": "compact.tasks.hide_rows", "snapshot": snapshot, "cluster": False, **share}
@@ -94,7 +94,7 @@ def _one_piece(base: LanceBase) -> int:
 
 
 def _parts(snapshot: Snapshot, waiting: Sequence[Waiting]) -> list[Snapshot]:
-    """An append-only table: any SSTables together, in pieces of bounded size."""
+    """Pieces of bounded size for an append-only table: SSTables can be grouped freely."""
     parts: list[Snapshot] = []
     for one in waiting:
         group: list[SsTable] = []
@@ -118,7 +118,7 @@ def _only(snapshot: Snapshot, cut: ShardCut, sstables: Sequence[SsTable]) -> Sna
 def _shares(
     base: LanceBase, waiting: Sequence[Waiting], slots: int, nbytes: int
 ) -> Iterator[dict[str, Any]]:
-    """Shards grouped to a task's size, and groups too large for one task in pieces."""
+    """Shards grouped to the size of a task; a group too large for one task is cut into pieces."""
     groups = _groups(waiting, slots, nbytes)
     for group in groups:
         names = [str(w.cut.shard) for w in group]
@@ -135,7 +135,7 @@ def _shares(
 
 
 def _groups(waiting: Sequence[Waiting], slots: int, nbytes: int) -> list[list[Waiting]]:
-    """Sealed shards go with all others: their heirs may hold newer rows of the same keys."""
+    """Group shards into tasks; all in one if any is sealed, since heirs may hold newer rows."""
     if any(w.cut.sealed for w in waiting):
         return [list(waiting)]
     groups: list[list[Waiting]] = []
@@ -162,18 +162,18 @@ def _pieces(
         if index > first and (rows + unit_rows > rows_max or size + unit_bytes > bytes_max):
             yield first, index, None
             first, rows, size = index, 0, 0
-        # One that is a little larger than its share is better left whole.
+        # A unit that is only a little larger than its share is better left whole.
         parts = max(
             -(-unit_rows // min(SLICE_ROWS, max(1, rows_max * 3 // 2))),
             -(-unit_bytes // max(1, bytes_max * 3 // 2)),
         )
-        # An SSTable of others may not tell its rows; it stays whole.
+        # An SSTable of another program may not record its row count; it stays whole.
         if unit.sstable is not None and min(parts, unit_rows) > 1:
             step = -(-unit_rows // min(parts, unit_rows))
             starts = list(range(0, unit_rows, step))
             for start in starts[:-1]:
                 yield index, index + 1, [start, step]
-            # Whatever the manifest says of the number of rows, the last part takes the rest (L-4).
+            # Whatever row count the manifest gives, the last part takes the rest (L-4).
             yield index, index + 1, [starts[-1], _ALL_ROWS]
             first, rows, size = index + 1, 0, 0
             continue
@@ -183,7 +183,7 @@ def _pieces(
 
 
 def _unit_weight(unit: Unit, one: Waiting) -> tuple[int, int]:
-    """Rows and bytes of a unit, as far as the manifest or a look at the log told."""
+    """Rows and bytes of a unit, as given by the manifest or estimated from the log."""
     if unit.sstable is not None:
         return size_of(next(t for t in one.manifest.sstables if t.path == unit.sstable))
     assert one.tail is not None

@@ -1,11 +1,11 @@
 """What follows the base commit of a compaction: marks, replay points, the end.
 
 Keeps
-  L-4  a run that crashed after its commit is completed by the next holder of the compaction claim,
-       before anything else, also by a reshard or a restore. A job that nobody completes leaves its
-       rows in the base and its generations unmarked: an append-only table has them twice.
-SSTables stay in the manifests: whoever read the base before the commit still needs them, and knows
-by the marks to leave them out afterwards. Collection takes them out after `min_age` (X-4).
+  L-4  the next holder of the compaction claim, a reshard or a restore included, first completes a
+       run that crashed after its commit. A job that is never completed leaves its rows in the base
+       and its generations unmarked: an append-only table has those rows twice.
+SSTables stay in the manifests: readers of a base from before the commit still need them, and the
+marks tell all others to skip them. Collection takes them out after `min_age` (X-4).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("weir.compact")
 
 
 class Findings(Protocol):
-    """What is told of it: a `CompactReport` is one."""
+    """Where results are reported; `CompactReport` implements it."""
 
     wal_entries: int
     completed: str | None
@@ -34,27 +34,27 @@ class Findings(Protocol):
 
 
 class Finisher:
-    """Takes a committed job to its end. Held by whoever has the compactors' claim and fence."""
+    """Takes a committed job to its end. Its user holds the compaction claim and fence."""
 
     def __init__(self, core: Core, report: Findings) -> None:
         self.core = core
         self.report = report
         self.reached: dict[UUID, Reached] = {}
-        """What the base holds by the jobs that were finished, for the end of the claim (L-8)."""
+        """What the finished jobs added to the base, for the last record of the claim (L-8)."""
 
     @property
     def _lake(self) -> PylanceLake:
         return cast("PylanceLake", self.core.lake)
 
     def complete(self, job: Job) -> None:
-        """Finish a dead compactor's job if it got as far as its commit; the fence settled that."""
+        """Finish a dead compactor's job if it was committed; after the fence it cannot be."""
         try:
             version = self._lake.find_commit(FOLD, job.id, after_version=job.planned_at)
             if version is not None and version <= base_floor(self.core):
                 raise SnapshotExpired(f"its commit {version} is at or below the base floor")
         except SnapshotExpired as gone:
             self.report.notes.append(f"job {job.id}: {gone}")
-            # Then the base itself tells, which has a note of every fold that is in it (L-7).
+            # The base itself has a note of every fold that it contains (L-7).
             base = self._lake.open_base()
             self._lake.mark_compacted(base.compacted)
             version = None
@@ -64,7 +64,7 @@ class Finisher:
             log.info("compact.completed job=%s version=%d", job.id, version)
 
     def finish(self, job: Job) -> None:
-        """All that follows the base commit; each step may be repeated."""
+        """Do everything that follows the base commit; each step may be repeated."""
         if job.marks:
             self._lake.mark_compacted(job.marks)
         for cut in (cut for cut in job.snapshot.cuts if cut.sstables):

@@ -1,10 +1,10 @@
-"""Who compacts: a chain of records that says which job is under way and what it planned.
+"""The compaction claim: a chain of records that says which job is under way, and its plan.
 
 Keeps
-  L-4  the claim is taken before the work; a job that died is found here and completed by the next
-One record for each step: claimed, planned, done. The number of a record is its epoch: of two who
-claim from the same record one loses. The chain is what compactors agree on; that a stalled one
-cannot commit any more is the work of the fence in the base table (`weir.lake.base.fence`).
+  L-4  the claim is taken before the work; the next compactor finds a dead one's job and finishes it
+Each step has one record: claimed, planned, done. The number of a record is its epoch: of two
+compactors that claim from the same record, one loses. Compactors coordinate through the chain; the
+fence in the base table (`weir.lake.base.fence`) keeps a stalled one from committing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROGRESS: Final = "weir.progress"
 """Property of a fold's commit: what it folded of each shard."""
 
 RENEW: Final = 300.0
-"""Seconds after which a claim at work is renewed: a third of the lease others grant it."""
+"""Seconds after which an active claim is renewed: a third of the lease that others grant it."""
 
 log = logging.getLogger("weir.compact")
 
@@ -45,9 +45,9 @@ class WalFold:
     after: int
     through: int
     generation: int
-    """The tag of the last entry with rows; entries after it carry that one or a higher."""
+    """The tag of the last entry with rows; entries after it carry that tag or a higher one."""
     last: int | None = None
-    """Where that entry is; 0: none has rows. None: a job of an older release did not tell."""
+    """Position of that entry; 0: no entry has rows. None: a job of an older release."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Job:
     """The inputs, as cuts: SSTables not yet in the base, and log entries to be folded."""
     wal: dict[UUID, WalFold] = field(default_factory=dict)
     number: int = 0
-    """Above that of every fold before it; noted in the base with its rows. 0: of older releases."""
+    """Higher than that of every earlier fold; noted in the base with its rows. 0: older release."""
 
     @property
     def marks(self) -> dict[UUID, int]:
@@ -73,7 +73,7 @@ class Job:
         }
 
     def progress(self) -> str:
-        """For the properties of the commit."""
+        """Progress of all shards, for the properties of the commit."""
         record = {
             "generations": {str(shard): number for shard, number in self.marks.items()},
             "wal": {str(shard): fold.through for shard, fold in self.wal.items()},
@@ -115,14 +115,14 @@ class Reached:
     """How far the base has come with one shard, as the chain remembers it (L-8)."""
 
     spans: tuple[tuple[int, int], ...] = ()
-    """Generations folded, as `(first, last)`, ascending. Not every number was ever used: shards of
-    a reshard begin above 1, and a restore goes on above all."""
+    """Folded generations as `(first, last)`, ascending. Not every number was ever used: shards of a
+    reshard begin above 1, and a restore continues above all earlier numbers."""
     passed: int = 0
     """The number of the last fold after which R passed log entries; 0: none."""
 
     @staticmethod
     def of(generations: Iterable[int], passed: int = 0) -> Reached:
-        """With those generations folded."""
+        """The value for a shard with those generations folded."""
         return Reached(_joined((g, g) for g in generations), passed)
 
     @property
@@ -131,12 +131,12 @@ class Reached:
         return max((last for _, last in self.spans), default=0)
 
     def above(self, generation: int) -> Iterator[int]:
-        """The generations folded that are higher."""
+        """The folded generations above `generation`."""
         for first, last in self.spans:
             yield from range(max(first, generation + 1), last + 1)
 
     def and_also(self, other: Reached) -> Reached:
-        """What is true when both are."""
+        """The combination of both."""
         return Reached(_joined((*self.spans, *other.spans)), max(self.passed, other.passed))
 
 
@@ -157,16 +157,16 @@ class JobRecord:
     seq: int
     state: State
     token: str
-    """Who claimed; the same word as in the fence."""
+    """Identifies the claimant; the fence carries the same token."""
     job: Job | None
-    """The job that may have been committed but not finished: the claimant's, or a dead one's."""
+    """A job that may be committed but not finished: the claimant's, or a dead compactor's."""
     written: float = 0.0
     """When the store wrote it."""
     reached: Mapping[UUID, Reached] = field(default_factory=dict)
-    """What the base must hold: it never goes back but by a restore of weir, which empties this."""
+    """What the base must hold: only a restore by weir may take it back, and that empties this."""
 
     def having(self, more: Mapping[UUID, Reached]) -> JobRecord:
-        """With that much reached as well."""
+        """The record with `more` added to `reached`."""
         reached = dict(self.reached)
         for shard, new in more.items():
             reached[shard] = reached.get(shard, Reached()).and_also(new)
@@ -174,7 +174,7 @@ class JobRecord:
 
     @property
     def is_open(self) -> bool:
-        """True while somebody is, or was, at work."""
+        """True until the claim is done, also if its claimant died."""
         return self.state != "done"
 
 
@@ -192,7 +192,7 @@ def _decode(raw: Mapping[str, Any], _path: str) -> JobRecord:
     if raw["format"] != FORMAT or raw["state"] not in ("claimed", "planned", "done"):
         raise ValueError(f"format {raw['format']}, state {raw['state']}")
     job = None if raw["job"] is None else Job.from_record(raw["job"])
-    told = raw.get("reached", {}).items()  # none before 0.2
+    told = raw.get("reached", {}).items()  # absent before 0.2
     reached = {
         UUID(shard): Reached(_joined((int(a), int(b)) for a, b in spans), int(passed))
         for shard, (spans, passed) in told
@@ -216,7 +216,7 @@ class Jobs:
         return None if found is None else replace(found.value, seq=found.seq, written=found.written)
 
     def claim(self, token: str, after: JobRecord | None) -> JobRecord:
-        """Claim on top of `after`, keeping its unfinished job in view; or `CommitConflict`."""
+        """Claim on top of `after`, carrying over its unfinished job; or `CommitConflict`."""
         unfinished = after.job if after is not None and after.is_open else None
         reached = {} if after is None else after.reached
         number = 0 if after is None else after.seq
@@ -237,10 +237,10 @@ class Jobs:
 
 
 class Renewal:
-    """Keeps a claim young while its tasks run: asked as they finish, it says so now and then.
+    """Renews a claim now and then while its tasks run; called whenever one finishes.
 
-    Whoever lost the claim learns it from the fence when it commits; here that only ends the
-    renewing.
+    A compactor that lost the claim learns it from the fence when it commits; here that only ends
+    the renewals.
     """
 
     def __init__(self, jobs: Jobs, record: JobRecord, env: Env) -> None:
@@ -250,10 +250,10 @@ class Renewal:
         self._told_at = env.clock.boottime()
         self._lost = False
         self.record = record
-        """The record that stands for the claim now."""
+        """The latest record of the claim."""
 
     def __call__(self) -> None:
-        """Renew the claim if it is time."""
+        """Renew the claim if it is due."""
         with self._lock:
             now = self._env.clock.boottime()
             if self._lost or now - self._told_at < RENEW:
@@ -274,7 +274,7 @@ class Renewal:
             return self.record
 
     def telling(self, progress: Progress | None) -> Progress:
-        """`progress`, with the claim renewed on the way."""
+        """A wrapper of `progress` that also renews the claim."""
 
         def tell(kind: str, done: int, total: int) -> None:
             self()
@@ -287,7 +287,7 @@ class Renewal:
 def keep_base_from(store: Store) -> int | None:
     """The lowest base version whose history an unfinished job needs; None when there is none.
 
-    For whoever cleans up base versions: a fold whose mark is not recorded is found by its commit.
+    For the clean-up of base versions: a fold that is not marked yet is found by its commit.
     """
     latest = Jobs(store).latest()
     return latest.job.planned_at if latest and latest.is_open and latest.job else None

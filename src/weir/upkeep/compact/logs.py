@@ -1,16 +1,16 @@
 """Logs of WAL-only shards: folded with the SSTables, or turned into SSTables first (L-6).
 
 Keeps
-  L-6  R moves by a manifest commit in the epoch that was planned with; a newer claim wins
-  F-14 the current generation is set to the tag that the first entry left in the log has, or gets
+  L-6  R moves by a manifest commit in the epoch of the plan; a newer claim wins
+  F-14 the current generation is set to the tag that the first entry left in the log has or will get
   W-1  R moves to T when every row up to T is in the base, or in an SSTable of the same commit
   P-2  exactly-once tokens of the entries are recorded before R passes them
-With a primary key the entries are folded into the base and R moves afterwards: rows folded twice
-are the same rows. Without one R may not lag behind the base, not even for a moment, since whoever
-claims the shard then would write the rows again. There the entries become SSTables, published and
-passed by R in one commit, and the fold takes those. An entry published so must not share its
-generation with later ones, or they would be taken for published too: the generation the writer is
-still filling stays in the log, unless the shard is sealed or the writer has said that it left.
+With a primary key, the entries are folded into the base and R moves afterwards: rows folded twice
+are the same rows. Without one, R may not lag behind the base, not even for a moment: a writer that
+claimed the shard then would write the rows again. So the entries first become SSTables, published
+and passed by R in one commit, and those are folded. An entry published this way must not share its
+generation with later entries, which would then count as published too. The generation that the
+writer is still filling stays in the log, unless the shard is sealed or the writer left its mark.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from weir.upkeep.compact.jobs import WalFold
 log = logging.getLogger("weir.compact")
 
 _SAMPLES: Final = 4
-"""Entries of a log that are looked at to guess its size."""
+"""Entries of a log that are read to estimate its size."""
 
 
 def last_with_rows(site: ShardSite, manifest: ShardManifest, through: int) -> WalEntry | None:
@@ -62,9 +62,9 @@ def last_with_rows(site: ShardSite, manifest: ShardManifest, through: int) -> Wa
 
 
 def estimate_size(core: Core, site: ShardSite, after: int, last: WalEntry) -> tuple[int, int]:
-    """About how many rows and bytes the entries from `after` to `last` hold, rather too many.
+    """Estimate the rows and bytes of the entries from `after` to `last`, erring on the high side.
 
-    The largest of a few entries stands for all: work is cut by it, and memory must do.
+    Every entry counts as the largest of a few: work is cut by the estimate and must fit in memory.
     """
     entries = last.position - after
     places = {after + 1 + n * entries // _SAMPLES for n in range(_SAMPLES)} - {int(last.position)}
@@ -73,7 +73,7 @@ def estimate_size(core: Core, site: ShardSite, after: int, last: WalEntry) -> tu
         try:
             return list(core.tails.entries(site, position - 1, position, pinned=True))
         except (MissingEntry, SnapshotExpired):
-            return []  # flushed or collected meanwhile; who reads the plan will be told
+            return []  # flushed or collected since; the tasks that read it will fail
 
     found = core.env.threads.map(look, sorted(places), workers=_SAMPLES)
     seen = [last, *(entry for part in found for entry in part)]
@@ -89,10 +89,10 @@ def record_tokens(site: ShardSite, after: int, through: int) -> None:
 
 
 def pass_folded(site: ShardSite, fold: WalFold) -> bool:
-    """Move R over entries that are in the base now; False when somebody else took them on.
+    """Move R over entries that are now in the base; False when a writer took them over.
 
-    Then R stays, whoever owns the shard replays or flushes the entries, and they are folded again:
-    the same rows.
+    Then R stays, the owner of the shard replays or flushes the entries, and they are folded again
+    as the same rows.
     """
     record_tokens(site, fold.after, fold.through)
     taken_on = False
@@ -100,7 +100,7 @@ def pass_folded(site: ShardSite, fold: WalFold) -> bool:
     def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
         nonlocal taken_on
         # A flush in the same epoch (a hand-over, a seal, a checkpoint of scope "all") published
-        # some of the entries as an SSTable, which readers take for newer than the base. The entries
+        # some of the entries as an SSTable, which readers treat as newer than the base. The entries
         # after it must stay readable above it (L-2).
         taken_on = fold.after < current.replay_after < fold.through
         through, generation = _passable(site, fold, current)
@@ -125,10 +125,10 @@ def pass_folded(site: ShardSite, fold: WalFold) -> bool:
 def _passable(
     site: ShardSite, fold: WalFold, current: ShardManifest
 ) -> tuple[Position, Generation]:
-    """How far R may move over the folded entries, and the tag of what follows (F-14).
+    """How far R may move over the folded entries, and the tag of the first entry after R (F-14).
 
-    An owner that announces its tags (`weir.log.tags`) will tag the next entry as it said. Of any
-    other nobody knows; the last entry with rows stays above R then, and tells what follows it.
+    An owner that announces its tags (`weir.log.tags`) will tag the next entry as announced. For
+    any other owner that tag is unknown, so the last entry with rows, whose tag is known, stays.
     """
     through, generation = Position(fold.through), Generation(fold.generation)
     if current.announced is None and current.status is not Status.SEALED and fold.last != 0:
@@ -136,7 +136,7 @@ def _passable(
         return Position(max(kept, fold.after)), generation
     if (current.announced or 0) <= generation:
         return through, generation
-    # Announced in this very version: whatever was written before that is there now.
+    # This manifest announces a higher tag: all entries written before it are in the log by now.
     for position in count(fold.through + 1):
         path = paths.wal_path(site.shard, Position(position))
         try:
@@ -157,11 +157,11 @@ class OpenLog:
     through: int
     """The last position used."""
     is_ended: bool
-    """No entry will follow in the generation that is being filled."""
+    """True when no entry will follow in the generation being filled."""
 
 
 def open_log(core: Core, manifest: ShardManifest) -> OpenLog:
-    """What is in that log; the left mark is read before its end is looked for."""
+    """Inspect that log; the left mark is read before the end of the log is probed."""
     floors = core.log(manifest.shard_id).floors()
     ended = manifest.status is Status.SEALED or floors.left == manifest.writer_epoch
     site, through = core.log_of(manifest, floors)
@@ -169,19 +169,19 @@ def open_log(core: Core, manifest: ShardManifest) -> OpenLog:
 
 
 def flush_claiming(core: Core, shard: UUID) -> None:
-    """Everything in that log into SSTables by a writer of our own, which fences the shard's."""
+    """Flush the whole log to SSTables with a writer of our own, which fences the shard's writer."""
     config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
     with passing_writer(core, Shard(core, shard, None, is_routed=False), config):
         pass
 
 
 def publish_closed(core: Core, opened: OpenLog) -> int:
-    """Turn closed generations of an append-only shard's log into SSTables; how many.
+    """Turn closed generations of an append-only shard's log into SSTables; returns how many.
 
-    Of a log that is ended that is all of them.
+    In a log that is ended, all generations are closed.
 
     One commit, in the epoch of `manifest`; `CommitConflict` when a newer writer owns the shard (the
-    SSTables written are orphans then).
+    SSTables written are then orphans).
     """
     site, manifest = opened.site, opened.manifest
     manifests = Manifests(site)
@@ -201,7 +201,7 @@ def publish_closed(core: Core, opened: OpenLog) -> int:
     record_tokens(site, manifest.replay_after, covered)
 
     def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
-        # A flush, or a restore, which discards the entries without publishing anything.
+        # Changed by a flush, or by a restore, which discards the entries without publishing them.
         planned = (manifest.current_generation, manifest.replay_after)
         if (current.current_generation, current.replay_after) != planned:
             raise CommitConflict(
@@ -228,14 +228,14 @@ def publish_closed(core: Core, opened: OpenLog) -> int:
 
 
 def _write_closed(core: Core, opened: OpenLog) -> tuple[list[SsTable], Position]:
-    """The closed generations as SSTables nobody names yet, and the last position they cover."""
+    """Write closed generations as unpublished SSTables; also the last position they cover."""
     site, manifest, through = opened.site, opened.manifest, opened.through
-    claim = Claim(manifest, Position(through + 1))  # as if it were replayed right here
+    claim = Claim(manifest, Position(through + 1))  # as if this were a replay
     covered = Position(manifest.replay_after)
     made: list[SsTable] = []
     replay = Replay(site, Manifests(site), claim, keyed=bool(core.record.primary_key))
     if replay.begins() is not None:
-        return made, covered  # the next claim sets the numbers right (F-14)
+        return made, covered  # the next claim corrects the generation (F-14)
     filling: Generation | None = None
     held: list[WalEntry] = []
     # Memory holds the entries of one generation, a MemTable's worth (L-10).

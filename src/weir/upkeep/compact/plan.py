@@ -1,4 +1,4 @@
-"""What a compaction folds: everything that waits, and the job that takes it on.
+"""What a compaction folds: everything that waits, and the job that folds it.
 
 Keeps
   L-4  every generation of a shard that is not in the base, ascending, none left out in between
@@ -28,12 +28,12 @@ from weir.upkeep.compact.jobs import Job, WalFold
 from weir.upkeep.compact.logs import estimate_size, last_with_rows
 
 _ROW_BYTES: Final = 100
-"""A guess at the size of a row, for SSTables of others, which do not tell theirs."""
+"""Assumed size of a row in SSTables of other programs, which do not record it."""
 
 
 @dataclass(frozen=True)
 class Tail:
-    """Entries of a log that are to be folded, and about how many rows and bytes they are."""
+    """Log entries to be folded, with estimates of their rows and bytes."""
 
     fold: WalFold
     rows: int
@@ -57,10 +57,10 @@ class Waiting:
 
 
 def folds_log(core: Core, manifest: ShardManifest, *, fold_wal: bool | None) -> bool:
-    """True when entries of that shard's log may be folded: nobody keeps their rows in memory.
+    """True when entries of that shard's log may be folded: no writer keeps their rows in memory.
 
-    None, the default, goes by the owner: one that announces its tags is a writer without a
-    MemTable, gone or not (Spark's writers are). A sealed shard has no writer whatever was asked.
+    With `fold_wal` None, the default, the owner decides: one that announces its tags has no
+    MemTable, alive or not (as Spark's writers). A sealed shard has no writer, so it always folds.
     """
     if manifest.status is Status.SEALED or fold_wal is not None:
         return bool(fold_wal) or manifest.status is Status.SEALED
@@ -68,18 +68,18 @@ def folds_log(core: Core, manifest: ShardManifest, *, fold_wal: bool | None) -> 
 
 
 def find_waiting(core: Core, *, fold_wal: bool | None) -> tuple[LanceBase, list[Waiting]]:
-    """Everything not yet in the base, shard by shard, and the base it is not in.
+    """Everything not yet in the base, shard by shard, and that base.
 
-    Two requests a shard when nothing changed, up to six more where the log is folded; two listings,
-    and a head.
+    Two requests per shard when nothing changed, up to six more where the log is folded; two
+    listings and a head.
     """
 
     def look(shard: UUID) -> ShardManifest | None:
-        # S-5: the log is looked at only where it is folded.
+        # S-5: the log is read only where it is folded.
         return core.log(shard).latest()
 
-    # C-11: rows of an heir are folded with, or after, all of the shard that it inherits from. While
-    # the record stands still, no heir is written that a look at its predecessor came before.
+    # C-11: rows of an heir are folded with, or after, all rows of its sealed predecessor. If the
+    # table record did not change, no heir was written to after its predecessor was read.
     records, number = TableRecords(core.store), None
     for _ in range(STILL_ATTEMPTS):
         number = records.last_number(number)
@@ -100,7 +100,7 @@ def find_waiting(core: Core, *, fold_wal: bool | None) -> tuple[LanceBase, list[
     tails: list[Tail | None] = [None] * len(known)
     if keyed:
         tails = core.env.threads.map(tail, known, workers=CONCURRENCY)
-    # K-6: after the manifests, so that what was folded since is in it.
+    # K-6: opened after the manifests, so that it contains what was folded since.
     base = core.base()
     assert isinstance(base, LanceBase), "compaction works on Lance"
     waiting = [
@@ -127,18 +127,18 @@ def _log_of(core: Core, manifest: ShardManifest) -> Tail | None:
 def log_of(core: Core, manifest: ShardManifest) -> tuple[ShardSite, int]:
     """Where that shard's log is now, and the last position used in it.
 
-    The floors tell of a move: a handle that is kept for days must not fold what a fenced writer
-    left in the store the log was in before (S-3).
+    The floors show a move: a handle that is kept for days must not fold what a fenced writer left
+    in the log's previous store (S-3).
     """
     floors = core.log(manifest.shard_id).floors()
     return core.log_of(manifest, floors)
 
 
 def left_in_logs(core: Core) -> list[str]:
-    """A sentence for each shard that has rows in its log after a compaction, and why.
+    """A sentence for each shard whose log still has rows after a compaction, with the reason.
 
-    Some requests a shard. A log that cannot be reached is skipped: its readers get the error, not
-    compaction (S-5).
+    A few requests per shard. A log that cannot be reached is skipped: its readers get the error,
+    not compaction (S-5).
     """
 
     def look(shard: UUID) -> str | None:
@@ -192,7 +192,7 @@ def _waiting(manifest: ShardManifest, tail: Tail | None, folded: int) -> Waiting
 
 
 def size_of(table: SsTable) -> tuple[int, int]:
-    """Rows and bytes of an SSTable, as far as its manifest tells."""
+    """Rows and bytes of an SSTable, as far as the manifest records them."""
     rows = table.physical_rows or 0
     return rows, table.in_memory_bytes or rows * _ROW_BYTES
 
@@ -200,7 +200,7 @@ def size_of(table: SsTable) -> tuple[int, int]:
 def make_job(
     job_id: str, base: LanceBase, waiting: Sequence[Waiting], *, at: float = 0.0, number: int = 0
 ) -> Job:
-    """The job that folds all of it; rows that have expired `at` that time are dropped."""
+    """The job that folds all of `waiting`; rows that have expired by the time `at` are dropped."""
     snapshot = Snapshot(base.version, "durable", tuple(w.cut for w in waiting), at)
     return Job(
         job_id,

@@ -1,11 +1,11 @@
-"""Whether somebody took the base back to before a fold (L-8).
+"""Detects a base that was taken back to a version from before a fold (L-8).
 
-Lance's own `restore` (LanceDB: `checkout`, then `restore`) takes the base back, and leaves the
+Lance's own `restore` (LanceDB: `checkout`, then `restore`) takes the base back and leaves the
 shards as they are. Generations that are still in a manifest are read again, and nothing is lost.
-What has left it is in no version that counts: generations that collection took out of the manifest,
-and log entries that R passed when they were folded. So the chain of compactions remembers how far
-the base had come with each shard, and whoever is about to write asks it first: rows written and
-folded on top would make the loss final. A restore by weir takes the shards along, and empties it.
+But generations that collection took out of the manifest, and log entries that R passed when they
+were folded, are then in no current version. So the chain of compactions remembers how far the base
+had come with each shard, and writers check it first: rows written and folded on top would make the
+loss final. A restore by weir takes the shards along, and empties that memory.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _SHOWN: Final = 8
 
 @dataclass(frozen=True)
 class Lost:
-    """What of one shard was in the base, and is neither there nor in the shard any more."""
+    """Rows of one shard that were in the base and are now neither there nor in the shard."""
 
     shard: UUID
     was: int
     now: int
     generations: tuple[int, ...]
-    """Generations that no manifest names any more."""
+    """Lost generations, which the manifest no longer names."""
     from_log: bool
-    """Rows that were folded out of the log are gone too."""
+    """True when rows that were folded from the log are gone too."""
 
     def __str__(self) -> str:
         parts = []
@@ -56,7 +56,7 @@ def _few(numbers: tuple[int, ...]) -> str:
 
 
 def may_have_lost(base: Base, reached: Mapping[UUID, Reached]) -> list[UUID]:
-    """Shards of which the base holds less than it did: worth a closer look. No request."""
+    """Shards of which the base holds less than it did, to be checked further. No request."""
     number = base.fold_number if isinstance(base, LanceBase) else None
     return [
         shard
@@ -72,7 +72,7 @@ def find_lost(core: Core) -> tuple[Base, list[Lost]]:
     for _ in range(_LOOKS):
         jobs = Jobs(core.store)
         record = jobs.latest()
-        # After the record: what was folded by then is in a base that is opened now.
+        # Opened after the record was read, so it contains what was folded by then.
         base = core.base()
         shards = [] if record is None else may_have_lost(base, record.reached)
         if record is None or not shards:
@@ -93,15 +93,15 @@ def find_lost(core: Core) -> tuple[Base, list[Lost]]:
         again = jobs.latest()
         if again is not None and again.seq == record.seq:
             return base, found
-        # Compacted or restored meanwhile: the manifests may be of after it.
+        # Compacted or restored since: the manifests may be newer than the record.
     return base, []
 
 
 def require_progress(core: Core) -> None:
-    """`CorruptEntry` when the base lost what it held, before anything is written (L-8).
+    """Raise `CorruptEntry` when the base lost rows, before anything is written (L-8).
 
-    `CommitConflict` while weir itself restores: a base that went back late, after others had folded
-    into it, waits for its shards until that restore is run again.
+    `CommitConflict` while weir itself restores: if the base was taken back late, after others had
+    folded into it, the shards follow only when that restore is run again.
     """
     before = read_lineage(core.store)
     base, lost = find_lost(core)

@@ -5,9 +5,9 @@ Keeps
        marks for native readers, done: a crashed run is completed by the next, and of two
        concurrent runs one wins
   L-5  readers see every row once at each of these moments (`weir.lake.base.folded`)
-  L-6  logs are folded whose rows no writer keeps in memory: of sealed shards, of owners without a
-       MemTable, or when asked
-docs/internals/compaction.md tells it in order.
+  L-6  a log is folded when no writer keeps its rows in memory (the shard is sealed, or its owner
+       has no MemTable), or on request
+docs/internals/compaction.md describes the steps in order.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
 log = logging.getLogger("weir.compact")
 
 LEASE: Final = "15m"
-"""How long a claim without news keeps others away; afterwards its owner is fenced and replaced."""
+"""How long a claim that is not renewed keeps others away; then its owner is fenced and replaced."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class CompactReport:
     job: str | None = None
     """Its id, as in the properties of its base commit; None when there was nothing to do."""
     base_version: int | None = None
-    """The version its rows are in."""
+    """The base version that contains its rows."""
     generations: dict[UUID, int] = field(default_factory=dict)
     """Per shard the highest generation folded."""
     sstables: int = 0
@@ -77,7 +77,7 @@ class CompactReport:
     skipped: str | None = None
     """Why nothing was done although there may be work."""
     notes: list[str] = field(default_factory=list)
-    """What was left, and why: among others rows that stay in a log because a writer is at work."""
+    """What was left, and why: for example, rows that stay in the log of an active writer."""
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, object]:
@@ -100,13 +100,13 @@ def compact(
 ) -> CompactReport:
     """Fold everything that waits into the base, in one commit; return what was done.
 
-    `fold_wal`: also fold log entries that are in no SSTable. None: those no writer keeps in memory,
-    which are all that Spark and WAL-only writers wrote; True: those of MemTable writers too, which
-    ends such a writer at its next flush, and on append-only tables fences the writers (their rows
-    are safe); False: only of sealed shards. What stays in a log is in `report.notes`. `cluster`
-    sorts new files by key. `indexes` brings the base's indexes up to the new rows. `rewrite` also
-    rewrites small files; None: when there are many. Safe to run beside anything, twice at once too:
-    a run that finds another at work, by a claim younger than `lease`, does nothing
+    `fold_wal` also folds log entries that are in no SSTable. None: those that no writer keeps in
+    memory, which is all that Spark and WAL-only writers wrote; True: those of MemTable writers too,
+    which ends such a writer at its next flush, and on append-only tables fences the writers (their
+    rows are safe); False: only those of sealed shards. `report.notes` lists what stays in a log.
+    `cluster` sorts new files by key. `indexes` extends the base's indexes to the new rows.
+    `rewrite` also rewrites small files; None: when there are many. Safe to run beside anything,
+    another compaction included: a run that finds a claim younger than `lease` does nothing
     (`report.skipped`); one that lost its claim raises `CommitConflict`.
     """
     runner = LocalRunner() if isinstance(engine, str) else engine
@@ -176,7 +176,7 @@ class _Run:
         self._publish_logs()
         base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
         if _is_unmarked(base):
-            # L-7: a stranger restored a version between the commit of a fold and its mark.
+            # L-7: another program restored a version from between a fold's commit and its mark.
             self.lake.mark_compacted(base.compacted)
             base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
         if not waiting:
@@ -184,7 +184,7 @@ class _Run:
             return self.report
         at = drops_at(self.core, base)
         job = make_job(str(self.core.env.new_id()), base, waiting, at=at, number=record.seq)
-        # With what releases that remembered nothing had folded.
+        # Includes what was folded by older releases, which kept no such memory.
         record = record.having({s: Reached.of([g]) for s, g in base.compacted.items()})
         record = jobs.step(record, "planned", job)
         self.core.env.failpoint("compact.planned")
@@ -223,12 +223,12 @@ class _Run:
         return self.report
 
     def _is_as_planned(self, job: Job) -> bool:
-        """True when a plan made now would read the same."""
+        """True when a plan made now would read the same inputs."""
         base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
         return bool(waiting) and make_job(job.id, base, waiting, number=job.number) == job
 
     def _has_work(self, before: JobRecord | None) -> bool:
-        """Whether anything waits; `CorruptEntry` for a base that lost what it held (L-8)."""
+        """Whether anything waits; `CorruptEntry` for a base that lost rows (L-8)."""
         base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
         if before is not None and may_have_lost(base, before.reached):
             require_progress(self.core)
@@ -239,8 +239,8 @@ class _Run:
 
     def _commit(self, job: Job, claim: Claim, changes: Changes, tell: Progress) -> int:
         def hide(version: int, fragments: Sequence[int]) -> Changes:
-            # L-8: others changed the base since the plan. The rows to write are the same; those
-            # they replace are looked for where something is new.
+            # L-8: others changed the base since the plan. The rows to write are the same; only new
+            # or changed fragments are searched for the rows they replace.
             base = self.lake.open_base(version)
             tasks = hide_tasks(job, base, fragments, self.runner.slots)
             results = self.runner.run(self.core, tasks, tell)
@@ -304,13 +304,13 @@ class CompactionPolicy:
     """When a table is due for compaction: whichever bound is reached first."""
 
     generations: int = 8
-    """SSTables of one shard that wait. Each costs a reader some milliseconds."""
+    """Waiting SSTables of one shard. Each costs a reader some milliseconds."""
     bytes: int = 256 << 20
-    """What waits in all shards together."""
+    """Waiting bytes of all shards together."""
     age: Duration | None = "1h"
-    """How long the oldest waiting SSTable or log entry has waited; None: as long as it likes."""
+    """How long the oldest waiting SSTable or log entry has waited; None: no limit."""
     entries: int = 2_500
-    """Log entries of one shard that wait, where logs are folded. Each costs a reader a request."""
+    """Waiting log entries of one shard, where logs are folded. Each costs a reader a request."""
 
     def due(self, table: HasCore) -> str | None:
         """The reason to compact now, or None. Two requests a shard, and a few more for the age."""
@@ -338,7 +338,7 @@ class CompactionPolicy:
 
 
 def _is_unmarked(base: Base) -> bool:
-    """True when generations are in the base and native readers are not told (L-7)."""
+    """True when the base holds generations that are not marked for native readers (L-7)."""
     marked = {} if base.mem_wal is None else base.mem_wal.compacted
     return base.mem_wal is not None and any(
         number > marked.get(shard, 0) for shard, number in base.compacted.items()

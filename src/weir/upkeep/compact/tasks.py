@@ -1,7 +1,7 @@
 """The tasks of a compaction: pure functions of the plan, in bounded memory, that commit nothing.
 
 Keeps
-  L-10 what is held of a log is bounded in bytes, also where the plan guessed wrong
+  L-10 the part of a log held in memory is bounded in bytes, even if the plan's estimate was wrong
   L-4  newest row of a key first, whatever slice or engine: the levels of the snapshot, in order
 A task that is run twice writes files twice; the result that arrives names one set of them.
 """
@@ -29,15 +29,15 @@ from weir.routing.core import Core
 from weir.upkeep.tasks import Result, Run, Task
 
 HIT_ROWS: Final = 500_000
-"""Keys found that are gathered before they are sifted."""
+"""Matching keys that are buffered before duplicates are removed."""
 WHOLE_READS: Final = 4
-"""What is folded in memory takes as much as so many reads, or is streamed after all."""
+"""A fold in memory that holds more than this many times `read_bytes` is streamed after all."""
 CLUSTER_ROWS: Final = fold.ROWS_PER_FILE
 """Rows sorted at a time when clustering: a file's worth."""
 
 
 def fold_whole(core: Core, task: Task) -> Result:
-    """The whole job in one piece: rows are written while those they replace are looked for."""
+    """Fold the whole job in memory, writing rows while looking for the rows they replace."""
     reader = _reader(core, task)
     base, schema = _base(reader), reader.schema
     levels = reader.levels()
@@ -48,7 +48,7 @@ def fold_whole(core: Core, task: Task) -> Result:
         batches.append(batch)
         held += batch.nbytes
         if held > WHOLE_READS * core.env.limits.read_bytes:
-            # A plan weighs a log by a few of its entries; what was held is let go of (L-10).
+            # The plan estimated the log from a few entries; release what was held (L-10).
             del batches
             return fold_streamed(core, task)
     if not batches:
@@ -66,7 +66,7 @@ def fold_whole(core: Core, task: Task) -> Result:
 
 
 def fold_streamed(core: Core, task: Task) -> Result:
-    """The same for more rows than memory should hold: it holds their keys alone."""
+    """Fold the whole job, for more rows than memory should hold: it holds only their keys."""
     reader = _reader(core, task)
     schema = reader.schema
     levels = reader.levels()
@@ -117,12 +117,12 @@ def _piece_winners(
 
 
 def _hit(ours: KeySet, keys: Iterable[pa.Array], schema: TableSchema, count: int) -> KeySet:
-    """Those of `ours`, at most `count`, that are among `keys`."""
+    """The keys of `ours`, at most `count`, that occur in `keys`."""
     hit = KeySet(key_type(schema), count)
     found: list[pa.Array] = []
 
     def take_in() -> None:
-        # Most were hit by a newer level already.
+        # Most of them were already hit by a newer level.
         some = pa.concat_arrays(found)
         fresh = hit.new(some)
         hit.add(some if fresh is None else some.filter(pa.array(fresh)))
@@ -140,7 +140,7 @@ def _hit(ours: KeySet, keys: Iterable[pa.Array], schema: TableSchema, count: int
 def _write_live(
     reader: SnapshotReader, newest: Iterator[pa.RecordBatch], *, cluster: bool
 ) -> tuple[fold.Changes, int, int]:
-    """Those rows that are no deletes as new fragments; how many are, and how many are not."""
+    """Write the rows that are not deletes as new fragments; also counts written and deleted."""
     schema = reader.schema
     written = deleted = 0
     newest = _buried(reader, newest)
@@ -163,7 +163,7 @@ def _write_live(
 
 
 def _buried(reader: SnapshotReader, newest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows; one that has expired deletes its key (L-11: no older one comes back)."""
+    """The rows, expired ones as deletes of their keys (L-11: no older row comes back)."""
     alive = reader.alive
     return newest if alive is None else (alive.bury(batch) for batch in newest)
 
@@ -179,7 +179,7 @@ def hide_rows(core: Core, task: Task) -> Result:
 def hide_keys(base: LanceBase, task: Task, keys: Callable[[], Iterable[pa.Array]]) -> fold.Changes:
     """Hide the rows of `keys` in the task's fragments.
 
-    Memory holds the keys, or when they are too many those of so many base rows at a time.
+    Memory holds the keys or, if they are too many, those of `keys_max` base rows at a time.
     """
     dtype = key_type(base.schema)
     keys_max = int(task["keys_max"])
@@ -219,7 +219,7 @@ TASKS: Final[dict[str, Run]] = {
 
 
 def _keys(levels: Sequence[Scanned], schema: TableSchema) -> Iterator[pa.Array]:
-    """The keys of each batch; in all levels, and with every row of a log."""
+    """The keys of each batch in all levels, including every row of a log."""
     names = list(schema.primary_key)
     return (pk_values(batch, names) for level in levels for batch in level.scan(names))
 

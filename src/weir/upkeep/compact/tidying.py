@@ -1,6 +1,6 @@
-"""Well-sized files and complete indexes of the base, in process or by tasks elsewhere (P-5).
+"""Rewrites small files and extends indexes of the base, in process or by tasks elsewhere (P-5).
 
-Rows stay as they are and no claim is held: what loses a race is done the next time.
+Rows do not change and no claim is held: work that loses a race is left for the next run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weir.routing.core import Core
 from weir.upkeep.tasks import Progress, Result, Run, Runner, Task
 
 SMALL_FRAGMENTS: Final = 16
-"""So many fragments of less than a quarter file make rewriting them worth it."""
+"""From this many fragments of less than a quarter file on, rewriting them is worth it."""
 
 
 def tidy(
@@ -26,10 +26,10 @@ def tidy(
     engine: Literal["local"] | Runner = "local",
     progress: Progress | None = None,
 ) -> list[str]:
-    """Rewrite small files, if asked to or if there are many, and bring indexes up to all rows.
+    """Rewrite small files, on request or if there are many, and extend indexes to all rows.
 
-    What was left for the next time, in words. `engine` runs it, as tasks where it is not this
-    process.
+    Returns what was left for the next run, in words. An `engine` other than this process runs the
+    work as tasks.
     """
     lake = cast("PylanceLake", core.lake)
     runner = None if isinstance(engine, str) or engine.name == "local" else engine
@@ -44,7 +44,7 @@ def tidy(
             lake.optimize_indices()
         elif runner is not None:
             tasks: list[Task] = [{"run": "compact.tidying.optimize", "name": n} for n in names]
-            for task in tasks:  # each is a commit: side by side they would only conflict
+            for task in tasks:  # each is a commit; concurrent ones would only conflict
                 runner.run(core, [task], progress)
     except CommitConflict as lost:
         return [f"files and indexes are tidied next time: {lost}"]
@@ -70,7 +70,7 @@ def rewrite(core: Core, task: Task) -> Result:
 
 
 def optimize(core: Core, task: Task) -> Result:
-    """Bring one index up to the rows added since. Done twice it finds nothing to do."""
+    """Extend one index to the rows added since. A second run finds nothing to do."""
     lake = cast("PylanceLake", core.lake)
     return {"version": lake.optimize_indices([str(task["name"])])}
 

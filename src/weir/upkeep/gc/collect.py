@@ -1,10 +1,8 @@
 """Garbage collection: deletes what nothing refers to, and keeps fencing sound (G-1 to G-12).
 
-Safe beside live writers, readers, clones, other collectors and native writers, at any `min_age`;
-can be killed at
-any moment and run again. `weir.upkeep.gc.shard` holds the order of steps, `weir.upkeep.gc.plan` the
-decisions,
-docs/internals/garbage-collection.md the reasons.
+Safe beside live writers, readers, clones, other collectors and native writers, at any `min_age`; it
+can be killed at any moment and run again. `weir.upkeep.gc.shard` holds the order of steps,
+`weir.upkeep.gc.plan` the decisions, docs/internals/garbage-collection.md the reasons.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ _SHARD_KINDS = frozenset({"wal", "manifests", "sstables"})
 
 @dataclass(frozen=True)
 class Target:
-    """A table as collection sees it. Without `lake` the base is not touched and nothing pruned."""
+    """A table as collection sees it. Without `lake` the base is left alone and nothing pruned."""
 
     store: Store
     env: Env
@@ -79,23 +77,23 @@ class Target:
     reclaimable: Callable[[], Collection[UUID]] = tuple
     """Checkpoints whose holder is gone for good (C-3)."""
     give_up: Callable[[UUID], bool] = lambda _pin: True
-    """Told to the holder before its checkpoint goes; False: it goes on using it."""
+    """Tells the holder that its checkpoint goes; False when the holder may still need it."""
     unseen: Callable[[], Collection[str]] = tuple
-    """Clones that hold something here and cannot be asked about it (C-15)."""
+    """Clones that hold a checkpoint here and cannot be seen from here (C-15)."""
     notes: Sequence[str] = ()
-    """What could not be opened, for the report."""
+    """Notes on what could not be opened, for the report."""
     narrow: Callable[[], int] = lambda: 0
-    """Lets finished clones hold files of the base only."""
+    """Narrows the pins of finished clones to files of the base."""
     detach: Callable[[], Collection[str]] = tuple
-    """Lets go of parents this table shares no file with any more (C-14)."""
+    """Releases the pins in parents that this table no longer shares files with (C-14)."""
     former: Mapping[UUID, Sequence[ShardSite]] = field(default_factory=dict)
-    """By shard, places that its log was moved away from and that can be reached (S-3)."""
+    """By shard, the reachable places that its log was moved away from (S-3)."""
     base_keep_from: Callable[[], int | None] = lambda: None
-    """The lowest base version that unfinished work still reads the history of (L-4)."""
+    """The lowest base version whose history unfinished work still reads (L-4)."""
     table_id: str | None = None
-    """By which planned deletions know the table (S-8)."""
+    """Identifies the table in planned deletions (S-8)."""
     workers: int = 1
-    """Shards looked at at a time."""
+    """Shards processed concurrently."""
 
 
 def gc(
@@ -109,14 +107,14 @@ def gc(
     veto: Veto | None = None,
     workers: int = WORKERS,
 ) -> GcReport:
-    """Delete what nothing refers to any more.
+    """Delete objects that nothing refers to.
 
     `min_age` is slack for readers without a checkpoint, not a safety margin. `fence_retention` is
     how long the first entry of every epoch stays in the log, which is what stops a native writer
     that slept through a takeover; `InvalidInput` unless it is at least `min_age` and twice the
     table's `fence_ttl`. `kinds` chooses among `KINDS`. `veto(kind, path)` keeps single objects.
     With `dry_run` nothing is written. A failing task is in `report.errors` and does not stop the
-    others. One listing of the table, some ten small requests a shard, and one bulk request for a
+    others. One listing of the table, about ten small requests per shard, and one bulk request per
     thousand objects deleted.
     """
     return collect(
@@ -180,7 +178,7 @@ def target_of(core: Core) -> Target:
 
 
 class _Placed(NamedTuple):
-    """Where a shard and its log are and were."""
+    """Where a shard and its log are, and where the log was before."""
 
     site: ShardSite
     former: Sequence[ShardSite]
@@ -191,13 +189,13 @@ def _place_of(core: Core, shard: UUID) -> _Placed:
     former: list[ShardSite] = []
     notes: list[str] = []
     try:
-        # The floors tell of a move of the log since this handle last looked (S-3).
+        # The floors show a move of the log since this handle last read them (S-3).
         floors = core.log(shard).floors()
         if floors.store:
             former, notes = core.wal_stores.former(shard)
         return _Placed(core.site(shard, floors), former, notes)
     except (WalStoreMismatch, StoreError) as error:
-        # S-6: what lies beside the data can be collected all the same.
+        # S-6: objects beside the data can still be collected.
         notes.append(f"the log of shard {shard} was left alone (S-6): {error}")
         return _Placed(core.table_site(shard), former, notes)
 
@@ -217,7 +215,7 @@ def collect(
 ) -> GcReport:
     """`gc` on the parts of a table.
 
-    `keep_first_entries=False` takes a lock off and is for tests only (G-7a).
+    `keep_first_entries=False` disables a safety lock and is for tests only (G-7a).
     """
     ages = _ages(target, min_age, fence_retention, keep_first_entries=keep_first_entries)
     chosen = _kinds(kinds)
@@ -252,7 +250,7 @@ def collect(
 
 
 def _run_tasks(target: Target, job: Job, now: float) -> None:
-    """Every task in its order: what ends first, then what it held, then what is left of it."""
+    """Run all tasks in order: end expired chains, collect what they held, then their records."""
     chosen, report, deleter, dry_run = job.kinds, job.report, job.deleter, job.dry_run
     tasks = _Tasks(job)
     for kind in ("checkpoints", "consumers"):
@@ -348,7 +346,7 @@ def _narrow(target: Target) -> None:
 
 
 def _detach(target: Target, report: GcReport) -> None:
-    """The next pass of C-14; a parent out of reach keeps its pin until one that reaches it."""
+    """Run a pass of C-14; a parent out of reach keeps its pin until a later pass reaches it."""
     try:
         for parent in target.detach():
             log.info("gc.detached table=%s parent=%s", target.store.uri, parent)
@@ -357,7 +355,7 @@ def _detach(target: Target, report: GcReport) -> None:
 
 
 def _clean_base(target: Target, ages: Ages, report: GcReport, *, dry_run: bool) -> None:
-    """Lance's own clean-up; tagged versions, which is how checkpoints hold theirs, stay."""
+    """Run Lance's own clean-up, which keeps tagged versions; checkpoints hold theirs by tags."""
     clean = getattr(target.lake, "cleanup_old_versions", None)
     if clean is None:
         report.skipped.append("base: this lake cannot clean up old versions")
@@ -367,8 +365,8 @@ def _clean_base(target: Target, ages: Ages, report: GcReport, *, dry_run: bool) 
     latest = target.lake.open_base().version
     keep_from = latest if wanted is None else min(wanted, latest)
     if not dry_run and keep_from > 1:
-        # Before Lance looks at the tags: a checkpoint that pins one of these versions, and a commit
-        # that aims at one of these numbers, reads the floor after its own write and gives up.
+        # Raised before Lance reads the tags: a checkpoint that pins one of these versions, or a
+        # commit to one of these numbers, reads the floor after its own write and gives up.
         floor = Marks(target.store, paths.base_floor_dir())
         floor.raise_to(keep_from - 1)
         floor.trim()

@@ -1,4 +1,4 @@
-"""What the plan must know from inside objects: epochs and tokens of entries, manifest authors."""
+"""Reads what the plan needs from inside objects: entry epochs and tokens, manifest authors."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _CHUNK: Final = 256
 
 
 def epoch_runs(site: ShardSite, state: ShardState, ages: Ages) -> Sequence[Run]:
-    """The runs of epochs as far as they decide what goes: of entries that could, and are young."""
+    """The runs of epochs that decide what goes: those of young entries that could be deleted."""
     if not ages.keep_first_entries or not len(state.wal):
         return ()
     young = state.wal_ages < ages.fence_retention
     matters = np.flatnonzero((state.wal.positions < replay_point(state.retained)) & young)
     if not len(matters):
         return ()
-    # One more at the front, to tell whether the first one begins an epoch; to the end of the log,
-    # since the epoch after a run tells whether one in between stayed silent.
+    # One entry more at the front shows whether the first one begins an epoch. The range ends with
+    # the log, since the epoch after a run shows whether an epoch in between left no entry.
     first = max(0, int(matters[0]) - 1)
 
     def read(indexes: Sequence[int]) -> list[int | None]:
@@ -56,14 +56,14 @@ def _headers(site: ShardSite, positions: list[int]) -> list[EntryHeader | None]:
 
 
 def record_tokens(site: ShardSite, positions: list[int]) -> None:
-    """Make exactly-once tokens outlive their entries (P-2). Before the floor passes them.
+    """Make exactly-once tokens outlive their entries (P-2). Called before the floor passes them.
 
-    weir records them when it flushes; a native writer that flushed weir's rows did not. Only shards
-    where tokens are in use pay: one ranged read an entry, and a whole one where there is a token.
-    In a place that was collected already only a zombie's entry can be, and its rows are not in.
+    weir records tokens when it flushes; a native writer that flushed weir's rows did not. Only
+    shards that use tokens pay: a ranged read per entry, and a whole read where there is a token.
+    An entry at a position already collected can only be a zombie's, and its rows do not count.
     """
     folders = (paths.tokens_dir(site.shard), paths.job_tokens_dir(site.shard))
-    # Before its first token a writer notes it there, so that none is missed (P-6).
+    # A writer puts a note there before its first token, so that none is missed (P-6).
     if not any(site.store.list_folder(folder)[0] for folder in folders):
         return
     found: list[tuple[int, str, int]] = []
@@ -91,17 +91,17 @@ def _tokens(site: ShardSite, positions: list[int]) -> Iterable[tuple[int, str, i
 
 
 def is_native(site: ShardSite, state: ShardState, ages: Ages) -> bool:
-    """True when a version that could go soon was written by a program without floors.
+    """True when a version that may go soon was written by a program that knows no floors.
 
-    Such a program may sleep between reading a version and writing the next, and nothing tells it
-    that
-    the place was collected (G-6); so its shards keep old versions as long as first entries.
+    Such a program may stall between reading a version and writing the next, and does not notice
+    that the next version was collected (G-6); so its shards keep old versions as long as first
+    entries.
     """
     wanted = sorted(
         (
             version
             for version, stored in state.versions.items()
-            # Version 1 is made without a commit id by weir, too.
+            # weir, too, writes version 1 without a commit id.
             if 1 < version <= state.floor and state.now - stored.time < ages.fence_retention
         ),
         reverse=True,
@@ -117,5 +117,5 @@ def is_native(site: ShardSite, state: ShardState, ages: Ages) -> bool:
                 if not decode_manifest(data, path=path).commit_id:
                     return True
             except CorruptEntry:
-                return True  # whose it is cannot be told
+                return True  # its author is unknown
     return False

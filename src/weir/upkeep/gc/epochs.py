@@ -1,10 +1,9 @@
 """Which entries of a log are the first of their epoch, found with few reads.
 
-Epochs never fall by position (F-7), so equal epochs at two places mean the same in between:
-bisection finds
-every change with about `e log(n/e)` reads for e epochs in n entries, all segments of a round at
-once.
-The number of reads is bounded; what stays open is reported as unknown, and unknown is kept (G-11).
+Epochs never fall by position (F-7), so two entries of one epoch have only that epoch between them.
+Bisection finds every change with about `e log(n/e)` reads for e epochs in n entries; each round
+reads all segments at once. The number of reads is bounded; entries that are not settled by then are
+reported as unknown, and unknown entries are kept (G-11).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final
 from weir.upkeep.gc.plan import Run
 
 READS_MAX: Final = 8192
-"""Per shard and collection; a log with more changes of epoch is finished by later ones."""
+"""Per shard and collection; later collections finish a log with more changes of epoch."""
 
 ReadEpochs = Callable[[Sequence[int]], Sequence[int | None]]
 """Epochs of the entries with those indexes; None for one that is gone or cannot be read."""
@@ -35,7 +34,7 @@ class _Finder:
             self.known.update(zip(wanted, self._read(wanted), strict=True))
 
     def settle(self, first: int, last: int, step: int) -> int | None:
-        """The readable index nearest to `first` going by `step` up to `last`."""
+        """The first readable index from `first` to `last`, in steps of `step`."""
         index = first
         while index != last + step and self.budget:
             self.ask([index])
@@ -46,7 +45,7 @@ class _Finder:
 
 
 def find_runs(first: int, last: int, read: ReadEpochs, budget: int = READS_MAX) -> list[Run]:
-    """The runs of `[first, last]`, ascending, complete; those of unknown epoch say None."""
+    """The runs that make up `[first, last]`, ascending; None is the epoch of unknown ones."""
     if last < first:
         return []
     finder = _Finder(read, budget)
@@ -72,24 +71,24 @@ def _bisect(finder: _Finder, low: int, high: int) -> None:
             if middle not in finder.known:
                 continue  # the budget is spent
             if finder.known[middle] is None:
-                segments.append((a, b))  # unreadable: its neighbour is asked next
+                segments.append((a, b))  # unreadable: its neighbour is read next
             else:
                 segments += [(a, middle), (middle, b)]
 
 
 def _middle(finder: _Finder, a: int, b: int) -> int | None:
-    """The index to ask between two known ones, or None when there is nothing to learn."""
+    """The index to read between two known ones, or None when there is nothing to learn."""
     known = finder.known
     if known[a] == known[b]:
         return None
     middle = (a + b) // 2
     around = itertools.chain(range(middle, b), range(middle - 1, a, -1))
-    # Those asked before and still inside an open segment could not be read: their neighbour, then.
+    # An index inside an open segment that was already tried is unreadable; try its neighbour.
     return next((index for index in around if index > a and index not in known), None)
 
 
 def _runs(first: int, last: int, known: dict[int, int | None]) -> list[Run]:
-    """Join what is known: equal epochs on both sides of a stretch prove the stretch."""
+    """Join the known epochs: a stretch between two equal epochs is of that epoch."""
     readable = sorted(i for i, epoch in known.items() if epoch is not None)
     runs: list[Run] = []
 

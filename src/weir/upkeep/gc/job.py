@@ -1,4 +1,4 @@
-"""What all shards of one collection share."""
+"""State that all shards of one collection share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("weir.gc")
 
 @dataclass
 class Job:
-    """One collection: what was asked for, and what its shards share."""
+    """One collection: its arguments, and the state its shards share."""
 
     lake: Lake | None
     ages: Ages
@@ -33,12 +33,12 @@ class Job:
     chains: Chains
     pins: Callable[[], Pins]
     now: float
-    """The table store's clock, read before anything was listed: things are no older than this."""
+    """The table store's clock, read before anything was listed: nothing looks older than it is."""
     workers: int = 1
-    """Shards looked at at a time."""
+    """Shards processed concurrently."""
     veto: Veto | None = None
     former: Mapping[UUID, Sequence[ShardSite]] = field(default_factory=dict)
-    """By shard, places that its log was moved away from (S-3)."""
+    """By shard, the places that its log was moved away from (S-3)."""
     _clocks: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -47,7 +47,7 @@ class Job:
         return self.deleter.dry_run
 
     def clock(self, store: Store) -> float:
-        """That store's time, asked once: before the first of its logs is listed (G-3)."""
+        """That store's time, read once, before the first of its logs is listed (G-3)."""
         if store.uri not in self._clocks:
             self._clocks[store.uri] = store.now()
         return self._clocks[store.uri]

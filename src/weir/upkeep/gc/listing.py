@@ -1,7 +1,7 @@
 """One shard as a listing shows it: entries, manifest versions, folders of SSTables.
 
 Keeps
-  G-3  what lies on a WAL store is aged by that store's own clock
+  G-3  entries on a WAL store are aged by that store's own clock
   S-6  a WAL store that cannot be listed is left alone, and the report says so
 """
 
@@ -20,8 +20,8 @@ from weir.store.api import Store
 from weir.upkeep.gc.plan import Stored, WalListing
 
 Clock = Callable[[Store], float]
-"""The time of a store, read before anything of it is listed: what is listed then is no older than
-it looks."""
+"""The time of a store, read before anything in it is listed, so that nothing looks older than it
+is."""
 
 
 @dataclass
@@ -30,9 +30,9 @@ class Listing:
 
     wal: WalListing | None
     in_table: WalListing | None = None
-    """What an earlier log left beside the data when the log is on a store of its own now (S-3)."""
+    """Entries left beside the data by a log that is now on a store of its own (S-3)."""
     former: list[tuple[ShardSite, WalListing]] = field(default_factory=list)
-    """The same on stores of its own that it was moved away from."""
+    """Entries left on WAL stores that the log was moved away from."""
     versions: dict[int, Stored] = field(default_factory=dict)
     folders: dict[str, tuple[int, Stored]] = field(default_factory=dict)
 
@@ -54,8 +54,10 @@ def list_shard(
     *,
     with_log: bool,
 ) -> Listing:
-    """Every object of the shard, folded into numbers; its log, and what it left where it was
-    before (`former`), only when asked for."""
+    """List every object of the shard, reduced to numbers.
+
+    `with_log` adds its log, and the entries left in the places it was moved away from (`former`).
+    """
     separate = site.wal is not site.store
     wal = _Log()
     listing = Listing(None)
@@ -89,9 +91,9 @@ def list_shard(
 
 
 def _list_log(site: ShardSite, clock: Clock, skipped: list[str]) -> WalListing | None:
-    """The log on a store of its own; None, and a note, when that cannot be listed (S-6).
+    """List a log on a store of its own; None, and a note, when it cannot be listed (S-6).
 
-    With the clock of that store: between two clocks a fence that a stalled writer must meet could
+    Ages use that store's clock: by another clock, a fence that a stalled writer must meet could
     look old on the day it was written (G-3).
     """
     folder = paths.wal_dir(site.shard)

@@ -1,12 +1,12 @@
 """What checkpoints and consumers of the change feed hold, read from their records.
 
 Keeps
-  K-1b listed only after the floors were raised: whatever a checkpointer does meanwhile, one of the
-       two sees the other
-  G-2  an expired record ends by an appended record first; losing that race means it was refreshed,
-       and holds
-  G-11 a record that cannot be read means that nothing may go
-A chain is alive when its first record exists and its highest is no deletion.
+  K-1b records are listed only after the floors were raised: whatever a checkpointer does at the
+       same time, one of the two sees the other
+  G-2  an expired chain is ended by an appended record first; losing that race means that it was
+       refreshed and still holds
+  G-11 while a record cannot be read, nothing may be deleted
+A chain is alive when its first record exists and its highest is not a deletion.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ChainState:
 
     @property
     def ended(self) -> bool:
-        """True when its newest record says that it holds nothing any more."""
+        """True when its newest record is a deletion."""
         return self._lifetime.deleted
 
     def expired(self, now: float) -> bool:
@@ -68,20 +68,20 @@ class Pins:
     """Positions of each living consumer."""
 
     def of(self, shard: UUID) -> list[ShardCut]:
-        """The checkpoints' hold on one shard."""
+        """The cuts of one shard that checkpoints hold."""
         return self.checkpoints.get(shard, [])
 
     def unread_from(self, shard: UUID) -> int | None:
-        """The lowest position some consumer may want; a shard it does not know it wants whole."""
+        """The lowest position a consumer may still read; 0 if one has no position in the shard."""
         found = [int(positions.get(str(shard), 0)) for positions in self.unread]
         return min(found, default=None)
 
 
 class Chains:
-    """The chains of a table as one collection reads them, again and again.
+    """The chains of a table, as one collection reads them repeatedly.
 
     The first record of a checkpoint, which names every shard, never changes, and its id is never
-    used again: it is read and decoded once. What is alive is looked at each time.
+    reused, so it is read and decoded once. Which chains are alive is checked every time.
     """
 
     def __init__(self, store: Store) -> None:
@@ -89,8 +89,10 @@ class Chains:
         self._firsts: dict[str, dict[str, Any]] = {}
 
     def load(self, root: str) -> list[ChainState]:
-        """Every chain below `root`, with its first and newest record. One listing, two gets each;
-        one where the first is known."""
+        """Every chain below `root`, with its first and newest record.
+
+        One listing and two gets per chain; one get where the first record is cached.
+        """
         for _ in range(_RACES):
             folders: dict[str, dict[int, tuple[float, int]]] = {}
             for meta in self.store.list(root):
@@ -115,7 +117,7 @@ class Chains:
         wanted = [newest] if known else [newest, first]
         data = dict(zip(wanted, self.store.get_many(wanted), strict=True))
         if None in data.values():
-            return None  # pruned or collected meanwhile: look again
+            return None  # pruned or collected since the listing: list again
         records = {
             path: codec.loads(body, f"{self.store.uri}/{path}")
             for path, body in data.items()
@@ -135,12 +137,12 @@ class Chains:
 
 
 def load_chains(store: Store, root: str) -> list[ChainState]:
-    """Every chain below `root`, for one look."""
+    """Every chain below `root`, read once."""
     return Chains(store).load(root)
 
 
 def end_chain(store: Store, chain: ChainState) -> bool:
-    """Append a deletion; False when somebody appended first (a refresh), so it holds on (G-2)."""
+    """Append a deletion; False when a refresh was appended first, so the chain lives on (G-2)."""
     try:
         store.put_if_absent(
             paths.chain_path(chain.folder, chain.seqs[-1] + 1),
@@ -152,14 +154,14 @@ def end_chain(store: Store, chain: ChainState) -> bool:
 
 
 def load_pins(chains: Chains, now: float, *, ignore_expired: bool = False) -> Pins:
-    """All pins. `ignore_expired` is for a dry run, which may not end what has expired."""
+    """All pins. `ignore_expired` is for a dry run, which may not end expired chains."""
     pins = Pins()
     for chain in chains.load(paths.CHECKPOINTS):
         if chain.alive and not (ignore_expired and chain.expired(now)):
             for cut in checkpoint_pins(chain):
                 pins.checkpoints.setdefault(cut.shard, []).append(cut)
     for chain in chains.load(paths.CONSUMERS):
-        # A consumer's first record may be pruned: its newest says it all.
+        # A consumer's first record may be pruned; the newest record is complete.
         if not chain.ended and not (ignore_expired and chain.expired(now)):
             pins.unread.append(_positions(chain))
     return pins

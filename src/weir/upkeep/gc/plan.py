@@ -1,12 +1,12 @@
-"""What of one shard may go: a pure function over values.
+"""Decides what of one shard may go: a pure function over values.
 
 Keeps
   G-1  the roots are the latest manifest, those superseded less than `min_age` ago, and every pin
-  G-3  `min_age` only adds roots; without it the same function is safe
+  G-3  `min_age` only adds roots; the function is safe without it
   G-4  an orphaned SSTable is known by its number, never by its age
-  G-7a the first entry of an epoch stays for `fence_retention`; so does all that was written while
-       an epoch
-       was claimed that left no entry (a native claimant without a fence may still aim there)
+  G-7a the first entry of an epoch stays for `fence_retention`; so do all entries written around the
+       claim of an epoch that left no entry (a native claimant without a fence may still write
+       there)
   G-9  the entry at R and the latest manifest stay
 Ages are differences between two readings of one clock: that of the store which holds the object.
 """
@@ -29,13 +29,13 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class WalListing:
-    """The log as listed, ascending by position. Columns, since there may be millions."""
+    """The log as listed, ascending by position. In columns, since it may be millions of entries."""
 
     positions: Ints
     sizes: Ints
     times: npt.NDArray[np.float64]
     now: float | None = None
-    """The clock that stamped `times`, read after the listing; None: the table's own store (G-3)."""
+    """Clock that stamped `times`, read before the listing; None: the table's own store (G-3)."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -43,7 +43,7 @@ class WalListing:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbours in the listing that share an epoch: `[first, last]` by index. None: not known."""
+    """Adjacent entries of the listing with one epoch: indexes `[first, last]`. None: unknown."""
 
     first: int
     last: int
@@ -62,12 +62,12 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """How old what must be, in seconds."""
+    """How old objects must be before they may go, in seconds."""
 
     min_age: float
     fence_retention: float
     keep_first_entries: bool = True
-    """False only in tests that show what it is for (G-7)."""
+    """False only in tests that show why it is needed (G-7)."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class ShardState:
     """The lowest position a consumer of the change feed has not passed; None without consumers."""
     runs: Sequence[Run] = ()
     native: bool = False
-    """A writer that knows no floors was here: old versions stay for `fence_retention`."""
+    """A writer that knows no floors wrote here: old versions stay for `fence_retention`."""
 
     @property
     def wal_ages(self) -> npt.NDArray[np.float64]:
@@ -110,7 +110,7 @@ class ShardState:
 
 @dataclass
 class ShardPlan:
-    """The verdict on one shard."""
+    """What goes of one shard, and why the rest is kept."""
 
     wal: npt.NDArray[np.intp]
     """Indexes into the listing."""
@@ -124,7 +124,7 @@ class ShardPlan:
 def roots(versions: Mapping[int, Stored], latest: int, now: float, min_age: float) -> Roots:
     """Split the versions: those superseded at least `min_age` ago may go, if nothing pins them.
 
-    A version ends when the next one is written. With `min_age` 0 only the latest lives.
+    A version is superseded when the next one is written. With `min_age` 0 only the latest lives.
     """
     known = sorted(v for v in versions if v < latest)
     lowest = latest
@@ -143,7 +143,7 @@ def replay_point(retained: Sequence[ShardManifest]) -> int:
 
 
 def plan_shard(state: ShardState, ages: Ages) -> ShardPlan:
-    """Decide. Everything not proven dead stays."""
+    """Decide what of the shard goes. Everything not proven dead stays."""
     wal, wal_kept = _plan_wal(state, ages)
     manifests, manifests_kept = _plan_manifests(state, ages)
     sstables, sstables_kept = _plan_sstables(state, ages)
@@ -178,10 +178,10 @@ def _plan_wal(state: ShardState, ages: Ages) -> tuple[npt.NDArray[np.intp], Coun
 
 
 def _tripwires(runs: Sequence[Run], count: int, newest: int) -> tuple[Bools, Bools, Bools]:
-    """What a stalled writer may aim at: first entries; runs before a silent epoch; the unknown.
+    """Entries a stalled writer may aim at: first entries, runs before a silent epoch, unknown ones.
 
-    What came after the end of the listing only the manifest knows, which was read after it:
-    `newest` is its epoch.
+    `newest` is the epoch of the manifest, which was read after the listing: only the manifest
+    knows which epochs followed the last listed entry.
     """
     firsts = np.zeros(count, dtype=np.bool_)
     crowded = np.zeros(count, dtype=np.bool_)

@@ -5,7 +5,7 @@ Keeps
   G-9  the latest record of a chain stays, and the first of a living checkpoint, which says what it
        holds
   G-10 each chain is a task of its own
-A dead chain goes in two steps, its deletion record last: in between it is still dead.
+A dead chain is deleted in two steps, its deletion record last, so it stays dead in between.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ LEFTOVERS: Final = {
     paths.STAGING: 86_400.0,
     paths.JOB_TOKENS: 7 * 86_400.0,
 }
-"""Folders of objects that live for a while, and how long at least, in seconds: whoever reads the
-store's clock needs its object for a moment, a Spark job its staged rows until it commits, and its
-tokens (P-2) while a task of it can still wake up. An older one was left by a process that died, or
-is of no use any more."""
+"""Folders of short-lived objects, and their minimum lifetime in seconds. A reader of the store's
+clock needs its object for a moment, a Spark job its staged rows until it commits, and its tokens
+(P-2) while one of its tasks can still wake up. An older object was left by a process that died, or
+is no longer of use."""
 SHARED_CHAINS: Final = (paths.table_chain(), paths.compaction_chain(), paths.reshard_chain())
 RECORDS_KEPT: Final = 16
-"""Newest records of a chain that stay: an appender that slept must meet the one it missed."""
+"""Newest records of a chain that stay: a stalled appender must collide with the one it missed."""
 
 _ROOTS: Final = {"checkpoints": paths.CHECKPOINTS, "consumers": paths.CONSUMERS}
 
@@ -60,7 +60,7 @@ def end_expired(chains: Chains, kind: str, now: float, report: GcReport, *, dry_
 
 
 def end_reclaimable(chains: Chains, ids: list[UUID], report: GcReport, *, dry_run: bool) -> None:
-    """End pins whose holder is gone for good (C-3), as told by whoever knows the clones."""
+    """End the pins `ids`; the caller knows that their holders are gone for good (C-3)."""
     for chain in chains.load(paths.CHECKPOINTS):
         wanted = chain.folder.rpartition("/")[2] in {str(i) for i in ids}
         if wanted and chain.alive and (dry_run or end_chain(chains.store, chain)):
@@ -71,7 +71,7 @@ def release_tags(chains: Chains, lake: Lake | None, report: GcReport, *, dry_run
     """Untag base versions whose checkpoint is gone.
 
     Tags are listed before the records: a checkpointer writes its record first, so a tag without a
-    living record is nobody's any more.
+    living record belongs to no checkpoint.
     """
     if lake is None or not hasattr(lake, "protected_versions"):
         return
@@ -99,11 +99,11 @@ def collect_chains(
         part.seen += len(chain.seqs)
         part.seen_bytes += sum(chain.sizes.values())
         dead = chain.ended or (kind == "checkpoints" and chain.first is None)
-        # An appender to a checkpoint's chain looks for its first record afterwards, others do not.
+        # An appender to a checkpoint's chain checks for record 1 afterwards; others do not.
         wait = ages.min_age if kind == "checkpoints" else ages.fence_retention
         if dead and now - chain.times[chain.seqs[-1]] >= wait:
-            # The deletion record goes after all others; tasks that may run in any order leave it
-            # to the next collection.
+            # The deletion record goes last. Planned tasks may run in any order, so they leave it to
+            # the next collection.
             rest, last = chain.seqs[:-1], chain.seqs[-1:]
             if not rest or (_run(store, kind, chain, rest, deleter, veto) and deleter.immediate):
                 _run(store, kind, chain, last, deleter, veto)

@@ -1,4 +1,4 @@
-"""What a collection saw, kept and why, and deleted."""
+"""What a collection saw, deleted and kept, and why."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS: Final[tuple[Kind, ...]] = (
 Progress = Callable[[str, int, int], None]
 """`progress(kind, done, total)`: objects deleted so far of those planned so far."""
 Veto = Callable[[str, str], bool]
-"""`veto(kind, path)`: True keeps the object (for mirrors). The floors rise all the same (G-10)."""
+"""`veto(kind, path)`: True keeps the object (for mirrors). The floors rise regardless (G-10)."""
 
 
 @dataclass
@@ -31,13 +31,13 @@ class KindReport:
     seen: int = 0
     seen_bytes: int = 0
     deleted: int = 0
-    """Deleted, or in a dry run what would be."""
+    """Objects deleted; in a dry run, those that would be."""
     deleted_bytes: int = 0
     kept: Counter[str] = field(default_factory=Counter)
-    """Objects kept, by the reason."""
+    """Objects kept, by reason."""
 
     def add(self, other: KindReport) -> None:
-        """Add up."""
+        """Add the counts of `other`."""
         self.seen += other.seen
         self.seen_bytes += other.seen_bytes
         self.deleted += other.deleted
@@ -62,7 +62,7 @@ class GcReport:
     dry_run: bool
     kinds: dict[str, KindReport] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
-    """What was not looked at, and why: a WAL store that could not be reached (S-6), say."""
+    """What was left alone, and why: for example, a WAL store that could not be reached (S-6)."""
     errors: list[str] = field(default_factory=list)
     """Tasks that failed; the others went on (G-10). Run again."""
     ended: int = 0
@@ -87,11 +87,11 @@ class GcReport:
         return sum(kind.deleted_bytes for kind in self.kinds.values())
 
     def kind(self, name: str) -> KindReport:
-        """The part of one kind, made when first asked for."""
+        """The report of one kind, created on first use."""
         return self.kinds.setdefault(name, KindReport())
 
     def add(self, part: GcReport) -> None:
-        """Add up."""
+        """Add the counts and messages of `part`."""
         for name, kind in part.kinds.items():
             self.kind(name).add(kind)
         self.skipped += part.skipped

@@ -1,12 +1,12 @@
-"""Collects shards: look at all, raise the floors of all, read the pins once, decide, delete.
+"""Collects shards: list all, raise the floors of all, read the pins once, decide, delete.
 
-Each step is taken of every shard, several at a time, before the next begins. A collection of n
-shards reads the pins and the base once, not n times: a checkpoint has a pin of every shard in it.
+Each step runs for every shard, several shards at once, before the next step begins. A collection
+of n shards reads the pins and the base once, not n times: a checkpoint has a pin of every shard.
 
 Keeps
   G-4  folders are listed before the manifest is read
   G-6, G-7c, K-1b  floors of every shard rise before the pins are read, and before anything goes
-  G-11 what cannot be read keeps everything it might name
+  G-11 an object that cannot be read keeps everything it might name
   S-6  a WAL store that cannot be listed is left alone, and the report says so
 """
 
@@ -25,10 +25,10 @@ from weir.upkeep.gc.tasks import Holder, Item, batches
 from weir.upkeep.gc.visit import Doomed, Folded, Visit
 
 LISTED_MAX: Final = 1_000_000
-"""Objects whose listing is held at a time, 24 bytes each; a table with more is collected in waves,
-and the pins are read once in each."""
+"""Listed objects held in memory, 24 bytes each; a table with more is collected in waves, and the
+pins are read once per wave."""
 _SHARDS_LISTED: Final = 64
-"""Shards listed between two looks at that bound."""
+"""Shards listed between two checks of that bound."""
 _FOLDERS_LISTED: Final = 64
 
 
@@ -52,8 +52,8 @@ def _collect_wave(visits: list[Visit], job: Job) -> None:
     visits = _each(job, visits, lambda visit: visit.prune_and_raise(job, folded))
     if not visits:
         return
-    # K-1b, of all shards at once: every floor is up. A checkpoint whose record is not found here
-    # was recorded later, and finds these floors.
+    # K-1b for all shards at once: every floor is raised. A checkpoint whose record is not found
+    # here is recorded later, and sees these floors.
     try:
         pins = job.pins()
     except WeirError as error:
@@ -64,7 +64,7 @@ def _collect_wave(visits: list[Visit], job: Job) -> None:
 
 
 def _each(job: Job, visits: list[Visit], step: Callable[[Visit], bool]) -> list[Visit]:
-    """Take a step of every shard; returns those that go on, in their order."""
+    """Run a step for every shard; returns the visits that go on, in order."""
 
     def one(visit: Visit) -> bool:
         try:
@@ -83,10 +83,10 @@ def _each(job: Job, visits: list[Visit], step: Callable[[Visit], bool]) -> list[
 
 
 def _read_folded(visits: Sequence[Visit], job: Job) -> Folded | None:
-    """What the base holds, for pruning; None when nothing is to be pruned.
+    """What the base holds, for pruning; None when there is nothing to prune.
 
-    After every manifest, and used in the epochs of those manifests only: a restore claims a shard
-    before it names again what was folded since, so a mark from before it cannot be used after it.
+    Read after every manifest, and used only in the epochs of those manifests: a restore claims a
+    shard before it names folded SSTables again, so a mark from before it is not used after it.
     """
     if job.lake is None or "sstables" not in job.kinds:
         return None
@@ -96,8 +96,8 @@ def _read_folded(visits: Sequence[Visit], job: Job) -> Folded | None:
         latest = job.lake.open_base()
         settled: Base | None = latest
         if job.ages.min_age:
-            # X-4: who holds an older version of the base, LanceDB's handles for as long as they
-            # live, reads manifests afresh: a row that left them would be in neither.
+            # X-4: readers with an older version of the base (LanceDB's handles, for as long as they
+            # live) read current manifests: a row that left those would be in neither.
             settled = job.lake.base_before(job.now - job.ages.min_age)
     except WeirError as error:
         job.fail("the base", error)
@@ -106,7 +106,7 @@ def _read_folded(visits: Sequence[Visit], job: Job) -> Folded | None:
 
 
 def _delete(visits: Sequence[Visit], job: Job) -> None:
-    """Delete what is doomed: objects of all shards share requests, a thousand to each."""
+    """Delete what is doomed; the shards share bulk requests of a thousand objects each."""
     together: dict[tuple[str, Holder], list[Doomed]] = {}
     for visit in visits:
         for doomed in visit.doomed:
@@ -131,7 +131,7 @@ def _delete_folders(visits: Sequence[Visit], job: Job) -> None:
 
 
 def _contents(store: Store, folders: Sequence[str], job: Job) -> Iterator[Item]:
-    """Every object in them; a few folders are listed at a time."""
+    """Every object in `folders`, a few of which are listed at once."""
 
     def listed(folder: str) -> list[Item]:
         return [(meta.path, meta.size) for meta in store.list(folder)]

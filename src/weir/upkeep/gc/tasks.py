@@ -1,8 +1,8 @@
 """Deleting: batches of paths as plain values, run here or on an engine (P-5), each alone (G-10).
 
 Keeps
-  S-8  a batch is deleted from the store it names, by URI and id, or from none: stores change hands
-       between a plan and its tasks
+  S-8  a batch is deleted from the store it names by URI and id, or not at all: a store may change
+       hands between a plan and its tasks
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weir.upkeep.tasks import Result, Run, Task
 log = logging.getLogger("weir.gc")
 
 BATCH_OBJECTS: Final = 1000
-"""What one bulk request of S3 takes."""
+"""Objects that one bulk request of S3 takes."""
 WORKERS: Final = 8
 
 Item = tuple[str, int]
@@ -37,12 +37,12 @@ Where = Literal["table", "wal"]
 
 @dataclass(frozen=True)
 class Holder:
-    """A store that objects are deleted from, known by its URI and its id (S-8)."""
+    """A store that objects are deleted from, identified by its URI and its id (S-8)."""
 
     store: Store
     where: Where = "table"
     store_id: str | None = None
-    """Of a WAL store the id it bears for `shard`, of the table's own the table's; None: unknown."""
+    """The id that a WAL store bears for `shard`; for the table's own, its id; None: unknown."""
     shard: UUID | None = None
 
     @staticmethod
@@ -94,9 +94,9 @@ class Batch:
 def delete_batch(store: Store, batch: Batch) -> int:
     """Delete the objects and return how many; a missing one counts as deleted (G-12).
 
-    What is in a batch was settled when it was planned, for good, since everything in it lies below
-    a floor or can never be published any more. What may have changed since is what lies at the
-    store's address: a WAL store must still bear its id, or nothing of it is touched (S-8).
+    The plan settled for good what is in a batch: every object in it lies below a floor or can never
+    be published. Only the store at that address may have changed since: a WAL store must still bear
+    its id, or nothing in it is touched (S-8).
     """
     if batch.shard is not None and batch.store_id is not None:
         require_store_id(store, batch.shard, batch.store_id)
@@ -135,7 +135,7 @@ def batches(
 
 @dataclass
 class Deleter:
-    """Runs batches in this process, some at a time, never holding more than that."""
+    """Runs batches in this process, `workers` at a time, and holds no more than those in memory."""
 
     env: Env
     report: GcReport
@@ -143,9 +143,9 @@ class Deleter:
     workers: int = WORKERS
     progress: Progress | None = None
     planned: list[Batch] | None = None
-    """Given a list, batches are put there instead of being run: for Spark."""
+    """If set, batches are appended here instead of being run: for Spark."""
     table_id: str | None = None
-    """The table whose objects go; None where no record tells."""
+    """Id of the table whose objects go; None where no record gives it."""
     _done: dict[str, int] = field(default_factory=dict)
     _total: dict[str, int] = field(default_factory=dict)
 
@@ -197,7 +197,7 @@ class Deleter:
 
 
 def delete(core: Core, task: Task) -> Result:
-    """Delete one batch; a failure is told, so that the others go on (G-10)."""
+    """Delete one batch; a failure is returned, so that the other batches go on (G-10)."""
     batch = Batch.from_dict(task)
     try:
         return {"deleted": delete_batch(_store_of(core, batch), batch), "error": None}

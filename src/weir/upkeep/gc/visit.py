@@ -3,10 +3,10 @@
 Keeps
   G-4  folders are listed before the manifest is read
   G-6, G-7c  floors rise before anything goes
-  G-11 what cannot be read keeps everything it might name
+  G-11 an object that cannot be read keeps everything it might name
   X-4  SSTables leave a manifest once the base has held their rows for `min_age`
-  P-2  tokens in entries that go are recorded first
-Its steps are called in their order by `weir.upkeep.gc.shard`, each for all shards before the next.
+  P-2  tokens are recorded before their entries go
+`weir.upkeep.gc.shard` calls the steps in order, each for all shards before the next.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Folded:
 
     latest: Base
     settled: Base | None
-    """The version that is `min_age` old; None: there is none."""
+    """The newest version that is at least `min_age` old; None: there is none."""
 
     def through(self, shard: UUID) -> int:
         """The last generation whose rows have been in the base for `min_age` (X-4)."""
@@ -107,7 +107,7 @@ class Visit:
         return self._latest is not None and bool(self._latest.sstables)
 
     def tell(self, report: GcReport) -> None:
-        """Add what was found since the last time."""
+        """Add the findings since the last call to `report`."""
         report.add(self._report)
         self._report = GcReport(report.dry_run)
 
@@ -131,7 +131,7 @@ class Visit:
         return self._latest is not None
 
     def prune_and_raise(self, job: Job, folded: Folded | None) -> bool:
-        """Take out of the manifest what the base holds, and say how far deletion will go."""
+        """Remove SSTables that the base holds from the manifest, and raise the floors."""
         assert self._latest is not None, "G-4: looked at first"
         if folded is not None:
             self._prune(folded, dry_run=job.dry_run)
@@ -144,11 +144,11 @@ class Visit:
         return True
 
     def decide(self, job: Job, pins: Pins) -> bool:
-        """With the pins, which were read after every floor had risen (K-1b)."""
+        """Decide what goes, by pins that were read after every floor had risen (K-1b)."""
         latest = self._latest
         assert latest is not None, "G-4: looked at first"
-        # A restore may have named SSTables again that only a checkpoint held, and that checkpoint
-        # may be gone from the pins by now: then this reading sees the restored manifest.
+        # A restore may have named SSTables again that only a checkpoint held. If that checkpoint is
+        # already gone from the pins, this read sees the restored manifest.
         again = self._manifests.latest()
         if again is not None and again.version != latest.version:
             self._retained.append(again)
@@ -165,7 +165,7 @@ class Visit:
             unread_from=pins.unread_from(self.site.shard),
         )
         for place, found in self._logs():
-            # A position is never used twice, wherever the log is: the same verdict holds (F-2).
+            # A position is never used twice, in any store, so the same verdict holds in each (F-2).
             self._decide_log(place, job, replace(state, wal=found))
         state = replace(state, native=contents.is_native(self.site, state, job.ages))
         self._decide_rest(job, state, plan_shard(state, job.ages))
@@ -174,7 +174,7 @@ class Visit:
     # -- pruning ---------------------------------------------------------------------------------
 
     def _prune(self, folded: Folded, *, dry_run: bool) -> None:
-        """Take SSTables out of the manifest whose rows the base holds; the epoch stays (L-2)."""
+        """Remove SSTables whose rows the base holds from the manifest; the epoch stays (L-2)."""
         current, manifests = self._latest, self._manifests
         assert current is not None, "G-4: looked at first"
         through = folded.through(self.site.shard)
@@ -190,13 +190,13 @@ class Visit:
             pruned = prunable(latest, named)
             if pruned is None:
                 return None
-            Tokens(self.site).settle(latest)  # P-2: the SSTables may be what makes a token true
+            Tokens(self.site).settle(latest)  # P-2: a token may count only by these SSTables
             return pruned, Evidence()
 
         try:
             after = manifests.update(change, epoch=current.writer_epoch)
         except (FencedError, CommitConflict) as lost:
-            # G-12: somebody is busy there. What was not pruned now is pruned next time.
+            # G-12: another process changed the shard. The next collection prunes it.
             self._report.skipped.append(f"{self.site}: not pruned this time: {lost}")
         else:
             self._report.pruned += max(0, len(current.sstables) - len(after.sstables))
@@ -206,21 +206,19 @@ class Visit:
     # -- floors ----------------------------------------------------------------------------------
 
     def _raise_floors(self, job: Job) -> None:
-        """Say what may go before asking who holds it (K-1b) and before any of it goes (G-6)."""
+        """Raise the floors before the pins are read (K-1b) and before anything is deleted (G-6)."""
         kinds, floors, living = job.kinds, self._manifests.floors, self._living
         old = any(version <= living.floor for version in self._listing.versions)
         if living.floor > self._floors.manifest and (
             ("manifests" in kinds and old) or ("sstables" in kinds and self._listing.folders)
         ):
-            # For SSTables too: a checkpointer that still holds a version which named them must not
-            # succeed.
+            # For SSTables too: a checkpointer that still holds a version naming them must fail.
             floors.raise_to("manifest", living.floor)
             floors.trim("manifest")
         logs = [(place, found.positions) for place, found in self._logs()]
         highest = _highest([positions for _, positions in logs], replay_point(self._retained))
         if highest > self._floors.wal:
-            # P-2: while an entry of a zombie cannot be among them. Once the floor has passed, it
-            # can.
+            # P-2: recorded before the floor rises; after that, a zombie's entry can be among them.
             for place, positions in logs:
                 passed = positions[(positions > self._floors.wal) & (positions <= highest)]
                 contents.record_tokens(place, passed.tolist())
@@ -239,7 +237,7 @@ class Visit:
     # -- the verdict -----------------------------------------------------------------------------
 
     def _decide_log(self, place: ShardSite, job: Job, state: ShardState) -> None:
-        """What goes of one log: the shard's own, or what it left where it was before."""
+        """Decide what goes of one log: the current one, or the entries that a move left behind."""
         state = replace(state, runs=contents.epoch_runs(place, state, job.ages))
         plan = plan_shard(state, job.ages)
         self._count("wal", len(state.wal), int(state.wal.sizes.sum()), plan.wal_kept)
@@ -283,12 +281,12 @@ def _load(site: ShardSite, living: Roots, latest: ShardManifest) -> list[ShardMa
     return [
         decode_manifest(data, path=path)
         for path, data in zip(where, site.store.get_many(where), strict=True)
-        if data is not None  # another collector, with less slack, took it: it is no root any more
+        if data is not None  # deleted by another collector with less slack: no longer a root
     ]
 
 
 def _highest(logs: Sequence[npt.NDArray[np.int64]], limit: int) -> int:
-    """The highest position below `limit` in any of them, or 0."""
+    """The highest position below `limit` in any of `logs`, or 0."""
     return max((int(found[found < limit].max(initial=0)) for found in logs), default=0)
 
 
@@ -299,7 +297,7 @@ def _wal_items(site: ShardSite, wal: WalListing, plan: ShardPlan) -> Iterator[It
 
 
 def _renew_hint(site: ShardSite, state: ShardState) -> None:
-    """Native readers follow the hint and know no floor: it must name a version that stays."""
+    """Make the hint name a version that stays: native readers follow it and know no floor."""
     where = paths.manifest_hint_path(site.shard)
     try:
         hinted = decode_hint(site.store.get(where).data)
