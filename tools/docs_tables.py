@@ -39,6 +39,8 @@ FAMILIES = {
     "M": "Writer, MemTable, flush",
     "L": "Reads and compaction",
     "P": "Spark",
+    "O": "Writes that look first",
+    "X": "Other programs on the same table",
 }
 
 
