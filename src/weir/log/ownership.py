@@ -2,7 +2,7 @@
 
 An entry that put-if-absent accepted proves nothing if collection removed the fence it should have
 met. So an acknowledgement also needs a proof that our epoch is current, begun less than `fence_ttl`
-before the entry was written. In steady state that is one small read per `fence_ttl`.
+before the entry was written. In steady state that is two small reads per `fence_ttl`.
 
 Which clock measures that (F-18)? This machine's may stop: a machine that was suspended, or restored
 from a snapshot, continues as if no time had passed. So every available clock must agree that little
