@@ -2814,7 +2814,7 @@ ACTORS = {
     "what is not found on an unmounted disk is not there": soak(1000, "unmounts"),
     "rows go into the hole where a disk was": soak(1000, "unmounts"),
     "a fence goes into the hole where a disk was": soak(1000, "unmounts"),
-    "any disk with an id will do": soak(1000, "unmounts"),
+    "any disk with an id will do": (*soak(200, "unmounts"), "--start", "4800"),
     "a disk that is back proves what was looked for in its hole": soak(1000, "unmounts"),
     "a glance takes the id of a disk that is back": soak(2000, "unmounts"),
     "only the decoder knows how large an entry may be": soak(1000, "limits"),
