@@ -1,1 +1,1 @@
-"""Measures weir beside its peers, in the same run and on the same data. `python -m benchmarks`."""
+"""Measures weir and its peers in the same run, on the same data: `python -m benchmarks`."""

@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run_one(workload: Workload, where: Where, size: Size, rounds: int, ground: str) -> Figures:
-    """One workload on one store; whatever goes wrong becomes part of the result."""
+    """Run one workload on one store; any exception becomes part of the result."""
     try:
         with open_place(where, ground) as place:
             ctx = Ctx(where, place.root, place.options, size, "")

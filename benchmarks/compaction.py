@@ -2,7 +2,8 @@
 
     python benchmarks/compaction.py [--rows 2000000] [--changes 200000] [--rounds 3]
 
-Four overlapping generations, a tenth of the changes deletes; with and without a BTree on the key.
+Four overlapping generations, and a tenth of the changes are deletes; with and without a BTree on
+the key.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def rows(ids: np.ndarray, tag: str) -> pa.Table:
 
 
 def make(place: Path, count: int, *, btree: bool) -> weir.Table:
-    # One SSTable a put, whatever its size: the table's settings bound those of its writers.
+    # A put ends up in one SSTable whatever its size; the table's settings bound its writers'.
     defaults = weir.WriterConfig(max_memtable_rows=100_000_000)
     weir.create(str(place), SCHEMA, primary_key="id", writer_defaults=defaults)
     stored = lance.dataset(str(place)).schema
@@ -46,7 +47,7 @@ def make(place: Path, count: int, *, btree: bool) -> weir.Table:
 
 
 def change(table: weir.Table, count: int, changes: int) -> tuple[pa.Table, pa.Table]:
-    """Four generations; returns what they come to: (upserts, deletes)."""
+    """Write four generations; returns their merged result as (upserts, deletes)."""
     rng = np.random.default_rng(7)
     newest: dict[int, tuple[int, bool]] = {}
     for generation in range(4):
@@ -63,7 +64,7 @@ def change(table: weir.Table, count: int, changes: int) -> tuple[pa.Table, pa.Ta
 
 
 def bare(place: Path, upserts: pa.Table) -> float:
-    """One merge_insert of the merged rows; deletes are left out, to its advantage."""
+    """Seconds of one merge_insert of the merged rows; it skips the deletes, to its advantage."""
     dataset = lance.dataset(str(place))
     data = pa.Table.from_arrays(upserts.columns, schema=dataset.schema)
     began = time.perf_counter()

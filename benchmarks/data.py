@@ -1,4 +1,4 @@
-"""The rows every side is given: a key, a number, a short text."""
+"""The rows that every side writes: a key, a number, a short text."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def batches(count: int, rows: int) -> list[pa.RecordBatch]:
 
 
 def overlapping(generation: int, rows: int, base_rows: int) -> pa.RecordBatch:
-    """Rows that update some of the base, some of the generation before, and insert some.
+    """Rows that update keys of the base, update keys of older generations, and insert new keys.
 
-    Half of them are keys of the base, spread over it, shared in part by all generations.
+    Half of them have keys of the base, chosen at random; generations share some of their keys.
     """
     chance = np.random.default_rng(generation)
     old = chance.choice(base_rows, rows // 2, replace=False)

@@ -1,10 +1,10 @@
-"""A TCP proxy that makes a server on loopback as far away as a region's object store.
+"""A TCP proxy that gives a server on loopback the latency of an object store in the region.
 
     python -m benchmarks.far PORT [--one-way 0.005]
 
-Prints the port it listens on and forwards until its standard input is closed. Every piece of a
-connection arrives `--one-way` seconds later, in both directions; pieces on their way do not wait
-for each other, and neither do connections. Bandwidth is not limited.
+Prints the port it listens on and forwards until its standard input is closed. Every chunk arrives
+`--one-way` seconds later, in both directions; neither chunks in flight nor connections delay each
+other. Bandwidth is not limited.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PIECE_BYTES = 1 << 18
 async def _carry(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, one_way: float
 ) -> None:
-    """Copy one direction, each piece `one_way` seconds after it came."""
+    """Copy one direction; deliver each chunk `one_way` seconds after it arrived."""
     loop = asyncio.get_running_loop()
     under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
@@ -56,7 +56,7 @@ async def _serve(port: int, one_way: float) -> None:
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    os._exit(0)  # connections that are still open have nobody at their ends
+    os._exit(0)  # the peers of connections that are still open are gone
 
 
 def main() -> None:

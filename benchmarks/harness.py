@@ -1,9 +1,9 @@
-"""What a workload is, and how one is run: every side in a process of its own, round by round.
+"""Workloads, and how one is run: every side in a process of its own, round by round.
 
-All sides of a workload are set up first, each in its own process; then they run one round after the
-other, in turn and each time beginning with another one, so that whatever else the machine does
-meets all of them. A side is a context manager: entering it is the set-up, what it yields is called
-once for each round and returns the round's figure.
+All sides of a workload are set up first, each in its own process. In each round every side then
+runs once, one after the other, starting with a different side each time: other load on the machine
+affects all of them alike. A side is a context manager: entering it is the set-up, and it yields a
+function that is called once per round and returns the round's figure.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ Better = Literal["lower", "higher"]
 
 ANYWHERE: tuple[Where, ...] = ("local", "s3", "far")
 STEP_SECONDS = 240.0
-"""Longest set-up or round of one side; a side that takes longer is ended and reported."""
+"""Longest set-up or round of one side; a side that takes longer is killed and reported."""
 
 
 @dataclass(frozen=True)
 class Ctx:
-    """What a side is given."""
+    """The arguments of a side."""
 
     where: Where
     root: str
-    """A place of the workload's own, the same for all of its sides."""
+    """The URI that the workload has to itself; all of its sides share it."""
     options: dict[str, str]
     size: Size
     side: str
     data: dict[str, Any] = field(default_factory=dict)
-    """What the workload's `prepare` returned."""
+    """The result of the workload's `prepare`."""
 
     def n(self, full: float, quick: float, tiny: float) -> int:
         """A count that depends on the size of the run."""
@@ -54,7 +54,7 @@ class Ctx:
         return {"full": 0.7, "quick": 0.3, "tiny": 0.02}[self.size]
 
     def uri(self, name: str = "") -> str:
-        """A location nobody else uses."""
+        """A URI that is used nowhere else."""
         own = f"{self.side}-{name}".replace(" ", "_").replace("/", "_")
         return f"{self.root}/{own}-{os.getpid()}-{time.monotonic_ns()}"
 
@@ -66,7 +66,8 @@ Side = Callable[[Ctx], AbstractContextManager[Round]]
 class Goal:
     """What weir's figure should be, relative to another side's.
 
-    `within`: at most so many times the other's cost. `times`: at least so many times its speed.
+    `within`: weir's cost is at most this multiple of the other side's. `times`: weir's speed is at
+    least this multiple of the other side's.
     """
 
     against: str
@@ -74,7 +75,7 @@ class Goal:
     times: float | None = None
 
     def judge(self, weir: float, other: float, better: Better) -> tuple[float, bool]:
-        """The ratio the goal speaks of, and whether it is met."""
+        """The ratio that the goal bounds, and whether the goal is met."""
         cost = weir / other if better == "lower" else other / weir
         if self.within is not None:
             return cost, cost <= self.within
@@ -91,25 +92,25 @@ class Workload:
     better: Better
     goal: str
     sides: Mapping[str, Side]
-    """By name; "weir" is ours, "floor" the physical limit, all others are peers."""
+    """By name; "floor" is the physical limit, and all but "weir" and "floor" are peers."""
     goals: Mapping[Where, Sequence[Goal]] | Sequence[Goal] = ()
-    """None: the figures are reported, nothing is asked for."""
+    """Without goals the figures are only reported."""
     prepare: Callable[[Ctx], dict[str, Any]] | None = None
     where: tuple[Where, ...] = ("local", "s3")
-    """The stores it is run on; `ANYWHERE` for what depends on the way to the store."""
+    """The stores it runs on; `ANYWHERE` if the figures depend on round trips to the store."""
     rounds_max: int = 99
     note: str = ""
     needs_spark: bool = False
 
     def goals_at(self, where: Where) -> Sequence[Goal]:
-        """What is asked for on that store."""
+        """The goals on that store; "far" has those of "s3"."""
         if not isinstance(self.goals, Mapping):
             return self.goals
         return self.goals.get("s3" if where == "far" else where, ())
 
 
 class SideFailed(Exception):
-    """A side could not be set up or run; the others go on."""
+    """A side could not be set up or run; the other sides continue."""
 
 
 class Worker:
@@ -146,7 +147,7 @@ class Worker:
         return answer
 
     def end(self) -> None:
-        """Let the process end; it is killed when it does not."""
+        """Let the process exit, or kill it after ten seconds."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
@@ -174,7 +175,7 @@ class Worker:
 
 @dataclass
 class Figures:
-    """What the rounds of a workload gave."""
+    """The figures of a workload's rounds."""
 
     rounds: dict[str, list[float]] = field(default_factory=dict)
     peak_mib: dict[str, float] = field(default_factory=dict)

@@ -1,13 +1,13 @@
-"""Memory of a writer at full speed over minutes, in both modes: does it stay flat?
+"""Does the memory of a writer stay flat over minutes at full speed, in both modes?
 
     python -m benchmarks.memory_soak --minutes 10
 
-Four threads put 1,000-row batches as fast as the store takes them; another process compacts the
-table and collects garbage all the while, as it would in production, so that the disk stays flat
-too. A log alone is written faster than two processors fold it: above 2 GiB on the disk the threads
-pause until half of it is gone. Prints one line of JSON for each mode: the median resident set of
-the second and of the last tenth of the run, its highest value, how often the table was tidied, and
-for how many seconds the threads paused.
+Four threads put 1,000-row batches as fast as the store accepts them. Another process compacts the
+table and collects garbage the whole time, as in production, which keeps disk usage flat too. In
+WAL-only mode the log grows faster than two processors can fold it, so above 2 GiB on disk the
+threads pause until usage is below half of that. Prints one line of JSON for each mode: the median
+resident set of the second and of the last tenth of the run, its maximum, how often the table was
+tidied, and for how many seconds the threads paused.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def batch(rng: np.random.Generator, keys: int, rows: int) -> pa.RecordBatch:
 
 
 def soak(folder: str, *, memtable: bool, seconds: float) -> dict[str, float | str]:
-    """One mode for `seconds`; returns the figures."""
+    """Run one mode for `seconds`; returns the figures."""
     schema = pa.schema([pa.field("id", pa.int64(), False), ("x", pa.float64()), ("s", pa.string())])
     before = shutil.disk_usage(Path(folder).parent).used
     config = weir.WriterConfig(
@@ -111,7 +111,7 @@ def soak(folder: str, *, memtable: bool, seconds: float) -> dict[str, float | st
 
 
 def tidy(folder: str, memtable: bool, times: Any) -> None:
-    """Compact and collect until killed; the process of its own that a table has in production."""
+    """Compact and collect until killed, in a separate process as in production."""
     while True:
         table = weir.open(folder)
         table.compact(fold_wal=not memtable)
@@ -121,7 +121,7 @@ def tidy(folder: str, memtable: bool, times: Any) -> None:
 
 
 def main() -> None:
-    """Both modes, each in half the time."""
+    """Run both modes, each for half of the time."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

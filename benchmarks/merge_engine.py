@@ -60,7 +60,7 @@ def rows(rng, numbers, kind):
 
 
 def candidates(kind):
-    """Which of the base's keys are among the fresh ones, by each engine."""
+    """Time how each engine finds the keys of the base that are among the fresh keys."""
     rng = np.random.default_rng(0)
     base = keys_of(rng.permutation(BASE_ROWS), kind)
     fresh = pc.unique(keys_of(rng.integers(0, BASE_ROWS + 100_000, 200_000), kind))
@@ -103,7 +103,7 @@ def candidates(kind):
 
 
 def whole(folder, kind):
-    """The merged scan and point lookups, beside a bare scan of the base and pylance's own."""
+    """Time merged scans and point lookups, beside a bare scan of the base and pylance's own."""
     rng = np.random.default_rng(0)
     uri = str(Path(folder) / kind)
     table = weir.create(uri, rows(rng, [1], kind).schema, primary_key="id")

@@ -1,4 +1,4 @@
-"""Handles on weir, its peers and the floor, all reached with the same URI and options."""
+"""Handles on weir, its peers and the floor, all opened with the same URI and options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.harness import Ctx
 
 
 def make_table(ctx: Ctx, name: str = "table", **settings: Any) -> weir.Table:
-    """An empty table of the benchmark's rows; pylance opens the same."""
+    """An empty table with the schema of the benchmark's rows; pylance opens the same table."""
     return weir.create(
         ctx.uri(name), SCHEMA, primary_key="id", storage_options=ctx.options or None, **settings
     )
@@ -41,7 +41,7 @@ def pylance_writer(ctx: Ctx, table: weir.Table, **settings: Any) -> Any:
 
 
 def object_store(ctx: Ctx, name: str = "floor") -> Any:
-    """An obstore store on a prefix of its own: what the floor writes to."""
+    """An obstore store on a prefix of its own, for the floor to write to."""
     uri = ctx.uri(name)
     return obstore_at(uri, ctx.options)
 
@@ -107,12 +107,12 @@ class Slate:
         await handle.await_durable()
 
     async def get(self, key: bytes) -> bytes | None:
-        """What is there."""
+        """The value of the key, or None."""
         found: bytes | None = await self._db.get(key)
         return found
 
     def putters(self, count: int, seconds: float, value: bytes) -> tuple[list[float], float]:
-        """`count` tasks that put for so long: the latencies, and the time it took."""
+        """Put from `count` tasks for `seconds`; the latencies, and the time it took."""
         numbers = itertools.count()
         latencies: list[float] = []
 
@@ -143,7 +143,7 @@ async def _awaited(work: Awaitable[Any]) -> Any:
 
 @contextmanager
 def slate(ctx: Ctx, flush_interval: str | None = None) -> Iterator[Slate]:
-    """A database for the time of a side."""
+    """A database that is closed when the side ends."""
     db = Slate(ctx, flush_interval)
     try:
         yield db
@@ -152,7 +152,7 @@ def slate(ctx: Ctx, flush_interval: str | None = None) -> Iterator[Slate]:
 
 
 def timed_puts(put: Callable[[int], Any], seconds: float) -> list[float]:
-    """Call `put` with rising numbers for so long; the latency of each call."""
+    """Call `put` with increasing numbers for `seconds`; the latency of each call."""
     latencies: list[float] = []
     clock = time.perf_counter
     end = clock() + seconds
@@ -165,7 +165,7 @@ def timed_puts(put: Callable[[int], Any], seconds: float) -> list[float]:
 
 
 def threaded_puts(put: Callable[[int], Any], threads: int, seconds: float) -> float:
-    """Puts per second of so many threads that all put for so long."""
+    """Puts per second of `threads` threads that put for `seconds`."""
     counts = [0] * threads
     barrier = threading.Barrier(threads + 1)
     problems: list[BaseException] = []
@@ -178,7 +178,7 @@ def threaded_puts(put: Callable[[int], Any], threads: int, seconds: float) -> fl
             while time.perf_counter() < end:
                 put(index * 10_000_000 + done)
                 done += 1
-        except BaseException as error:  # noqa: BLE001  told by the caller's thread
+        except BaseException as error:  # noqa: BLE001  raised in the caller's thread
             problems.append(error)
         counts[index] = done
 

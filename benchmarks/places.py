@@ -1,4 +1,4 @@
-"""Where workloads run: a local folder, a private SeaweedFS server, and one that is far away."""
+"""Where workloads run: a local folder, a private SeaweedFS server, and the same far away."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x00020000
 
 @dataclass(frozen=True)
 class Place:
-    """A root URI and what reaches it."""
+    """A root URI and the storage options for it."""
 
     where: Where
     root: str
@@ -31,12 +31,12 @@ class Place:
 
 @contextmanager
 def open_ground() -> Iterator[str]:
-    """The folder of one run. Nothing of a workload is removed before the run is over.
+    """The folder of one run. Nothing that a workload wrote is removed before the run ends.
 
-    ext4 gives the number of a removed file to nobody for a while, and every new file
-    near it looks at all of those first: after 20,000 files were removed a new one took 443 us
-    instead of 23. Whoever's turn came then would be charged for it. Folders of this one are laid
-    apart on the disk for the same reason.
+    ext4 does not reuse the inode of a removed file for a while, and creating a file nearby scans
+    all such inodes first: after 20,000 files were removed, a create took 443 us instead of 23. The
+    next side to run would pay for that. For the same reason the subfolders are placed far apart on
+    the disk.
     """
     folder = tempfile.mkdtemp(prefix="weir-bench-")
     try:
@@ -47,7 +47,7 @@ def open_ground() -> Iterator[str]:
 
 
 def _lay_apart(folder: str) -> None:
-    """Let the file system look for an empty place for each folder in `folder`, where it can."""
+    """Ask the file system to place each subfolder in an unused area, if it supports that."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         flags = array.array("l", [0])
@@ -55,14 +55,14 @@ def _lay_apart(folder: str) -> None:
         flags[0] |= _TOP_FOLDER
         fcntl.ioctl(descriptor, _SET_FLAGS, flags)
     except OSError:
-        pass  # another file system, which has no need of it
+        pass  # not ext4, so there is no need for it
     finally:
         os.close(descriptor)
 
 
 @contextmanager
 def open_place(where: Where, ground: str) -> Iterator[Place]:
-    """The place for the time of one workload, a local one in `ground`."""
+    """The place of one workload; a local one is a folder in `ground`."""
     if where == "local":
         folder = tempfile.mkdtemp(dir=ground)
         _lay_apart(folder)
@@ -83,7 +83,7 @@ def open_place(where: Where, ground: str) -> Iterator[Place]:
 
 @contextmanager
 def _further_away(endpoint: str) -> Iterator[str]:
-    """The same server behind a proxy that delays; see `benchmarks.far`."""
+    """The endpoint of a proxy that delays requests to the server; see `benchmarks.far`."""
     head, _, port = endpoint.rpartition(":")
     command = [sys.executable, "-m", "benchmarks.far", port]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as proxy:

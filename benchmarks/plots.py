@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 WEIR, PEER, FLOOR, INK = "#2f7ed8", "#c0504d", "#8a8a8a", "#808080"
-"""Colours and an ink that can be read on white and on black."""
+"""Colours of the sides and of the text, readable on white and on black."""
 TITLES = {"local": "local disk", "s3": "SeaweedFS", "far": "SeaweedFS, 10 ms away"}
 
 
@@ -17,7 +17,7 @@ def draw(results: list[dict[str, Any]], folder: Path) -> list[str]:
     mpl.use("svg")
     mpl.rcParams.update(
         {
-            "svg.hashsalt": "weir",  # the same figures give the same bytes
+            "svg.hashsalt": "weir",  # the same figures produce the same bytes
             "svg.fonttype": "none",
             "font.size": 9,
             "text.color": INK,

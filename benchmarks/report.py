@@ -1,4 +1,4 @@
-"""Figures as people and machines read them: a line, a JSON object, a page, a plot."""
+"""Figures for people and machines: as a line, a JSON object, a page and plots."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def as_result(workload: Workload, where: Where, figures: Figures, date: str) -> 
 def _judge(
     workload: Workload, where: Where, medians: dict[str, float]
 ) -> tuple[float | None, bool | None]:
-    """The ratio of the first goal, and whether all are met; None where there is nothing to say."""
+    """The ratio of the first goal, and whether all are met; None for what cannot be judged."""
     weir = medians.get("weir")
     goals = workload.goals_at(where)
     if weir is None:
@@ -83,7 +83,7 @@ def _judge(
 
 
 def round4(value: float | None) -> float | None:
-    """Four significant digits: no more was measured."""
+    """Four significant digits; the measurements are no more precise."""
     return None if value is None else float(f"{value:.4g}")
 
 
@@ -95,7 +95,7 @@ def show(value: float | None) -> str:
 
 
 def best_peer(result: Result) -> float | None:
-    """The peer that did best."""
+    """The figure of the best peer."""
     values = [v for s, v in result["peers"].items() if v is not None and not s.startswith("weir")]
     if not values:
         return None
@@ -103,7 +103,7 @@ def best_peer(result: Result) -> float | None:
 
 
 def verdict(result: Result) -> str:
-    """Met, missed, reported, or what failed."""
+    """Met, missed, reported or FAILED."""
     if "weir" in result["errors"] or "prepare" in result["errors"]:
         return "FAILED"
     return {True: "met", False: "missed", None: "reported"}[result["goal_met"]]
@@ -134,7 +134,7 @@ def summary(results: list[Result], seconds: float) -> str:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Where and with what this was measured."""
+    """The machine, the system and the versions of this run."""
     model = ""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -152,8 +152,8 @@ def describe_machine() -> dict[str, Any]:
 
 
 def saved_with(results: list[Result], docs: Path) -> list[Result]:
-    """The results of docs/benchmarks.json, with these in the place of the same workloads', and
-    those of new workloads behind them."""
+    """The results of docs/benchmarks.json, with `results` replacing those of the same workload and
+    store; new workloads come last."""
     saved: list[Result] = json.loads((docs / "benchmarks.json").read_text())
     merged = {(r["workload"], r["where"]): r for r in saved}
     merged |= {(r["workload"], r["where"]): r for r in results}
@@ -228,7 +228,7 @@ def page(results: list[Result], machine: dict[str, Any], command: str, pictures:
 
 
 def _dates(results: list[Result]) -> str:
-    """When most were run, and which were run again later."""
+    """The date of the first results, and the workloads that were run again later."""
     dates = sorted({r["date"] for r in results})
     again = [
         f"at {date} again: "

@@ -1,14 +1,14 @@
-"""Where Spark's executors begin to pay: compaction in process against compaction on Spark.
+"""When Spark's executors are worth it: compaction in process against compaction on Spark.
 
     python -m benchmarks.spark_engine [--base 2000000] [--changes 200000,2000000]
         [--own-cores 1] [--rivals 1]
 
-For each number of changes: four overlapping generations into the base, both engines, and the
-memory high-water mark of the Python workers that ran the tasks. With `--own-cores` the compaction
-in process may use so many processors and Spark all of them: a driver and a larger cluster, on one
-machine. With `--rivals` it shares each of them with so many processes that do nothing else but
-run: with one, two processors are four times as many as it has. Spark is timed twice: by its first
-job, which starts the workers, and by a later one.
+For each number of changes, both engines fold four overlapping generations into the base; the
+memory high-water mark of the Python workers that ran the tasks is printed too. `--own-cores` limits
+the compaction in process to that many processors while Spark uses all of them: a driver and a
+larger cluster, on one machine. With `--rivals` it shares each of its processors with that many busy
+processes: with one core and one rival, Spark's two processors are four times what it has. Spark is
+timed twice: for its first job, which starts the workers, and for a later one.
 """
 
 import argparse
@@ -39,7 +39,7 @@ _BUSY = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True
 
 
 class Watch:
-    """The largest Python worker of this process's Spark while it is open."""
+    """Peak memory of the largest Python worker of this process's Spark while it is open."""
 
     def __enter__(self):
         self._stop = threading.Event()
@@ -65,7 +65,7 @@ class Watch:
 
 @contextmanager
 def on_cores(count: int, rivals: int = 0) -> Iterator[None]:
-    """Every thread of this process on so many processors; Spark's processes keep theirs."""
+    """Pin this process's threads to `count` processors; Spark's processes are not pinned."""
     every = os.sched_getaffinity(0)
     chosen = sorted(every)[:count]
     busy = [
@@ -89,7 +89,7 @@ def _pin(cores: set[int]) -> None:
 
 
 def change(table: weir.Table, count: int, changes: int) -> int:
-    """Four overlapping generations, a tenth of each deletes; the bytes that then wait."""
+    """Write four overlapping generations, a tenth of each deletes; the bytes that are unfolded."""
     rng = np.random.default_rng(7)
     for generation in range(4):
         ids = rng.integers(0, int(count * 1.05), changes // 4)
@@ -101,7 +101,7 @@ def change(table: weir.Table, count: int, changes: int) -> int:
 
 
 def session(master: str) -> Any:
-    """A Spark whose workers have yet to be started."""
+    """A Spark session whose Python workers have not been started."""
     from pyspark.sql import SparkSession
 
     spark = (

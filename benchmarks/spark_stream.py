@@ -2,7 +2,8 @@
 
     python benchmarks/spark_stream.py [--rows 1000000] [--batches 20]
 
-Read back by Spark, by weir and, after compaction, by pylance: the same rows, or it fails.
+Spark, weir and, after compaction, pylance read the table back; the program fails unless all three
+see the expected rows.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Tables with a large base and fresh generations, made once and copied."""
+"""Tables with a large base and unfolded generations, made once and copied."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def fresh_keys(ctx: Ctx, generation_rows: int) -> list[int]:
 
 
 def snapshots(table: weir.Table) -> list[Any]:
-    """The shards as pylance's scanner and planner want them, without folded generations."""
+    """The shards as pylance's scanner and planner take them, without folded generations."""
     from lance.mem_wal import ShardSnapshot
 
     made = []
@@ -73,7 +73,7 @@ def copy_table(ctx: Ctx, source: str) -> str:
     if ctx.where == "local":
         shutil.copytree(source, target)
         return target
-    # One store over both prefixes: copies are made by the server.
+    # One store over both prefixes, so the server makes the copies.
     store = obstore_at(ctx.root, ctx.options)
     old = source.removeprefix(ctx.root + "/")
     new = target.removeprefix(ctx.root + "/")
@@ -85,6 +85,6 @@ def copy_table(ctx: Ctx, source: str) -> str:
 
 
 def drop_table(ctx: Ctx, uri: str) -> None:
-    """Remove a copy; a full disk would be measured otherwise."""
+    """Remove a local copy; otherwise a full disk would distort the figures."""
     if ctx.where == "local":
         shutil.rmtree(uri, ignore_errors=True)

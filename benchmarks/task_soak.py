@@ -1,10 +1,10 @@
-"""Memory of 2,000 tasks that put through one table's writer for minutes: does it stay flat?
+"""Does memory stay flat while 2,000 tasks put through one table's writer for minutes?
 
     python -m benchmarks.task_soak --minutes 5
 
-Tasks of one event loop put rows as dicts; every fifth put is cancelled on its way now and then.
+Tasks of one event loop put rows as dicts; about one put in 997 is cancelled while it is under way.
 Prints a line of JSON: puts, and the median resident set of the second and of the last fifth of the
-run. Fails when the last is more than 1.25 times the second.
+run. Fails when that of the last fifth is more than 1.25 times that of the second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
 
 
 async def soak(uri: str, *, tasks: int, seconds: float, shards: int) -> dict[str, float]:
-    """Put for so long; what was counted."""
+    """Put for `seconds`; the counts, and the memory early and late in the run."""
     sharding = weir.Bucket("id", shards) if shards > 1 else weir.Unsharded()
     table = weir.create(uri, SCHEMA, primary_key="id", sharding=sharding)
     process = psutil.Process()
@@ -69,7 +69,7 @@ async def soak(uri: str, *, tasks: int, seconds: float, shards: int) -> dict[str
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run, print, judge."""
+    """Run the soak, print the figures, and fail if memory grew."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.task_soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--tasks", type=int, default=2_000)

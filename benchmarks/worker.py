@@ -1,4 +1,4 @@
-"""The process of one side: sets up, runs a round for each line it is sent, tells its peak."""
+"""The process of one side: set up, run a round for each line received, report peak memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.harness import Ctx
 
 
 def main() -> None:
-    """Speak JSON lines; whatever libraries print goes to standard error."""
+    """Speak JSON lines; the output of libraries goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -51,17 +51,17 @@ def main() -> None:
 
 
 def peak_mib() -> float:
-    """The most memory this process had, or on Spark the largest of the workers that ran tasks."""
+    """Peak memory of this process; with Spark, that of the largest worker that ran tasks."""
     tasks = []
     for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # gone meanwhile
+        with contextlib.suppress(psutil.Error):  # it has exited
             if "pyspark" in " ".join(child.cmdline()) and "java" not in child.name():
                 tasks.append(child.pid)
     return max(_high_water_mib(pid) for pid in tasks or [os.getpid()])
 
 
 def _high_water_mib(pid: int) -> float:
-    """Not ru_maxrss, which begins with the parent's."""
+    """From /proc: ru_maxrss starts at the value of the parent process."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -70,7 +70,7 @@ def _high_water_mib(pid: int) -> float:
 
 
 def _leave() -> None:
-    # Native runtimes of the peers may hang or abort when Python takes itself apart.
+    # Native runtimes of the peers may hang or abort when the interpreter shuts down.
     sys.stderr.flush()
     os._exit(0)
 

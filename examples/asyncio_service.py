@@ -1,4 +1,4 @@
-"""Many requests of an asyncio service share few log entries; each is durable when answered."""
+"""Many requests of an asyncio service share a few log entries; each is durable when answered."""
 
 import asyncio
 

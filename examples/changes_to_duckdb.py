@@ -1,4 +1,4 @@
-"""The change feed keeps a DuckDB table in step; the bookmark is stored with the rows."""
+"""Keep a DuckDB table in sync from the change feed; the bookmark is stored with the rows."""
 
 import duckdb
 import pyarrow as pa

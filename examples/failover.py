@@ -1,7 +1,7 @@
-"""Two writers, one shard: the newer fences the older, and not a row is lost.
+"""Two writers, one shard: the newer fences the older, and no row is lost.
 
-The fenced one does not open the shard again. If both did, they would fence each other for ever and
-write nothing: whoever decides ownership (a scheduler, a lease, a person) decides, not the writers.
+The fenced writer does not open the shard again. If both did, they would fence each other for ever
+and write nothing. A scheduler, a lease or a person decides ownership, not the writers.
 """
 
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""A copy every night that depends on nothing, and the last seven of them; run it from cron."""
+"""Make an independent copy of a table every night and keep the last seven; run it from cron."""
 
 import datetime as dt
 import shutil

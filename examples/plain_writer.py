@@ -1,4 +1,4 @@
-"""Write rows, read them back the same moment."""
+"""Write rows and read them back at once."""
 
 import pyarrow as pa
 

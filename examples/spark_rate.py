@@ -1,4 +1,4 @@
-"""Rows that never end, as from Kafka, into a weir table: each once, readable while they come."""
+"""Write an endless stream, as from Kafka, exactly once, and read the table while it arrives."""
 
 import tempfile
 
@@ -13,7 +13,7 @@ spark.sparkContext.setLogLevel("ERROR")
 schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("at", pa.timestamp("us", "UTC"))])
 table = weir.create(f"{folder}/t", schema, primary_key="id", sharding=weir.Bucket("id", 2))
 
-# Kafka: .format("kafka").option("subscribe", "clicks"), then from_json over its column `value`.
+# Kafka: .format("kafka").option("subscribe", "clicks"), then from_json on the column `value`.
 source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 500).load()
 rows = source.selectExpr("value AS id", "timestamp AS at")
 query = rows.writeStream.format("weir").option("checkpointLocation", f"{folder}/c").start(table.uri)

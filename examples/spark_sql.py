@@ -1,4 +1,4 @@
-"""Runs `spark_sql.sql`: named tables, changed in place, streamed, compacted, read as they were."""
+"""Run `spark_sql.sql`: tables by name, changed in place, streamed, compacted, and time travel."""
 
 import re
 import tempfile

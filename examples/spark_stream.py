@@ -1,4 +1,4 @@
-"""A stream into a weir table, exactly once; its changes out again; compaction on executors."""
+"""Stream into a weir table exactly once, read its changes, and compact on executors."""
 
 import tempfile
 from pathlib import Path

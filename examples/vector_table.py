@@ -1,4 +1,4 @@
-"""Search by vector sees a row the moment it is acknowledged."""
+"""A vector search sees a row as soon as the row is acknowledged."""
 
 import numpy as np
 import pyarrow as pa

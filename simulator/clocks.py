@@ -1,10 +1,10 @@
 """Clocks in a simulated history: one for each store, and machines that stand still (F-18, G-7b).
 
-Writers are paused with their machine while others take over, flush and collect; when they go on,
-their own clocks say that no time has passed. The judge demands no more than ever: no
-acknowledgement for a batch that is not in the log (D). Stores are of three kinds: files, whose puts
-are dated; object stores, whose are not, but which refuse a request whose own date is far off; and
-some that do neither, where only a connection that did not survive tells of the pause.
+A writer is paused with its machine while other processes take over, flush and collect. When it
+resumes, its own clocks say that no time has passed. The judge demands what it always demands: no
+acknowledgement for a batch that is not in the log (D). There are three kinds of stores: files,
+which date every put; object stores, which do not, but which refuse a request whose own date is far
+off; and stores that do neither, where only a broken connection reveals the pause.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FAR = (0.0, -1e6, 1e6, -30.0, 30.0)
 
 
 def draw_clocks(plan: Plan, rng: random.Random) -> None:
-    """The log is on a store of its own, mostly, and every clock tells something else."""
+    """Mostly put the log on a store of its own, and set every clock differently."""
     plan.is_story, plan.moves, plan.wal_only = True, True, False
     plan.places = [None]
     plan.wal_uri = rng.choice((WAL, WAL, WAL, None))
@@ -33,7 +33,7 @@ def draw_clocks(plan: Plan, rng: random.Random) -> None:
     else:
         plan.clocks = {TABLE: rng.choice(FAR), WAL: rng.choice(FAR)}
     if rng.random() < 0.3:
-        # Nobody sleeps long; but by the table's clock what was just put into the log is days old.
+        # No machine sleeps long, but by the table's clock a new entry of the log is days old.
         plan.wal_uri, plan.dated, plan.skew_max = WAL, True, None
         plan.clocks = {TABLE: 1e6, WAL: 0.0}
         plan.settings["step_seconds"] = plan.fence_ttl * 0.001
@@ -46,9 +46,9 @@ def draw_clocks(plan: Plan, rng: random.Random) -> None:
 
 
 def _as_object_stores(plan: Plan, rng: random.Random) -> None:
-    """No put is dated, but a request is refused whose own date is too far off.
+    """Date no put, but refuse a request whose own date is too far off.
 
-    Then the bound is the documented one: `fence_ttl` and twice what a date may be off.
+    The retention is then the documented bound: `fence_ttl` plus twice the largest allowed skew.
     """
     plan.skew_max = rng.choice((0.5, 5.0))
     near = (0.0, -plan.skew_max / 4, plan.skew_max / 4)

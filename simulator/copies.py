@@ -1,7 +1,7 @@
-"""Clones in a simulated history: made under fire, written to, cloned again, and read to the end.
+"""Clones in a simulated history: made during faults, written to, cloned again, read to the end.
 
-The judge's truth is the parent's log; what a clone holds when it is first read must be a moment of
-it (the checkpoint's, when one was named), and stay that, whatever happens to the parent.
+The judge's truth is the parent's log. The first read of a clone must show one moment of that log
+(the checkpoint's, if one was named), and the clone must keep it, whatever happens to the parent.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ COPIES_MAX: Final = 3
 
 @dataclass
 class Copy:
-    """One clone: what was asked for, and what it must hold."""
+    """One clone: what was requested, and what it must hold."""
 
     uri: str
     parent: str
     wal_uri: str | None = None
     checkpoint: UUID | None = None
     asked: bool = False
-    """The checkpoint was chosen, or none was: from here on a retry must mean the same (C-4)."""
+    """The checkpoint, or none, is chosen: every retry must use the same choice (C-4)."""
     low: int = 0
     high: int | None = None
-    """The moments of the parent's log it may be; None: not later than now."""
+    """The clone shows the parent's log through a position in [`low`, `high`]; None: the tip."""
     wanted: State | None = None
-    """Exactly this, for the clone of a clone."""
+    """The exact state required, for the clone of a clone."""
     state: State | None = None
-    """What it holds; None until it was read once."""
+    """What the clone holds; None until it has been read once."""
     maybe: list[Row] = field(default_factory=list)
-    """A batch put into it that was never acknowledged."""
+    """A batch that was put into the clone and not acknowledged."""
 
 
 def cloner(run: Run, actor: Actor, role: Role) -> None:
-    """Makes clones, goes on with those a dead process of its left, and uses them."""
+    """Makes clones, finishes those that its killed predecessor left, and uses them."""
     name = actor.name.rstrip("'")
     rng = random.Random(f"cloner/{run.plan.seed}/{actor.name}")
     for index in range(min(role.ops, COPIES_MAX)):
@@ -98,7 +98,7 @@ def _ask(run: Run, actor: Actor, rng: random.Random, copy: Copy) -> None:
 
 
 def finish(run: Run, actor: Actor, copy: Copy) -> None:
-    """Make the clone, or go on making it; one that is made is looked at."""
+    """Make the clone, or finish making it; check it if it was made before."""
     if copy.state is not None:
         check_copy(run, actor, copy)
         return
@@ -123,7 +123,7 @@ def _first_look(run: Run, table: Table, copy: Copy) -> None:
 
 
 def check_copy(run: Run, actor: Actor, copy: Copy) -> None:
-    """The clone still holds what it held, and what was put into it."""
+    """Check that the clone still holds what it held, and what was put into it."""
     assert copy.state is not None, "read before"
     keyed = run.plan.keyed
     try:
@@ -138,7 +138,7 @@ def check_copy(run: Run, actor: Actor, copy: Copy) -> None:
 
 
 def _use(run: Run, actor: Actor, role: Role, rng: random.Random, copy: Copy) -> None:
-    """Put into the clone, compact it, collect it; the parent must not notice, nor the clone."""
+    """Put into the clone, compact it, collect it; nothing else in clone or parent may change."""
     try:
         table = open_table(copy.uri, env=actor.env)
         waited_for = any(c.parent == copy.uri and c.state is None for c in run.copies.values())
@@ -180,13 +180,13 @@ def _put(run: Run, rng: random.Random, table: Table, role: Role, copy: Copy) -> 
 
 
 def final_of_clones(run: Run, actor: Actor) -> None:
-    """Every clone begun is finished, every clone finished is what it was, and so is the parent."""
+    """Finish every clone that was begun; check that clones and parent hold what they must."""
     for copy in run.copies.values():
         if copy.state is None and copy.asked:
             try:
                 finish(run, actor, copy)
             except CheckpointNotFound as gone:
-                # Its parent was never told to keep that moment longer than a clone may take.
+                # An unnamed moment is kept by the parent only for as long as a clone may take.
                 if copy.checkpoint is not None:
                     raise Violation("K", f"{copy.uri} cannot be finished: {gone}") from gone
                 run.note(actor, f"{copy.uri} is given up")

@@ -1,10 +1,8 @@
-"""Death at every write: a script runs once to count its writes, then dies before and after each of
-them.
+"""Death at every write: a script runs once to count writes, then dies before and after each one.
 
-After each death somebody opens the shard again (who may die too), and at last the judge sees the
-whole table on a
-healthy store. What it demands is in `oracles`: every acknowledged row, every batch whole, no row
-twice.
+After each death another process opens the shard, and may die too. At the end the judge sees the
+whole table on a healthy store. What it demands is in `oracles`: every acknowledged row, every batch
+whole, no row twice.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ WAL_ONLY: dict[str, Any] = {**SMALL, "enable_memtable": False}
 
 @dataclass(frozen=True)
 class Life:
-    """A script, and what was there before it."""
+    """A script, and what runs before and after it."""
 
     script: Script
     before: Script | None = None
     again: Script | None = None
-    """Who comes after a death; the script itself if None."""
+    """What runs after a death; the script itself if None."""
     setup: Script | None = None
-    """What makes the table; none is needed by those who use its one shard alone."""
+    """Makes the table; not needed by scripts that use its one shard only."""
     final: Script = final
     moves: bool = False
 
@@ -124,8 +122,7 @@ def second_deaths(life: Life, first: Death, *, keyed: bool = True) -> Iterator[D
 
 
 def session(config: dict[str, Any], ops: str) -> Script:
-    """A writer that does `ops`: p(ut), f(lush), w (flush the WAL), and closes unless it ends with
-    x."""
+    """A writer that does `ops`: p(ut), f(lush), w (flush the WAL); closes unless it ends with x."""
 
     def script(run: Run, actor: Actor) -> None:
         role = Role("script", sessions=1, ops=0, config=config)

@@ -1,5 +1,5 @@
-"""Scripts for `simulator.crash` beyond one shard's life: each is run to its end, and then dies
-at every write of it."""
+"""Scripts for `simulator.crash` beyond one shard's life: each runs to its end once, and then dies
+at each of its writes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TABLE_ROLE: Final = Role("script", ops=5, config={**SMALL, "durable_write": True
 
 
 def compact_table(_run: Run, actor: Actor) -> None:
-    """Fold everything, over a compactor that seems dead."""
+    """Fold everything, replacing a compactor that seems dead."""
     compact(open_table(TABLE, env=actor.env).core, engine=ModelRunner(), lease=0)
 
 
 def pin_table(run: Run, actor: Actor) -> None:
-    """One checkpoint of each scope; the first is let go of."""
+    """Make one checkpoint of each scope, and delete the first."""
     table = open_table(TABLE, env=actor.env)
     held = create(table.core, "durable")
     create(table.core, "all")
@@ -69,12 +69,12 @@ def clone_table(run: Run, actor: Actor) -> None:
 
 
 def fill_table(run: Run, actor: Actor) -> None:
-    """Rows through the routing."""
+    """Put rows through the routing."""
     TableSession(run, actor, TABLE_ROLE).live()
 
 
 def reshard_table(_run: Run, actor: Actor) -> None:
-    """Five buckets, or whatever was begun."""
+    """Reshard to five buckets, or finish the reshard that was begun."""
     table = open_table(TABLE, env=actor.env)
     begun = read_resharding(table.core.store)
     sharding = begun.sharding if begun is not None and begun.is_open else Bucket("k", 5)
@@ -89,7 +89,7 @@ def keep_moment(run: Run, actor: Actor) -> None:
 
 
 def restore_table(run: Run, actor: Actor) -> None:
-    """Go back to the moment, or to the one somebody was going back to."""
+    """Restore the checkpoint, or finish the restore that another process began."""
     table = open_table(TABLE, env=actor.env)
     roll_back(run, actor, table, unfinished(table) or next(iter(run.moments)))
 

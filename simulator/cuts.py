@@ -1,7 +1,7 @@
-"""Checkpoints and clones beside changes of routing and moves of the log, in a simulated history.
+"""Checkpoints and clones during changes of routing and moves of the log, in a simulated history.
 
-A cut is of one routing: what it holds is all of the routings before the one it names, and of each
-shard of that one a prefix (K-10). A clone of it can be written, and what is written to it wins.
+A cut belongs to one routing: it holds all rows of the routings before, and of each shard of its own
+routing a prefix (K-10). A clone of it can be written to, and rows written to the clone win.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PLACES: Final = (None, WAL, f"{WAL}-2")
 
 
 def draw_story(plan: Plan, _rng: random.Random) -> None:
-    """Everybody opens the table as users do."""
+    """Every process opens the table as users do."""
     plan.is_story = True
 
 
@@ -57,13 +57,13 @@ def cutter(run: Run, actor: Actor, role: Role) -> None:
 
 
 def cut(run: Run, actor: Actor, rng: random.Random, table: Table) -> Checkpoint:
-    """A checkpoint, and the judge's look at it."""
+    """Make a checkpoint, and let the judge check it."""
     low = lows(run.judge)
     scope = "durable" if run.plan.wal_only or rng.random() < 0.6 else "all"
     patience = rng.choice(PATIENCE)
 
     def wait(step: str) -> None:
-        """Be slow between the pins and the rest, until a change of routing passes by."""
+        """Pause after the pins, so that the routing may change before the rest."""
         known = len(run.judge.routings)
         for _ in range(patience if step == "pinned" else 0):
             if len(run.judge.routings) > known:
@@ -92,7 +92,7 @@ def cut(run: Run, actor: Actor, rng: random.Random, table: Table) -> Checkpoint:
 def copy_of(
     run: Run, actor: Actor, rng: random.Random, table: Table, made: Checkpoint, index: int
 ) -> Copy:
-    """A clone of the cut; it holds what the cut does."""
+    """Clone the cut; the clone must hold the same rows."""
     uri = f"s3://{actor.name.replace(chr(39), '-')}-{index}"
     clone = table.clone(uri, made.id, rng.choice((None, f"{uri}-wal")))
     run.note(actor, f"cloned the cut to {uri}")
@@ -107,7 +107,7 @@ def copy_of(
 
 
 def _use(run: Run, actor: Actor, rng: random.Random, copy: Copy) -> None:
-    """Write to the clone, compact and collect it: what was written last is what is there."""
+    """Write to the clone, compact and collect it; it must show the rows written last."""
     table = open_table(copy.uri, env=actor.env)
     config = WriterConfig(
         fence_ttl=run.plan.fence_ttl,
@@ -117,7 +117,7 @@ def _use(run: Run, actor: Actor, rng: random.Random, copy: Copy) -> None:
     try:
         _put(run, rng, copy, table.writer(config))
     except SealedShard as error:
-        # Nobody else has the clone, and its routing is that of the cut.
+        # No other process uses the clone, and its routing is that of the cut.
         raise Violation("K", f"a clone takes no rows: {error} (K-10)") from error
     run.judge.counts["sessions of a clone"] += 1
     check_copy(run, actor, copy)
@@ -172,10 +172,10 @@ def move(run: Run, actor: Actor, place: str | None) -> None:
 
 
 def final_of_cuts(run: Run, actor: Actor) -> None:
-    """A move that nobody disturbs ends with every log there; rows come to no other place."""
+    """Check that an undisturbed move takes every log along, and that new rows go only there."""
     for copy in run.copies.values():
         check_copy(run, actor, copy)
-    actor.env.clock.sleep(3600.0)  # a dead compactor's claim is over
+    actor.env.clock.sleep(3600.0)  # a dead compactor's claim expires
     place = f"{WAL}-3"
     move(run, actor, place)
     before = {shard: truth.tip for shard, truth in run.judge.shards.items()}

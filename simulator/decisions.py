@@ -1,11 +1,11 @@
-"""Writers that look first: inserts, updates, conditions, filters on few hot keys (O-1 to O-4).
+"""Writers that read before they write: inserts, updates, conditions, filters (O-1 to O-4).
 
-Several threads of one process after the other, killed and interrupted, decide on the same three
-keys. The judge knows what every batch asked for, and demands, from the log alone: a row that was
-written is what its verb makes of the row just before it in the log (an insert found none, an update
-kept the column it did not name, a condition or filter held); what is told fits what is there; and
-whoever was told that nothing was written (a conflict, a skip) is right about some moment of the log
-between the beginning of the call and its end, so that no zombie answers from its memory.
+Processes with several threads replace each other, are killed and interrupted, and decide on the
+same three hot keys. The judge knows the verb of every batch and demands, from the log alone: a
+written row follows from the row of its key just before it in the log (an insert found none, an
+update kept the column it did not name, a condition or filter held); the answer matches the log; and
+an answer that nothing was written (a conflict, a skip) was true at some moment of the log between
+the start of the call and its end, so that no zombie answers from its memory.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from weir.shard.writer import ShardWriter
 from weir.store.api import Bytes
 
 HOT: Final = 3
-"""Keys that everybody decides on."""
+"""The number of keys that all writers decide on."""
 KEPT: Final = "x"
 """The column that no update names."""
 NEWER: Final = "current IS NULL OR incoming.c > current.c"
 VERBS: Final = ("insert", "insert skip", "update", "update skip", "update insert", "when")
 WHERE: Final = "where"
-"""`update_where`, in one history of five; so that the others are what they were before it."""
+"""`update_where`, in one history of five only: the others stay as they were before it."""
 
 
 def draw_decisions(plan: Plan, rng: random.Random) -> None:
@@ -75,13 +75,13 @@ class Change:
 
 
 class DecisionJudge:
-    """Watches the log, row by row, and what deciders are told."""
+    """Watches the log, row by row, and the answers that deciders get."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.asked: dict[BatchId, str] = {}
         self.inserted: dict[BatchId, int] = {}
-        """Of each batch in the log how many of its rows found nothing."""
+        """How many rows of each batch in the log found no row of their key."""
         self._changes: list[Change] = []
         self._cells: dict[int, Cell] = {}
         self._tip = 0
@@ -125,7 +125,7 @@ class DecisionJudge:
             self._cells[key] = after
 
     def require_moment(self, verb: str, row: Row, low: int) -> None:
-        """Some moment since `low` at which nothing was to be written for that row (O-3, O-4)."""
+        """Raise unless at some moment since `low` that row required no write (O-3, O-4)."""
         states: list[Cell | None] = [None]
         for change in self._changes:
             if change.key == row[0]:
@@ -146,7 +146,7 @@ class DecisionJudge:
 
 
 class Decider(InterruptedSession):
-    """A writer whose threads look before they write."""
+    """A writer whose threads read before they write."""
 
     @property
     def _judge(self) -> DecisionJudge:
@@ -201,7 +201,7 @@ class Decider(InterruptedSession):
         assert writer is not None, "opened first"
         self.counter += 1
         verb = rng.choice((*VERBS, WHERE, WHERE) if self.run.plan.edge["where"] else VERBS)
-        several = verb in {"insert", "update"}  # all or nothing: others may write a part
+        several = verb in {"insert", "update"}  # all or nothing; other verbs may write a part
         put = self._putting(rng.sample(range(HOT), rng.randint(1, 2) if several else 1))
         judge.asked[put.id] = verb
         low = self.run.judge.truth(SHARD).acked
@@ -210,7 +210,7 @@ class Decider(InterruptedSession):
         try:
             told = self.call(act)
         except TimeoutError:
-            return  # it goes on, or rested on what goes on
+            return  # its put is under way, or its answer depends on one that is
         except KeyConflict as conflict:
             self._nothing(put, verb, [r for r in put.rows if r[0] in conflict.keys], low, durable)
             return
@@ -228,12 +228,12 @@ class Decider(InterruptedSession):
             self.accepted.append(put)
 
     def _hear(self, error: WeirError, put: Put | None) -> None:
-        """See `Session`; who called with a filter handed no rows over, and gets none back."""
+        """See `Session`; a call with a filter hands over no rows, and gets none back."""
         if put is None or self._judge.asked.get(put.id) != WHERE:
             super()._hear(error, put)
 
     def _rows(self, verb: str, put: Put) -> Any:
-        """As users hand them over: dicts, which are shaped with those of others, or a table."""
+        """The rows as users pass them: a table, or dicts, which are shaped with other callers'."""
         partly = verb.startswith("update") or verb == WHERE
         batch = to_batch(put.rows) if partly else self._whole(put)
         batch = batch.drop_columns(["_tombstone"])
@@ -243,7 +243,7 @@ class Decider(InterruptedSession):
         return batch.to_pylist() if self.rng.random() < 0.7 else pa.Table.from_batches([batch])
 
     def _nothing(self, put: Put, verb: str, rows: list[Row], low: int, durable: bool) -> None:  # noqa: FBT001
-        """It was told that nothing was written."""
+        """Check an answer that nothing was written."""
         if put.id in self.run.judge.seen:
             raise Violation("T", f"{verb} {put.id} was told of as nothing, and is in the log")
         put.refused = True
@@ -277,7 +277,7 @@ def decider(run: Run, actor: Actor, role: Role) -> None:
 
 
 def make_decided(run: Run, actor: Actor) -> None:
-    """The table, and who watches what is decided."""
+    """Make the table, and the judge that watches the decisions."""
     write_record(run, actor)
     run.edge_judge = DecisionJudge(run)
     run.world.on_write.append(run.edge_judge.on_write)

@@ -1,4 +1,4 @@
-"""C: the judge's side of every deletion. Called before an object goes: is it reachable?"""
+"""C: the judge's check of every deletion, made before the object goes: is it reachable?"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_delete(judge: Judge, actor: Actor, uri: str) -> None:
         if position is not None and root == truth.place_of(position):
             _check_entry(judge, truth, latest, position)
     elif root != judge.shelf.uri:
-        return  # a clone's
+        return  # an object of a clone
     elif parts[2] == "manifest" and len(parts) == 4:
         _check_manifest(judge, truth, parts[3])
     else:

@@ -1,13 +1,12 @@
-"""What changes a table past its log: plain Lance commits and loads. The judge's side of the base.
+"""Changes of a table that bypass its log: plain Lance commits and loads. The judge of the base.
 
-The log through a position says what a view holds, but for rows that came or went past it. Each such
-commit is an effect on the rows it changed: it beats what was in the log before it was begun, is
-beaten by what comes into the log after it, and of what was written meanwhile either may be newer.
-What a stranger does has no beginning that weir could know of: over a row of the log that is older
-than its commit it wins if that row was in the base by then. A view shows all effects up to some
-version of the base, and none after it.
+The log through a position determines a view, except for rows that bypassed the log. Each such
+commit is an effect on the rows it changed: it wins over rows that were in the log before it began,
+loses to rows that reach the log after it, and either may win over rows written in between.
+weir cannot know when a stranger's commit began: it wins over an older row of the log if that row
+was in the base by then. A view shows all effects up to some version of the base, and none after it.
 
-Every version is looked at as it is committed: no key, and no row, may be in it twice (L-7, L-8).
+Every version is checked as it is committed: no key, and no row, may be in it twice (L-7, L-8).
 """
 
 from __future__ import annotations
@@ -30,32 +29,32 @@ class Load:
     """Rows on their way into the base."""
 
     begun: int
-    """The step at which it was asked for."""
+    """The step at which it was requested."""
     rows: State
     replaces: bool
-    """Everything else goes."""
+    """All other rows are removed."""
     version: int = 0
-    """The version it is in, once it is."""
+    """The version that contains it; 0 before its commit."""
     refused: bool = False
-    """Whoever asked for it was told that nothing was loaded."""
+    """Its caller was told that nothing was loaded."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What one commit did to rows past the log."""
+    """What one commit that bypassed the log did to rows."""
 
     version: int
     step: int
     begun: int
     rows: Mapping[Ident, Row | None]
-    """What became of each; None: it went."""
+    """The new row of each identity; None: removed."""
     replaces: bool = False
-    """It went for all others."""
+    """All other rows were removed."""
 
 
 @dataclass
 class BaseTruth:
-    """What the judge knows of the base."""
+    """What the judge knows about the base."""
 
     keyed: bool
     read: Callable[[bytes], ModelBase]
@@ -67,7 +66,7 @@ class BaseTruth:
     """The rows of each version."""
 
     def on_version(self, data: bytes, step: int) -> None:
-        """A version was committed."""
+        """Check a version that was committed, and record its effect."""
         base = self.read(data)
         try:
             rows = index_rows(_rows(base.table), keyed=self.keyed)
@@ -75,7 +74,7 @@ class BaseTruth:
             told = base.properties
             raise Violation("O", f"base version {base.version}, {told}: {twice} (L-8)") from twice
         if base.version <= self.latest:
-            return  # in a place that was cleaned up: it counts for nothing (G-6)
+            return  # its number was cleaned up before: it does not count (G-6)
         before = self.states.get(self.latest, {})
         self.states[base.version] = rows
         self.latest = base.version
@@ -100,8 +99,8 @@ class BaseTruth:
                 self.effects.append(Effect(base.version, step, 0, changed))
 
     def told(self, job: str, version: int | None) -> None:
-        """Whoever asked for a load was told that it is in that version; None: that nothing was
-        loaded, and it may be asked for again."""
+        """The caller of a load was told that it is in that version; None: that nothing was loaded,
+        and that it may try again."""
         load = self.loads[job]
         if version is None:
             load.refused = True

@@ -1,5 +1,4 @@
-"""`weir.env.Env` of a simulated process: locks, conditions, threads and clocks the scheduler
-knows."""
+"""`weir.env.Env` of a simulated process: scheduled locks, conditions, threads and clocks."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ T = TypeVar("T")
 
 
 class SimLock:
-    """A lock known to the scheduler. Like `threading.Lock` it may be released by anybody."""
+    """A lock known to the scheduler. Like `threading.Lock` it may be released by any thread."""
 
     def __init__(self, scheduler: Scheduler, owner: Actor | None = None) -> None:
         self._s = scheduler
@@ -26,12 +25,12 @@ class SimLock:
         self._waiters: list[Task] = []
 
     def _check_owner(self, me: Task) -> None:
-        """A forked child has a copy of the lock: one that was held is never released there."""
+        """Refuse a forked child: its copy of a lock that was held is never released."""
         if self._owner is not None and me.actor is not self._owner:
             raise Violation("P", f"{me.name} takes a lock of {self._owner.name}, which forked it")
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002  as `threading.Lock` has it
-        """Take it, or wait."""
+        """Take the lock, or wait for it."""
         s = self._s
         me = s.current
         if me is None:  # set-up, before anything runs
@@ -52,7 +51,7 @@ class SimLock:
                 s.block("lock", None if end is None else end - s.now)
             except BaseException:
                 if me not in self._waiters:
-                    self._pass_on()  # interrupted, and it was woken for the lock
+                    self._pass_on()  # interrupted after it was woken for the lock
                 raise
             finally:
                 if me in self._waiters:
@@ -61,7 +60,7 @@ class SimLock:
         return True
 
     def release(self) -> None:
-        """Give it back and let one waiter try."""
+        """Release the lock and let one waiter try."""
         self.held = False
         self._pass_on()
 
@@ -97,7 +96,7 @@ class SimCondition:
         self._lock.release()
         try:
             woken = self._s.block("condition", timeout)
-        finally:  # also when it is interrupted: who waits on a condition has its lock
+        finally:  # also when interrupted: a caller of `wait` holds the lock afterwards
             if me in self._waiters:
                 self._waiters.remove(me)
                 woken = False
@@ -167,7 +166,7 @@ class SimThreads:
         return SimCondition(self.scheduler, SimLock(self.scheduler, self.actor))
 
     def start(self, run: Callable[[], None], *, name: str) -> Thread | None:
-        """A task of the same actor; none once its main thread has returned, as in Python 3.12."""
+        """A task of the same actor; None once its main thread has returned, as in Python 3.12."""
         return None if self.actor.is_ending else self._spawn(run, name)
 
     def _spawn(self, run: Callable[[], None], name: str) -> Thread:
@@ -205,7 +204,7 @@ class SimClock:
 
     def boottime(self) -> float:
         """Virtual seconds."""
-        self.actor.resume(self.scheduler.now)  # with nobody else to run it ran early
+        self.actor.resume(self.scheduler.now)  # with no other task to run, a paused one runs early
         return self.scheduler.now + self.actor.boot_offset - self.actor.boot_lost
 
     def wall(self) -> float:
@@ -219,7 +218,7 @@ class SimClock:
 
 
 def start(actor: Actor, run: Callable[[], None], name: str) -> Thread:
-    """A thread of an actor that is not at its end."""
+    """Start a thread of an actor whose main thread has not returned."""
     thread = actor.env.threads.start(run, name=name)
     assert thread is not None, f"{actor.name} is at its end"
     return thread

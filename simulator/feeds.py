@@ -1,10 +1,10 @@
-"""Feeds of changes while the log moves, shards come and go, and collection follows (K-8, P-3, S-9).
+"""Change feeds while the log moves, shards come and go, and collection follows (K-8, P-3, S-9).
 
-Consumers read with `changes`, once and following, with a bookmark they keep and without, with a
-`WalTailer`, and as Spark's feed does (`simulator.spark_feeds`). The judge holds what each of them
-is handed against the log as it was first written: every row of it once and in order, or an error
-that says why not; a row that is not in the log is nobody's, whoever wrote it into a place that was
-collected.
+Consumers read with `changes`, once or following, with or without a saved bookmark, with a
+`WalTailer`, and as Spark's feed does (`simulator.spark_feeds`). The judge compares what each of
+them gets with the log as it was first written: every row once and in order, or an error that says
+why not. A row written to a position after its collection is not in that log, and no consumer may
+get it.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from weir.read.changes import Bookmark, Change
 from weir.table import Table
 
 Seen = tuple[Any, ...]
-"""A row as a consumer gets it; of a delete perhaps the key alone."""
+"""A row as a consumer gets it; a delete may have the key only."""
 FINAL: Final = Role("final", ops=1)
 
 
 def draw_feeds(plan: Plan, rng: random.Random) -> None:
-    """Everybody opens the table as users do; it may have been made with a place for its log."""
+    """Every process opens the table as users do; its record may put the log on another store."""
     import simulator.spark_feeds  # noqa: F401  here, and not in the middle of a history
 
     plan.is_story = True
     plan.wal_uri = rng.choice((None, WAL))
     if rng.random() < 0.4:
-        # Writers that come late into places that were collected.
+        # Late puts that land at positions that were collected.
         plan.fence_ttl = 0.0
         plan.faults |= {"late": 0.15, "lose": 0.1}
         plan.settings |= {"policy": "stall", "stall_chance": 0.08}
 
 
 def floor_of(run: Run, shard: UUID) -> int:
-    """Up to where that log was collected."""
+    """The position through which that log was collected."""
     folder = paths.floor_dir(shard, "wal")
     numbers = [paths.parse_marker_name(name.rpartition("/")[2]) for name in run.shelf.names(folder)]
     return max((number for number in numbers if number is not None), default=0)
 
 
 def as_seen(row: Row, *, keys_of_deletes: bool) -> Seen:
-    """What a consumer must get for it."""
+    """What a consumer must get for the row."""
     return (row[0], True) if row[5] and keys_of_deletes else row
 
 
 class Tally:
-    """What one consumer was handed since it began, held against the logs."""
+    """What one consumer got since it began, compared with the logs."""
 
     def __init__(
         self, run: Run, since: Mapping[UUID, int] | None, *, keys_of_deletes: bool = True
@@ -69,14 +69,14 @@ class Tally:
         self._keys_of_deletes = keys_of_deletes
         self.resumes = since is not None
         self.at: dict[UUID, int] = dict(since or {})
-        """Through where it has everything, by shard."""
+        """The position through which it has everything, by shard."""
         self._part: tuple[UUID, int, list[Seen]] | None = None
-        """The entry it is in the middle of."""
+        """The entry that is being handed out, and its rows so far."""
         self._first: set[UUID] = set()
         """The shards of its first round, once that is over."""
 
     def handed(self, shard: UUID, position: int, rows: list[Seen]) -> None:
-        """Some rows of an entry."""
+        """The consumer gets some rows of an entry."""
         if self._part is not None and self._part[:2] != (shard, position):
             self.settle()
         if self._part is None:
@@ -88,7 +88,7 @@ class Tally:
             raise Violation("R", f"a feed hands out {got} at {position}, the log has {want}")
 
     def settle(self) -> None:
-        """The next entry is asked for, or there is none."""
+        """The consumer leaves an entry, and must have got all of its rows."""
         if self._part is None:
             return
         shard, position, got = self._part
@@ -100,26 +100,26 @@ class Tally:
         self._run.judge.counts["entries fed"] += 1
 
     def stands(self, positions: Mapping[UUID, int]) -> None:
-        """It was told that it has everything through these positions."""
+        """A bookmark says that the consumer has everything through these positions."""
         for shard, position in positions.items():
             self._check_passed(shard, position)
             self.at[shard] = max(position, self.at.get(shard, 0))
 
     def ended(self, low: Mapping[UUID, int]) -> None:
-        """It was told that there is no more, and `low` was acknowledged before it began."""
+        """The feed ended; `low` was acknowledged before it began, and must have been read."""
         self.settle()
         for shard, position in low.items():
             self._check_passed(shard, position)
 
     def expired(self, error: SnapshotExpired) -> None:
-        """It was told that what it has not read was collected."""
+        """An error says that entries the consumer has not read were collected."""
         shards = self._run.judge.shards
         if not any(floor_of(self._run, shard) > self.at.get(shard, 0) for shard in shards):
             raise Violation("T", f"nothing that a feed has not read was collected: {error}")
         self._run.judge.counts["feeds told of collection"] += 1
 
     def late(self) -> None:
-        """It has looked at every shard there is: from now on it misses nothing in silence."""
+        """The consumer has seen every shard there is; of shards made later it must miss nothing."""
         self._first = self._first or set(self._run.judge.shards)
 
     def _entry(self, shard: UUID, position: int) -> list[Seen]:
@@ -129,10 +129,10 @@ class Tally:
         return [as_seen(row, keys_of_deletes=self._keys_of_deletes) for row in entry.rows]
 
     def _check_passed(self, shard: UUID, through: int) -> None:
-        """Raise if there are rows through that position that it was not handed."""
+        """Raise if there are rows through that position that the consumer did not get."""
         after = self.at.get(shard)
         if after is None:
-            # It begins with what is still there.
+            # A new feed begins with the entries that are still there.
             may_skip = not self.resumes and (not self._first or shard in self._first)
             after = floor_of(self._run, shard) if may_skip else 0
         log = self._run.judge.truth(shard).log
@@ -142,7 +142,7 @@ class Tally:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Seen]:
-    """Whole rows; of what holds keys alone, those of deletes."""
+    """Whole rows; for a batch of keys only, deletes."""
     if "w" not in batch.schema.names:
         return [(key, True) for key in batch.column("k").to_pylist()]
     columns = [batch.column(name).to_pylist() for name in COLUMNS]
@@ -170,7 +170,7 @@ class Consumer:
         return self._table
 
     def read(self, *, follow: bool, until: int = 0) -> None:
-        """One feed, from its bookmark on if it has one."""
+        """Read one feed, from the bookmark on if there is one."""
         run, text = self.run, self.run.bookmarks.get(self.name)
         since = None if text is None else Bookmark.from_json(text).positions
         tally, low = Tally(run, since), lows(run.judge)
@@ -193,7 +193,7 @@ class Consumer:
                 if self.rng.random() < 0.1:
                     self.actor.env.clock.sleep(self.rng.choice((0.5, 30.0)))
                 if self.rng.random() < 0.03:
-                    return  # it has enough
+                    return  # it stops early
         except SnapshotExpired as error:
             tally.expired(error)
             run.note(self.actor, "its place was collected; begins anew")
@@ -213,7 +213,7 @@ class Consumer:
         tally.handed(change.shard, change.position, rows)
 
     def tail(self, *, until: int = 0) -> None:
-        """Some entries of one shard's log."""
+        """Tail some entries of one shard's log."""
         run, rng = self.run, self.rng
         shards = sorted(run.judge.shards, key=str)
         if not shards:
@@ -222,7 +222,7 @@ class Consumer:
         tip = run.judge.truth(shard).tip
         start = rng.choice((None, rng.randint(1, tip + 1)))
         if run.judge.truth(shard).again:
-            start = rng.choice(run.judge.truth(shard).again)  # it may have stood there all along
+            start = rng.choice(run.judge.truth(shard).again)  # as if it had stood there all along
         tally = Tally(run, None if start is None else {shard: start - 1}, keys_of_deletes=False)
         low, fences = run.judge.truth(shard).acked, rng.random() < 0.5
         tailer = WalTailer(self.table.core.log(shard), start, fences=fences)
@@ -262,7 +262,7 @@ class Consumer:
 
 
 def _without(bookmark: Bookmark, tally: Tally, change: Change) -> dict[UUID, int]:
-    """The bookmark, which does not pass the change in hand."""
+    """The bookmark's positions; it must not pass the change in hand."""
     if bookmark.positions.get(change.shard, 0) >= change.position:
         raise Violation("A", f"the bookmark {bookmark} passes the change in hand, {change}")
     held = {shard: tally.at.get(shard) for shard in bookmark.positions}
@@ -270,7 +270,7 @@ def _without(bookmark: Bookmark, tally: Tally, change: Change) -> dict[UUID, int
 
 
 def consumer(run: Run, actor: Actor, role: Role) -> None:
-    """Reads the feed again and again, as programs do that are ended and started."""
+    """Reads the feed again and again, like a program that is stopped and restarted."""
     one = Consumer(run, actor)
     for _ in range(role.ops):
         until = run.scheduler.step + one.rng.choice((20, 100, 400, 1500))
@@ -287,7 +287,7 @@ def consumer(run: Run, actor: Actor, role: Role) -> None:
 
 
 def spark_consumer(run: Run, actor: Actor, role: Role) -> None:
-    """A query of Spark over the feed."""
+    """A Spark query over the feed."""
     from simulator.spark_feeds import Query  # imported when the plan was drawn
 
     query = Query(run, actor, role)
@@ -297,7 +297,7 @@ def spark_consumer(run: Run, actor: Actor, role: Role) -> None:
 
 
 def final_of_feeds(run: Run, actor: Actor) -> None:
-    """On a healthy store every consumer gets to the end, or is told why not."""
+    """On a healthy store every consumer gets to the end, or an error says why not."""
     final_of_reshards(run, actor)
     for name in sorted(run.bookmarks):
         one = Consumer(run, actor)

@@ -1,17 +1,16 @@
-"""The collection protocol as a small model, every interleaving of which is looked at.
+"""The collection protocol as a small model, all of whose interleavings are explored.
 
 Writers (weir's and native ones), collectors, one log, one manifest, one floor; each step is one
 request to the store. A put that is late in the network is a writer whose put step comes late; a
-process that sleeps is one that is not scheduled. Time passes by ticks, so that ages and proofs go
-stale.
+sleeping process is one that is not scheduled. Time passes in ticks, so that ages and proofs expire.
 
 What must hold in every state (INVARIANTS 10.2):
   acked      an acknowledged row is in a published SSTable, or in the log above R
   twice      no position is acknowledged twice
   holes      above R the log has no holes
   epochs     above R the epochs of entries with rows never fall
-  replay     what a claimant must replay exists
-  deletes    nothing above R, and not the entry at R, is deleted
+  replay     every entry that a claimant must replay exists
+  deletes    no entry at R or above it is deleted
 
 `python -m simulator.gc_model --help`; `explore(Bounds(...))` from code.
 """
@@ -42,14 +41,14 @@ def check(s: State) -> None:
     above = [entry for entry in s.log if entry.position > s.replay_after]
     if above and above[-1].position - s.replay_after != len(above):
         raise Broken("holes", f"a hole above R {s.replay_after}: {above}")
-    # A native claimant looks for the tip after its claim: its sentinel may land late, without rows.
+    # A native claimant finds the tip after its claim: its sentinel, without rows, may land late.
     epochs = [entry.epoch for entry in above if entry.row]
     if epochs != sorted(epochs):
         raise Broken("epochs", f"epochs fall above R: {above}")
 
 
 def explore(bounds: Bounds) -> int:
-    """Look at every reachable state and return their number, or raise `Broken` with its trace."""
+    """Visit every reachable state and return their number, or raise `Broken` with its trace."""
     start = first_state(bounds)
     came_from: dict[State, tuple[State | None, str]] = {start: (None, "start")}
     todo = [start]
@@ -84,7 +83,7 @@ def _trace(came_from: dict[State, tuple[State | None, str]], state: State) -> li
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Explore with bounds from the command line; prints the trace of what breaks."""
+    """Explore with bounds from the command line; prints the trace of a broken property."""
     parser = argparse.ArgumentParser(prog="python -m simulator.gc_model", description=__doc__)
     parser.add_argument("roles", nargs="*", default=Bounds.roles, help="such as w11 w10 n10")
     parser.add_argument("--collectors", type=int, default=1)

@@ -14,18 +14,18 @@ NEVER = math.inf
 
 @dataclass(frozen=True)
 class Bounds:
-    """What to explore, and which locks are on."""
+    """What to explore, and which of the two locks of G-7 are on."""
 
     roles: tuple[str, ...] = ("w11", "w11")
     """Writers: weir's `w` or a native one `n`, then how many appends and how many flushes."""
     collectors: int = 1
     ticks: int = 0
     retention: float = NEVER
-    """G-7a: ticks for which the first entries of epochs stay; 0 takes the lock off."""
+    """G-7a: ticks for which the first entries of epochs stay; 0 turns this lock off."""
     fence_ttl: float = 0
-    """G-7b: ticks for which a proof of ownership holds; NEVER takes the lock off."""
+    """G-7b: ticks for which a proof of ownership holds; NEVER turns this lock off."""
     silent_claims: bool = True
-    """Keep the entries written beside a claim that left no entry."""
+    """Keep the entries written around a claim that left no entry."""
     states_max: int = 5_000_000
 
 
@@ -82,7 +82,7 @@ class State(NamedTuple):
 
 
 class Broken(Exception):
-    """A property does not hold; `trace` is how to get there."""
+    """A property does not hold; `trace` has the steps that lead there."""
 
     def __init__(self, rule: str, text: str) -> None:
         super().__init__(f"{rule}: {text}")
@@ -123,7 +123,7 @@ def _of(epoch: int) -> str:
 
 
 def _alike(processes: tuple[T, ...]) -> tuple[T, ...]:
-    """Processes differ by what they did only: states that differ in their order are one state."""
+    """Sort the processes: states that differ only in their order are one state."""
     return tuple(sorted(processes))  # type: ignore[type-var]
 
 
@@ -136,8 +136,8 @@ def _writer_steps(s: State, w: Writer, bounds: Bounds) -> Iterator[WriterStep]:
             known = max(s.last_seen, s.replay_after) if w.native else _known(s)
             yield "reads the manifest", s, w._replace(pc="read", version=s.version, known=known)
         case "read" if w.native:
-            # Claim and probe in one: a native writer that sleeps between the two can harm the log
-            # without any collector; here only the harm that collection adds is looked for.
+            # Claim and probe are one step: a native writer that sleeps between the two can damage
+            # the log without any collector; this model checks only what collection adds.
             for name, after, claimed in _claim(s, w, "claimed"):
                 if claimed.pc == "claimed":
                     yield from _native_probe(after, claimed)
@@ -197,7 +197,7 @@ def _claim(s: State, w: Writer, pc: str) -> Iterator[WriterStep]:
 
 
 def _native_probe(s: State, w: Writer) -> Iterator[WriterStep]:
-    """From the entry at L upwards, else by listing; a shard's first claim writes no sentinel."""
+    """Probe upwards from the entry at L, else list; a shard's first claim writes no sentinel."""
     present = [entry.position for entry in s.log]
     tip = _tip(s, w.known) if w.known in present else max(present, default=0)
     pc = "aimed" if w.epoch > 1 else "serving"
@@ -222,7 +222,7 @@ def _put(s: State, w: Writer, row: int) -> State:
 
 
 def _look_again(s: State, w: Writer) -> Iterator[WriterStep]:
-    """F-4: while it fenced, others may have flushed past it and collected what it would meet."""
+    """F-4: before the fence landed, others may have flushed past it and collected entries there."""
     if s.epoch > w.epoch:
         yield "sees a newer epoch", s, w._replace(pc="dead")
         return
@@ -236,7 +236,7 @@ def _replay(s: State, w: Writer) -> Iterator[WriterStep]:
     for position in range(w.replay_after + 1, w.next):
         entry = found.get(position)
         if entry is None and w.native:
-            break  # pylance takes the first missing entry for the end of the log
+            break  # to pylance the first missing entry is the end of the log
         if entry is None:
             if s.epoch > w.epoch:
                 yield "misses an entry and is fenced", s, w._replace(pc="dead")
@@ -322,9 +322,9 @@ def _collector_steps(s: State, c: Collector, bounds: Bounds) -> Iterator[Collect
 
 
 def _kept(listed: tuple[Entry, ...], s: State, bounds: Bounds) -> set[int]:
-    """What G-7a keeps: first entries, and what was written beside a silent claim, while young.
+    """Positions that G-7a keeps while young: first entries, and entries around a silent claim.
 
-    Who came after the end of the listing only the manifest knows, which is read after it.
+    Only the manifest, which is read after the listing, knows of claims after the listing's end.
     """
     kept: set[int] = set()
     for i, entry in enumerate(listed):

@@ -1,4 +1,4 @@
-"""How many bytes of a log each process holds (L-10): counted as they are handed out and let go."""
+"""How many bytes of a log each process holds (L-10), counted when handed out and when freed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from simulator.scheduler import Actor
 from simulator.truth import Violation
 
 ENTRIES_HELD = 8
-"""Entries that are larger than what a read may hold, and still held: one in each place below."""
+"""Entries held although each is larger than a read may hold: one in each place below."""
 READS_HELD = 14
-"""Caches of entries and of tails, four reads each; a round of gets, three; a piece of a tail, one,
+"""Caches of entries and of tails, four reads each; a round of gets, three; a piece of a tail, one
 or two."""
 
 
 class Held(bytes):
-    """Bytes of a log that tell when nobody refers to them any more."""
+    """Bytes of a log that report when they are freed."""
 
     ledger: Ledger
     owner: str
@@ -26,7 +26,7 @@ class Held(bytes):
 
 
 class Ledger:
-    """Who holds how much, of those who are watched."""
+    """How many bytes each watched process holds."""
 
     def __init__(self, read_bytes: int) -> None:
         self.held: Counter[str] = Counter()
@@ -34,17 +34,17 @@ class Ledger:
         self.largest = 0
         """Bytes of the largest entry there is."""
         self.generations: Counter[int] = Counter()
-        """Bytes of each generation in the log: one at a time becomes an SSTable."""
+        """Bytes of each generation in the log; generations become SSTables one by one."""
         self._read_bytes = read_bytes
         self._watched: set[str] = set()
 
     def watch(self, actor: Actor) -> None:
-        """From now on this process keeps within its bound."""
+        """From now on this process must stay within its bound."""
         self._watched.add(actor.name)
 
     @property
     def allowed(self) -> int:
-        """What a process may hold of the log at a time, whatever is in it."""
+        """The bytes of the log that a process may hold at once, however long the log is."""
         generation = max(self.generations.values(), default=0)
         return READS_HELD * self._read_bytes + ENTRIES_HELD * self.largest + generation
 
@@ -57,7 +57,7 @@ class Ledger:
         given.ledger, given.owner = self, name
         self.held[name] += len(given)
         if self.held[name] > self.allowed:
-            gc.collect()  # what only cycles refer to is not held
+            gc.collect()  # bytes that only cycles refer to are not held
         self.most[name] = max(self.most[name], self.held[name])
         if self.held[name] > self.allowed:
             raise Violation(

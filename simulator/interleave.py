@@ -1,10 +1,10 @@
-"""Real code, every interleaving of its store calls up to a number of preemptions.
+"""Real code run in every interleaving of its store calls, up to a number of preemptions.
 
-Each process runs in a thread of its own and stops before every call to the store; one goes on at a
-time. A schedule says at which calls another process takes over. `explore` runs the scenario anew
-for every schedule with at most so many preemptions (switches away from a process that could have
-gone on); switches at the end of a process are free. A call that is late in the network is a process
-stopped before it.
+Each process runs in a thread of its own and stops before every call to the store; only one runs at
+a time. A schedule says at which calls another process takes over. `explore` runs the scenario anew
+for every schedule up to a number of preemptions (switches away from a process that could have
+continued); switches at the end of a process are free. A call that is late in the network is a
+process stopped before it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weir.store.api import Store
 T = TypeVar("T")
 
 Process = Callable[[Store], None]
-"""Runs against the store it is given; what it learned it keeps itself."""
+"""Runs against the store it is given, and keeps its own results."""
 
 VERBS = (
     "put_if_absent",
@@ -40,7 +40,7 @@ TIMEOUT = 30.0
 
 
 class InlineThreads(SystemThreads):
-    """Everything in the calling thread: a process is one thread here."""
+    """Runs everything in the calling thread: a process is one thread here."""
 
     def map(self, run: Callable[[Any], T], items: list[Any], *, workers: int) -> list[T]:
         """One after the other."""
@@ -49,7 +49,7 @@ class InlineThreads(SystemThreads):
 
 @dataclass
 class Decision:
-    """One point where somebody had to go on."""
+    """One point where the next process to run was chosen."""
 
     enabled: tuple[int, ...]
     chosen: int
@@ -129,7 +129,7 @@ class _SteppedStore:
 
         def call(target: Any, /, *rest: Any, **options: Any) -> Any:
             paths = target if isinstance(target, str) else ",".join(target[:2])
-            # The hint decides nothing and is written blindly: no need to switch there.
+            # The hint decides nothing and is written unconditionally: no need to switch there.
             if not paths.endswith("version_hint.json"):
                 self._stop(f"{name} {paths}")
             result = attribute(target, *rest, **options)
@@ -150,10 +150,10 @@ class Scenario:
 def explore(
     make: Callable[[], Scenario], *, preemptions: int, runs_max: int | None = None, seed: int = 1
 ) -> int:
-    """Run every schedule with at most `preemptions`; the number of runs.
+    """Run every schedule with at most `preemptions`; returns the number of runs.
 
-    With `runs_max` so many of them, picked by the seed from all that were found so far. Raises what
-    a process or the check raised, with the schedule as a note.
+    With `runs_max`, run only that many, picked by the seed from the schedules found so far. Raises
+    what a process or the check raised, with the schedule as a note.
     """
     todo: list[tuple[int, ...]] = [()]
     runs = 0

@@ -1,9 +1,8 @@
-"""Clients that are interrupted (Ctrl-C, a framework's timeout) at any store call or wait, and live
-on.
+"""Clients that survive an interrupt (Ctrl-C, a framework's timeout) at any store call or wait.
 
-The judge demands of F-16: an interrupt ends the call it meets and nothing else. What was accepted
-is durable once the writer is closed, or an error told of it; nobody else's put fails; a process
-that was interrupted while it opened, compacted or collected goes on, and finds the table whole.
+The judge checks F-16: an interrupt ends the call it hits and nothing else. An accepted put is
+durable once the writer is closed, or an error names it; no put of another caller fails; a process
+that was interrupted while it opened, compacted or collected continues, and finds the table whole.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CLOSES_MAX = 16
 
 def draw_interrupts(plan: Plan, rng: random.Random) -> None:
     """How often, and whether waits are interrupted too; half of the stores never fail, so that
-    whatever goes wrong is the interrupt's doing."""
+    any failure there is caused by the interrupt."""
     plan.edge = {"strikes": rng.choice((0.03, 0.1, 0.3)), "waits": rng.random() < 0.5}
     if rng.random() < 0.5:
         plan.faults = Faults().record()
@@ -38,7 +37,7 @@ class InterruptedSession(Session):
 
     closing = False
     is_spared = False
-    """Interrupted often enough: the last close is not."""
+    """Interrupted often enough: the last close is not interrupted."""
 
     def call(self, act: Callable[[], T]) -> T:
         """One call, interrupted at most once."""
@@ -50,7 +49,7 @@ class InterruptedSession(Session):
             return act()
 
     def open(self) -> bool:
-        """Open; interrupted, the process goes on and opens another time."""
+        """Open; if interrupted, the process continues and opens again later."""
         try:
             return super().open()
         except BaseException as error:  # noqa: BLE001  judged in `go_on`
@@ -75,7 +74,7 @@ class InterruptedSession(Session):
                 self.accepted.append(put)  # and `close` answers for it
 
     def _watch(self, ack: Ack) -> None:
-        """Somebody's callback fails in whatever thread runs it: nobody else's matter."""
+        """A callback may fail in any thread that runs it, and must affect no other caller."""
         if self.rng.random() < 0.3:
             kind = self.rng.choice((ValueError, Stopped))
 
@@ -91,7 +90,7 @@ class InterruptedSession(Session):
                 super()._close()
             except BaseException as error:  # noqa: BLE001  judged in `go_on`
                 self._interrupted(error, "close")
-                if isinstance(error.__context__, WeirError):  # met while it was being raised
+                if isinstance(error.__context__, WeirError):  # interrupted while it was raised
                     self._hear(error.__context__, None)
             else:
                 return
@@ -99,7 +98,7 @@ class InterruptedSession(Session):
         super()._close()
 
     def _settle(self, *, closed: bool) -> None:
-        """As the note of an interrupted put says: it may have waited while others closed."""
+        """Close again, as an interrupted put's note says: it may have waited during the close."""
         if closed and self.writer is not None:
             try:
                 self.writer.close()
@@ -123,7 +122,7 @@ class InterruptedSession(Session):
 
 
 def go_on(run: Run, actor: Actor, error: BaseException, what: str) -> None:
-    """Pass over an interrupt of ours; whatever else it is comes out."""
+    """Swallow an interrupt of this run; raise anything else."""
     strikes = run.world.strikes
     assert strikes is not None, "drawn with the plan"
     if not strikes.is_ours(error):
@@ -133,13 +132,13 @@ def go_on(run: Run, actor: Actor, error: BaseException, what: str) -> None:
 
 
 def interrupted(run: Run, actor: Actor, role: Role) -> None:
-    """Opens, puts, flushes, reads and closes, is interrupted, and goes on."""
+    """Opens, puts, flushes, reads and closes, is interrupted, and continues."""
     for _ in range(role.sessions):
         InterruptedSession(run, actor, role, run.next_session()).live()
 
 
 def interrupted_keeper(run: Run, actor: Actor, role: Role) -> None:
-    """Compacts, collects, checkpoints and reads, is interrupted, and goes on."""
+    """Compacts, collects, checkpoints and reads, is interrupted, and continues."""
     rng = random.Random(f"interrupted/{run.plan.seed}/{actor.name}")
     bodies = {**KEEPERS, "reader": ROLES["reader"]}
     for _ in range(role.sessions + 2):

@@ -1,5 +1,4 @@
-"""Processes that keep a table tidy, in a simulated history: they delete, so they are watched
-most."""
+"""Processes that keep a simulated table tidy: they delete, so they are watched most."""
 
 from __future__ import annotations
 
@@ -34,10 +33,10 @@ from weir.upkeep.tasks import Progress, Result, Task, run_task
 
 
 def collector(run: Run, actor: Actor, role: Role) -> None:
-    """Collects at no age at all, again and again.
+    """Collects again and again, mostly without a minimum age.
 
     With `fence_ttl` 0 ownership is proved after every put, and even the first entries of epochs may
-    go at once.
+    be deleted at once.
     """
     rng = random.Random(f"collector/{run.plan.seed}/{actor.name}")
     ttl = run.plan.fence_ttl
@@ -63,10 +62,10 @@ def collector(run: Run, actor: Actor, role: Role) -> None:
 
 
 def _target(run: Run, actor: Actor) -> Target:
-    """What is collected: the one shard, or in a story whatever the table says it has."""
+    """What to collect: the one shard, or in a story every shard of the table."""
     if run.plan.is_story:
         table = open_table(TABLE, env=actor.env)
-        # No grace at all: whoever makes a clone meets a collection that takes it for dead.
+        # With no grace, a process that makes a clone meets a collection that considers it dead.
         grace = 86_400.0 if run.scheduler.step % 2 else 0.0
         return replace(
             target_of(table.core), reclaimable=lambda: reclaimable_pins(table.core, grace)
@@ -92,8 +91,7 @@ def collect_once(run: Run, actor: Actor) -> None:
 
 
 class ModelRunner:
-    """Runs compaction's tasks on the model: its own plan and merge, only the files are the
-    model's."""
+    """Runs compaction's tasks on the model: the real plan and merge, the model's files."""
 
     name = "local"
     slots = 1
@@ -131,7 +129,7 @@ class ModelRunner:
 
 
 class Handle:
-    """As much of `weir.Table` as upkeep asks for."""
+    """The part of `weir.Table` that upkeep uses."""
 
     def __init__(self, run: Run, actor: Actor, *, memtable: bool) -> None:
         self.core = core_of(run, actor)
@@ -139,7 +137,7 @@ class Handle:
 
 
 def compactor(run: Run, actor: Actor, role: Role) -> None:
-    """Folds what waits into the base, sometimes over a compactor that only seems dead."""
+    """Folds waiting rows into the base, sometimes replacing a compactor that only seems dead."""
     rng = random.Random(f"compactor/{run.plan.seed}/{actor.name}")
     handle: Any = Handle(run, actor, memtable=not run.plan.wal_only)
     for _ in range(role.ops):
@@ -148,7 +146,7 @@ def compactor(run: Run, actor: Actor, role: Role) -> None:
             report = compact(handle.core, engine=ModelRunner(), lease=lease)
         except WeirError as error:
             run.note(actor, f"compaction failed: {type(error).__name__}")
-            # A compactor that was replaced may find what it planned on collected (G-12).
+            # A compactor that was replaced may find the input of its plan collected (G-12).
             if not isinstance(error, CommitConflict):
                 run.judge.failed(SHARD, error, None, 0)
         else:
@@ -158,7 +156,7 @@ def compactor(run: Run, actor: Actor, role: Role) -> None:
 
 
 def checkpointer(run: Run, actor: Actor, role: Role) -> None:
-    """Pins the table, reads what it pinned again and again, and lets go of some (K)."""
+    """Makes checkpoints, reads them again and again, and deletes some (K)."""
     rng = random.Random(f"checkpointer/{run.plan.seed}/{actor.name}")
     handle: Any = Handle(run, actor, memtable=not run.plan.wal_only)
     held: list[Checkpoint] = []
@@ -198,7 +196,7 @@ def checkpointer(run: Run, actor: Actor, role: Role) -> None:
 def _read_pinned(run: Run, actor: Actor, core: Core, checkpoint: Checkpoint) -> None:
     through = next(p.wal_through for p in checkpoint.shards if p.shard == SHARD)
     if run.plan.is_story and run.scheduler.step % 2:
-        core = core_of(run, actor)  # one that remembers nothing
+        core = core_of(run, actor)  # one that has cached nothing
     try:
         rows = table_rows(Scan(core, pinned=checkpoint).to_table())
     except StoreError as error:
@@ -206,7 +204,7 @@ def _read_pinned(run: Run, actor: Actor, core: Core, checkpoint: Checkpoint) -> 
         return
     except WeirError as error:
         if run.world.confused and isinstance(error, WalStoreMismatch | MissingEntry):
-            return  # S-7: its log is not to be seen from here
+            return  # S-7: its log cannot be seen from here
         raise Violation("K", f"a checkpoint cannot be read: {error}") from error
     run.judge.counts["views at a checkpoint"] += 1
     base = checkpoint.base_version

@@ -1,10 +1,10 @@
-"""Limits so small that a simulated history meets them (F-15, L-10).
+"""Limits so small that a simulated history reaches them (F-15, L-10).
 
-Rows with a text of any size; entries, reads and generations that may hold a few kilobytes. The
-judge demands that no entry is larger than one may be, and none is refused that is not; that a put
-refused for its size costs nobody else anything; that a generation holds no more than the table's
-own settings let anybody replay; and of whoever reads, folds or follows a log that it holds no more
-bytes of it than its bound, however long the log is.
+Rows have a text of any size; entries, reads and generations may hold a few kilobytes. The judge
+demands that no entry exceeds the limit, and that none within it is refused; that a put refused for
+its size harms no other caller; that a generation holds no more than the table's own settings allow
+any writer to replay; and that a process that reads, folds or follows a log holds no more bytes of
+it than its bound, however long the log is.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from weir.routing.core import Core
 from weir.store.api import Bytes
 
 OVERHEAD = 3000
-"""More than schema, headers and padding take in an entry of these rows."""
+"""More bytes than schema, headers and padding take in an entry of these rows."""
 TEXT = "s"
 
 
 def draw_limits(plan: Plan, rng: random.Random) -> None:
-    """Small limits, large rows, and in half of the histories nothing that goes wrong."""
+    """Small limits, large rows, and in half of the histories no faults."""
     entry_bytes = rng.choice((8_000, 12_000))
     rows = rng.choice((2, 5, 12, 100_000))
     plan.edge = {
@@ -65,7 +65,7 @@ def draw_limits(plan: Plan, rng: random.Random) -> None:
 
 
 def _queue_much(plan: Plan) -> None:
-    """Much waits that nobody waits for, and would all go into one entry."""
+    """Queue many puts that no caller waits for; without a limit all would go into one entry."""
     plan.edge["large"] = 0.4
     plan.edge["defaults"] = {"max_memtable_rows": 100_000, "max_memtable_batches": 8_000}
     for role in plan.roles:
@@ -81,7 +81,7 @@ def _queue_much(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class Filled:
-    """What an entry takes of its generation's room."""
+    """How much of its generation's room an entry takes."""
 
     position: int
     puts: frozenset[BatchId]
@@ -90,8 +90,7 @@ class Filled:
 
 
 class LimitJudge:
-    """Watches what is written into the log: entries within their bytes, generations within the
-    table's bounds (F-15)."""
+    """Watches the log: entries within their bytes, generations within the table's bounds (F-15)."""
 
     def __init__(self, run: Run, ledger: Ledger) -> None:
         self._run = run
@@ -100,7 +99,7 @@ class LimitJudge:
         self._rows: int = defaults["max_memtable_rows"]
         self._batches: int = defaults["max_memtable_batches"]
         self._generations: dict[int, list[Filled]] = {}
-        """What lies above R, by its tag."""
+        """Entries above R, by tag."""
 
     def on_write(self, _actor: Actor, _op: str, uri: str, data: Bytes) -> None:
         """See `World.on_write`."""
@@ -134,7 +133,7 @@ class LimitJudge:
         entries.append(Filled(position, frozenset(puts), rows, len(batches)))
         self._generations[tag] = entries
         if len({put for entry in entries for put in entry.puts}) < 2:
-            return  # a single larger put has a generation for itself
+            return  # a single larger put has a generation of its own
         held = sum(entry.rows for entry in entries), sum(entry.batches for entry in entries)
         if held[0] > self._rows or held[1] > self._batches:
             raise Violation("I", f"generation {tag} has {held} rows and batches (F-15): {entries}")
@@ -173,12 +172,12 @@ class PaddedSession(Session):
         super()._hear(error, put)
 
     def _check_cause(self, error: WeirError) -> None:
-        """Rows that were accepted fit, whatever entry they go into: no writer ends by them."""
+        """Accepted rows fit into whichever entry they go: they must never end a writer."""
         if isinstance(error.__cause__, InvalidInput):
             raise Violation("T", f"a writer ended by rows it had accepted: {error}") from error
 
     def _check_refusal(self, error: InvalidInput, put: Put | None) -> None:
-        """F-15: only of what was not accepted, and only when it does not fit."""
+        """F-15: rows are refused only before they are accepted, and only if they do not fit."""
         if put is None or any(put is accepted for accepted in self.accepted):
             raise Violation("T", f"rows were accepted and refused afterwards: {error}") from error
         size = self.sizes[put.id]
@@ -206,7 +205,7 @@ def thrifty_collector(run: Run, actor: Actor, role: Role) -> None:
 
 
 def thrifty_reader(run: Run, actor: Actor, role: Role) -> None:
-    """Reads in every way that streams, through one handle, and holds one batch at a time."""
+    """Reads through one handle, in every way that streams, and holds one batch at a time."""
     run.ledger.watch(actor)
     rng = random.Random(f"thrifty/{run.plan.seed}/{actor.name}")
     reads: dict[str, Callable[[View], None]] = {
@@ -240,7 +239,7 @@ class View:
     low: int
 
     def states(self) -> list[State]:
-        """What it may have seen."""
+        """The states that it may show."""
         truth = self.run.judge.truth(SHARD)
         return [truth.state(position) for position in range(self.low, truth.tip + 1)]
 
@@ -275,7 +274,7 @@ def _filter(view: View) -> None:
 
 
 def _clone(view: View) -> None:
-    """A copy of the log, and what it shows."""
+    """Clone the table, and check the rows of the clone."""
     run, env = view.run, view.core.env
     uri = f"s3://clone-{run.next_session()}"
     made = open_table(TABLE, env=env).clone(uri)
@@ -284,7 +283,7 @@ def _clone(view: View) -> None:
 
 
 def _follow(view: View) -> None:
-    """Every change of the log that is still there, in its order."""
+    """Read every change that is still in the log, in order."""
     log = view.run.judge.truth(SHARD).log
     for change in Changes(view.core):
         if change.kind == "delete":
@@ -295,7 +294,7 @@ def _follow(view: View) -> None:
 
 
 def make_limited(run: Run, actor: Actor) -> None:
-    """The table, and who watches its log and those who read it."""
+    """Make the table, and watch its log and its readers."""
     write_record(run, actor)
     run.world.hand = run.ledger.hand
     run.world.on_write.append(LimitJudge(run, run.ledger).on_write)

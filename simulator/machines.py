@@ -1,8 +1,8 @@
-"""What happens to the machines processes run on: paused and resumed, a disk taken away and back.
+"""What happens to the machines that processes run on: pauses, and disks that go and come back.
 
 A paused machine is one that was suspended, or restored from a snapshot: its processes stand still,
-and so do its clocks. The boot clock never learns how long; the wall clock is set right some time
-later, or not at all. A process that is started again is on the same machine.
+and so do its clocks. The boot clock never learns for how long; the wall clock is corrected some
+time later, or never. A restarted process runs on the same machine.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class Machines:
     world: World
     actors: dict[str, Actor] = field(default_factory=dict)
     entries: Counter[str] = field(default_factory=Counter)
-    """How many entries of a log each began to write."""
+    """How many log entries each machine began to write."""
     restart: Callable[[Actor], None] = lambda _actor: None
     _pauses: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     _due: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
 
     def start(self, name: str, actor: Actor) -> None:
-        """A process runs there now."""
+        """Record that a process runs there now."""
         self.actors[name] = actor
 
     def pause(self, name: str, number: int, steps: int, set_right: int) -> None:
-        """Before its entry of that number it stands still for `steps`; its wall clock is right
-        again `set_right` steps later, and never when that is negative."""
+        """Pause the machine before its entry `number` for `steps`; its wall clock is corrected
+        `set_right` steps later, or never if that is negative."""
         self._pauses[name, number] = (steps, set_right)
 
     def on_entry(self, actor: Actor) -> None:
@@ -55,10 +55,10 @@ class Machines:
         self.at(self.scheduler.step + steps, end)
 
     def unmount(self, name: str, step: int, steps: int, uri: str, view: str) -> None:
-        """From that step on it sees something else at `uri`, for so many steps.
+        """From `step` on, for `steps`, the machine sees `view` at `uri`.
 
-        Files that come back under a process at work need a machine that is started again: of a put
-        and the look after it one would go to the hole and the other to the disk.
+        When the disk comes back, a process that has written is restarted: otherwise its put could
+        go to the hole and the read after it to the disk.
         """
 
         def begin() -> None:
@@ -77,11 +77,11 @@ class Machines:
         self.at(step + steps, end)
 
     def at(self, step: int, do: Callable[[], None]) -> None:
-        """Let that happen at that step."""
+        """Call `do` at that step."""
         self._due.append((step, do))
 
     def on_step(self) -> None:
-        """Let happen what is due."""
+        """Make the calls that are due."""
         if not self._due:
             return
         step = self.scheduler.step

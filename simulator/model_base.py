@@ -35,7 +35,7 @@ def encode(header: Mapping[str, Any], rows: pa.Table) -> bytes:
 
 
 def decode(data: bytes) -> tuple[dict[str, Any], pa.Table]:
-    """Back from an object; remembered, since histories read the same ones again and again."""
+    """Header and rows of an object; cached, since histories read the same ones again and again."""
     known = _CACHE.get(data)
     if known is None:
         table = pa.ipc.open_stream(data).read_all()
@@ -47,7 +47,7 @@ def decode(data: bytes) -> tuple[dict[str, Any], pa.Table]:
 
 
 class ModelSsTable:
-    """One SSTable, read when first asked for rows."""
+    """One SSTable, read when its rows are first needed."""
 
     def __init__(self, store: Store, path: str, schema: TableSchema) -> None:
         self._store = store
@@ -82,7 +82,7 @@ class ModelSsTable:
 
 
 class NoIndexes:
-    """As much of a Lance dataset as is asked for the indexes it does not have."""
+    """The part of a Lance dataset that lists indexes; there are none."""
 
     uri = "model"
 
@@ -96,8 +96,8 @@ class NoIndexes:
 
 
 class ModelBase(LanceBase):
-    """One version of the base. A `LanceBase` by name only: compaction asks for one, and nothing of
-    it is used."""
+    """One version of the base. A `LanceBase` in type only: compaction requires one, but uses none
+    of its code."""
 
     def __init__(self, header: Mapping[str, Any], rows: pa.Table, schema: TableSchema) -> None:
         self.dataset = NoIndexes()  # type: ignore[assignment]
@@ -116,22 +116,22 @@ class ModelBase(LanceBase):
 
     @property
     def schema(self) -> TableSchema:
-        """The table's, which never changes here."""
+        """The table's schema, which never changes here."""
         return self._schema
 
     @property
     def expire(self) -> Expire | None:
-        """No row does here."""
+        """None: no row expires here."""
         return None
 
     @property
     def marked(self) -> Mapping[UUID, int]:
-        """Per shard the highest generation marked."""
+        """The highest generation marked, by shard."""
         return {UUID(shard): int(n) for shard, n in sorted(self.header["marked"].items())}
 
     @property
     def compacted(self) -> Mapping[UUID, int]:
-        """The marks, and what a fold noted that is not marked yet."""
+        """The marks, and generations that a fold noted but did not mark yet."""
         found = dict(self.marked)
         for shard, number in sorted(self.header["noted"].items()):
             found[UUID(shard)] = max(number, found.get(UUID(shard), 0))
@@ -144,7 +144,7 @@ class ModelBase(LanceBase):
 
     @property
     def mem_wal(self) -> MemWalDetails | None:
-        """The marks as the MemWAL index would tell them."""
+        """The marks as the MemWAL index would hold them."""
         marks = {shard: Generation(n) for shard, n in self.marked.items()}
         specs = tuple(ShardingSpec(n, (_UNSHARDED,)) for n in self.header.get("specs", ()))
         return MemWalDetails(1, specs, (), False, marks, {}, {})

@@ -1,14 +1,14 @@
 """A model of Lance with fragments and conflicts, for histories in which others change the base.
 
-What `weir.lake.base` does with a Lance dataset (`fold_commit`, `fence`, `folded`, `history`, the
-tasks of a compaction) runs here as it is; only what Lance itself does is a model. A version is one
+The code of `weir.lake.base` that uses a Lance dataset (`fold_commit`, `fence`, `folded`, `history`,
+the tasks of a compaction) runs here unchanged; only Lance itself is modelled. A version is one
 object: the fragments as Lance describes them, their rows and deleted offsets, the metadata of the
-columns, the marks. What counts of Lance, tried with pylance 14:
-  a transaction is put on top of commits it is compatible with (here: changes of config), once, and
-    refused over all others; an insert, update or delete of a plain program is done again
-  files are rewritten, rows are deleted and added, versions are restored without a look at weir; the
+columns, the marks. What matters about Lance, checked with pylance 14:
+  a transaction is rebased once onto commits it is compatible with (here: changes of config), and
+    refused after any other commit; an insert, update or delete of a plain program is retried
+  programs rewrite files, delete and add rows, and restore versions without regard to weir; the
     metadata of columns stays with the schema
-  fragments without a live row are left out of the version that is made
+  fragments without a live row are left out of the new version
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from weir.lake.datasets import Datasets
 from weir.store.api import ObjectExists, ObjectMissing, Store
 
 _PASSED: Final = frozenset({"config"})
-"""Commits that a transaction planned before them is put on top of."""
+"""Kinds of commits onto which a transaction planned before them is rebased."""
 _ADDRESS_BITS: Final = 32
 
 
@@ -94,7 +94,7 @@ class Fragment:
         return [offset for offset in range(self.rows.num_rows) if offset not in gone]
 
     def delete_rows(self, offsets: Sequence[int]) -> FragmentMetadata | None:
-        """What it is without those rows too: a deletion vector in the store; None: nothing left."""
+        """Delete those rows too, with a deletion vector in the store; None: no row is left."""
         gone = sorted({*self.deleted, *(int(offset) for offset in offsets)})
         if len(gone) == self.rows.num_rows:
             return None
@@ -103,7 +103,7 @@ class Fragment:
 
 
 class Dataset:
-    """As much of `lance.LanceDataset` as `weir.lake.base` asks for: one version."""
+    """One version: the part of `lance.LanceDataset` that `weir.lake.base` uses."""
 
     def __init__(self, lake: FragmentLake, header: Mapping[str, Any], rows: pa.Table) -> None:
         self.uri = lake.uri
@@ -119,7 +119,7 @@ class Dataset:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns with the metadata that this version has of them."""
+        """The columns with their metadata in this version."""
         notes = self.header["notes"]
         fields = [
             field.with_metadata({**(field.metadata or {}), **notes.get(field.name, {})})
@@ -129,7 +129,7 @@ class Dataset:
 
     @property
     def lance_schema(self) -> LanceSchema:
-        """The same as Lance holds it."""
+        """The same schema in Lance's form."""
         return LanceSchema.from_pyarrow(self.schema)
 
     def get_fragments(self) -> list[Fragment]:
@@ -149,7 +149,7 @@ class Dataset:
         return []
 
     def read_transaction(self, version: int) -> Any:
-        """What made that version."""
+        """The transaction that made that version."""
         properties = dict(self._lake.open_base(version).properties)
         restores = properties.pop("kind") == "restore"
         operation = LanceOperation.Restore(version=0) if restores else None
@@ -203,7 +203,7 @@ class FragmentBase(ModelBase):
         batch_size: int | None = None,
         with_row_address: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Live rows, of some fragments and with their addresses if asked for."""
+        """Live rows; on request of some fragments only, and with their addresses."""
         if fragments is None:
             yield from super().scan(columns, filter=filter, limit=limit)
             return
@@ -237,7 +237,7 @@ class FragmentLake(ModelLake):
 
     @property
     def schema(self) -> TableSchema:
-        """The table's, which never changes here."""
+        """The table's schema, which never changes here."""
         return self._schema
 
     # -- versions --------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class FragmentLake(ModelLake):
         return FragmentBase(self, header, rows, self._schema)
 
     def restore(self, version: int) -> int:
-        """That version's content as the latest, whatever came since."""
+        """Commit that version's content as the latest, whatever was committed since."""
         old = self.open_base(version)
 
         def commit(base: FragmentBase) -> int:
@@ -285,16 +285,16 @@ class FragmentLake(ModelLake):
     # -- what weir does --------------------------------------------------------------------------
 
     def latest(self) -> Dataset:
-        """As `weir.lake.datasets.Datasets` has it."""
+        """The latest version; see `weir.lake.datasets.Datasets`."""
         return self.open_base().of
 
     def commit(self, dataset: Dataset, transaction: lance.Transaction) -> int:
-        """Put a `Merge` on top of the latest version, or `CommitConflict`."""
+        """Commit a `Merge` on top of the latest version, or raise `CommitConflict`."""
         latest = self.open_base()
         for version in range(int(transaction.read_version) + 1, latest.version + 1):
             try:
                 kind = self.open_base(version).properties["kind"]
-            except MissingEntry:  # cleaned up meanwhile: no damage, and Lance says conflict too
+            except MissingEntry:  # cleaned up since: no damage; Lance reports a conflict too
                 kind = "what was cleaned up"
             if kind not in _PASSED:
                 raise CommitConflict(f"{self.uri}: commit conflict with {kind} at {version}")
@@ -385,7 +385,7 @@ class FragmentLake(ModelLake):
     # -- what any program does -------------------------------------------------------------------
 
     def compact_files(self, **_options: Any) -> int:
-        """All rows into one new file; `CommitConflict` when somebody else committed meanwhile."""
+        """Rewrite all rows into one new file; `CommitConflict` if another commit came first."""
         base = self.open_base()
         old = base.of.get_fragments()
         if len(old) + sum(bool(fragment.deleted) for fragment in old) < 2:
@@ -397,8 +397,8 @@ class FragmentLake(ModelLake):
             raise CommitConflict(f"{self.uri}: commit conflict with a rewrite of files") from None
 
     def plain_change(self, who: str, gone: Sequence[int], rows: pa.Table) -> int:
-        """Rows of the keys (or, without a key, of the sessions) `gone` out, `rows` in: an insert,
-        an upsert, an update or a delete of a program that knows nothing of weir."""
+        """Delete the rows of the keys (or, without a key, of the sessions) `gone`, and add `rows`:
+        an insert, upsert, update or delete of a program that knows nothing of weir."""
 
         def commit(base: FragmentBase) -> int:
             fragments = []
@@ -427,7 +427,7 @@ class FragmentLake(ModelLake):
         return describe(path, rows.num_rows)
 
     def with_deleted(self, fragment: Fragment, version: int, gone: list[int]) -> dict[str, Any]:
-        """The fragment's description with that deletion vector, which is written."""
+        """Write that deletion vector; returns the fragment's description with it."""
         body = json.dumps(gone).encode()
         vector = {
             "read_version": version,
@@ -464,7 +464,7 @@ class FragmentLake(ModelLake):
         properties: Mapping[str, str] | None = None,
         **change: Any,
     ) -> int:
-        """The version after `base`, with what is changed, or `ObjectExists`."""
+        """Write the version after `base` with those changes, or raise `ObjectExists`."""
         kept = [f for f in (base.of.get_fragments() if fragments is None else fragments) if f.live]
         number = int(base.header["next"])
         for fragment in kept:

@@ -1,13 +1,9 @@
-"""`weir.lake.api.Lake` as a model: SSTables and base versions as objects of a store, no Rust
-threads.
+"""A model of `weir.lake.api.Lake`: SSTables and base versions are plain objects, no Rust threads.
 
-pylance's own threads and randomness escape the baton, so the mass runs use this in its place. It
-keeps to the
-same contract (tests/contract holds both to it): an SSTable is complete or not there, a base version
-is a
-put-if-absent of the next number, a fold planned before a fence cannot be committed after it, a
-fold counts
-from its commit on.
+The scheduler does not control pylance's own threads and randomness, so the mass runs use this in
+its place. It keeps the same contract (tests/contract holds both to it): an SSTable is complete or
+not there, a base version is a put-if-absent of the next number, a fold planned before a fence
+cannot be committed after it, and a fold counts from its commit on.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from weir.lake.base.fold import Changes, Claim
 from weir.lake.base.versions import Cleaned
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, Store
 
-# As `weir.lake.base.fold` and `weir.lake.base.fence` have them.
+# The same as in `weir.lake.base.fold` and `weir.lake.base.fence`.
 FOLD: Final = "weir.fold"
 FENCE: Final = "weir.fence"
 _ATTEMPTS: Final = 20
@@ -58,7 +54,7 @@ class ModelLake:
         self._schema = schema
         self._open_store = open_store
         self._file_tag = file_tag
-        """Makes names of data files differ where ids do not: Lance draws them by itself."""
+        """Makes names of data files differ where ids are equal: Lance draws its own names."""
 
     # -- SSTables --------------------------------------------------------------------------------
 
@@ -71,7 +67,7 @@ class ModelLake:
         *,
         after_write: Any = None,
     ) -> SsTableInfo:
-        """Two objects, the data last; nothing is published. A model has no indexes."""
+        """Write two objects, the data last; publishes nothing. The model has no indexes."""
         rows = pa.Table.from_batches(batches, schema.wal)
         if schema.primary_key:
             rows = rows.take(pa.array(newest_rows(pk_values(rows, schema.primary_key))))
@@ -111,7 +107,7 @@ class ModelLake:
         raise MissingEntry(f"{self.uri}: base version {version} is gone")
 
     def base_before(self, moment: float) -> ModelBase | None:
-        """The newest version that was there at that moment of the store's clock, if known."""
+        """The newest version that existed at that moment of the store's clock, if known."""
         _, objects = self.store.list_folder("_versions")
         then = [_number(meta.path) for meta in objects if meta.last_modified <= moment]
         try:
@@ -120,7 +116,7 @@ class ModelLake:
             return None
 
     def _borrowed(self, header: Mapping[str, Any], rows: pa.Table) -> pa.Table:
-        """The rows of a version that is another table's: read there, gone when it is gone there."""
+        """The rows of a version; a clone borrows them from its parent, and loses them with it."""
         tie = header.get("borrowed")
         if tie is None:
             return rows
@@ -132,7 +128,7 @@ class ModelLake:
             raise MissingEntry(f"{self.uri} shares {tie['uri']}/{path}, which is gone") from None
 
     def shallow_clone(self, destination: Store, version: int) -> int:
-        """A version there that names this one's rows. Idempotent."""
+        """Create a version there that refers to this one's rows. Idempotent."""
         header, rows = decode(self.store.get(self._path(version)).data)
         tie = header.get("borrowed") or {"uri": self.uri, "version": version}
         body = encode({**header, "borrowed": tie}, rows.slice(0, 0))
@@ -144,7 +140,7 @@ class ModelLake:
         return version
 
     def restore(self, version: int) -> int:
-        """That version's content as the latest."""
+        """Commit that version's content as the latest."""
         old = self.open_base(version)
 
         def commit(base: ModelBase) -> int:
@@ -158,7 +154,7 @@ class ModelLake:
     def replace_mem_wal(
         self, details: MemWalDetails, *, planned_at: int, properties: Mapping[str, str]
     ) -> int:
-        """Another sharding in the MemWAL entry; over another change of that entry never."""
+        """Change the sharding in the MemWAL entry; never on top of another change of that entry."""
         specs = [spec.spec_id for spec in details.sharding_specs]
         try:
             target = self.open_base(planned_at)
@@ -169,7 +165,7 @@ class ModelLake:
                     target = self.open_base(target.version + 1)
                     if target.properties["kind"] not in {"fold", "fence"}:
                         break
-        except MissingEntry:  # cleaned up meanwhile: no damage, and Lance says conflict too
+        except MissingEntry:  # cleaned up since: no damage; Lance reports a conflict too
             raise CommitConflict(f"{self.uri}: others went on since {planned_at}") from None
         raise CommitConflict(f"{self.uri}: its MemWAL entry was changed since {planned_at}")
 
@@ -191,7 +187,7 @@ class ModelLake:
         self.store.delete([f"_refs/tags/{name}"])
 
     def protected_versions(self) -> dict[str, int]:
-        """Each tag and the version it protects; listed anew when one goes before it is read."""
+        """Each tag and the version it protects; lists again if a tag goes before it is read."""
         while True:
             found = {}
             try:
@@ -219,7 +215,7 @@ class ModelLake:
     # -- folding ---------------------------------------------------------------------------------
 
     def write_changes(self, name: str, rows: pa.Table) -> Changes:
-        """Rows, deletes marked, that a fold will bring; commits nothing."""
+        """Write the rows of a fold, with deletes marked; commits nothing."""
         if not rows.num_rows:
             return Changes()
         path = f"data/{name}{self._file_tag}.model"
@@ -227,7 +223,7 @@ class ModelLake:
         return Changes(added=(json.dumps({"files": [{"path": path}]}),))
 
     def fence_base(self, token: str) -> int:
-        """A version that changes nothing; folds planned before it are dead."""
+        """Commit a version that changes nothing; folds planned before it can no longer commit."""
         return self._rebased(lambda base: self._commit(base, {FENCE: token, "kind": "fence"}))
 
     def commit_fold(
@@ -242,7 +238,7 @@ class ModelLake:
         number: int = 0,
         hide: Any = None,
     ) -> int:
-        """One commit with rows, properties and note, once; over a fence or another fold never."""
+        """Commit rows, properties and note, once; never on top of a fence or another fold."""
         for version, told in self.commit_properties(after_version=claim.fenced_at):
             if version > planned_at:
                 continue
@@ -341,7 +337,7 @@ class ModelLake:
         rows: pa.Table | None = None,
         **change: Any,
     ) -> int:
-        """The version after `base`, with what is changed, or `ObjectExists`."""
+        """Write the version after `base` with those changes, or raise `ObjectExists`."""
         version = base.version + 1
         header = {**base.header, **change, "version": version, "properties": properties}
         if rows is None:

@@ -1,11 +1,12 @@
-"""A native writer in a simulated history: it holds to the format, and knows none of weir's rules.
+"""A native writer in a simulated history: it follows the format, and knows none of weir's rules.
 
-As pylance 14 does it: replay starts the MemTable at the manifest's current generation whatever the
-first tag is, leaves out what is tagged below it, and cannot go on where tags fall, jump, or fill a
-generation beyond its MemTable. Own rows are tagged with the MemTable's number; a flush publishes
-that number, and R may lag behind it by an entry. It announces nothing. LanceDB tags nothing at all
-and cannot replay a tag; pylance numbers such entries anew where its MemTable is full. Claim and
-fence are weir's: the order of the two is a fault of pylance that no other writer can mend.
+It does as pylance 14 does: replay starts the MemTable at the manifest's current generation whatever
+the first tag is, skips entries tagged below it, and fails where tags fall, jump, or fill a
+generation beyond its MemTable. Its own rows are tagged with the MemTable's number; a flush
+publishes that number, and R may lag behind it by an entry. It announces nothing. LanceDB writes no
+tags and cannot replay a tagged entry; pylance starts a new number in untagged entries where its
+MemTable is full. Claim and fence are weir's: pylance orders the two wrongly, which no other writer
+can repair.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from weir.types import Generation, Position
 LAG_CHANCE: Final = 0.3
 UNTAGGED_CHANCE: Final = 0.2
 LARGE: Final = Bounds(rows=100, batches=100, nbytes=1 << 40)
-"""What LanceDB's MemTable holds, which does not ask what others can."""
+"""What LanceDB's MemTable holds; it ignores the bounds of other writers."""
 
 
 def draw_modes(plan: Plan, rng: random.Random) -> None:
-    """A table whose defaults are WAL-only: compaction folds its log, whoever writes it. Half of the
-    stores never fail and compactors live long, so that more is written, and folded in between."""
+    """A table whose defaults are WAL-only: compaction folds its log, whichever writer wrote it.
+    Half of the stores never fail and compactors live long, so that more is written and folded."""
     plan.wal_only = plan.is_story = True
     plan.edge = {"max_memtable_rows": rng.choice((4, 9)), "max_memtable_batches": 4}
     if rng.random() < 0.5:
@@ -53,7 +54,7 @@ def draw_modes(plan: Plan, rng: random.Random) -> None:
 
 
 class NativeError(Exception):
-    """What pylance tells as an `OSError`; its handle is finished."""
+    """What pylance raises as an `OSError`; its handle is unusable afterwards."""
 
 
 @dataclass
@@ -65,7 +66,7 @@ class MemTable:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     is_tagged: bool = True
-    """All of its entries are: a flushed one is known by its tag."""
+    """All of its entries are tagged: the tag tells which were flushed."""
 
 
 class NativeWriter:
@@ -91,7 +92,7 @@ class NativeWriter:
         self._replay(claim)
 
     def put(self, batch: pa.RecordBatch) -> Position:
-        """A durable put; the position it is at."""
+        """Put durably; returns the position."""
         rows = self._intake.rows(batch)
         more = Fill(sum(part.num_rows for part in rows), len(rows), sum(p.nbytes for p in rows))
         if not self._bounds.has_room(self._active.filled, more):
@@ -124,7 +125,7 @@ class NativeWriter:
         return bytes(sink.getvalue())
 
     def flush(self) -> None:
-        """The MemTable as an SSTable, published under its number."""
+        """Write the MemTable as an SSTable, published under its number."""
         memtable, self._active = self._active, MemTable(Generation(self._active.generation + 1))
         if memtable.positions:
             self._publish(memtable)
@@ -151,11 +152,11 @@ class NativeWriter:
             last = self._follow(entry, last)
 
     def _follow(self, entry: WalEntry, last: int | None) -> int:
-        """Take an entry in after one of generation `last`; the generation it is taken for."""
+        """Replay an entry that follows one of generation `last`; returns its generation."""
         where = f"a native writer cannot replay position {entry.position}"
         rows = [align_batch(batch, self._schema.wal) for batch in entry.batches]
         more = Fill(entry.num_rows, len(rows), 0)
-        limits = replace(self._bounds, nbytes=1 << 40)  # of bytes every program has its own idea
+        limits = replace(self._bounds, nbytes=1 << 40)  # every program counts bytes differently
         tag = entry.generation
         if tag is None:
             tag = Generation(last or self._active.generation)
@@ -199,7 +200,7 @@ class NativeWriter:
 
 
 def native(run: Run, actor: Actor, role: Role) -> None:
-    """Opens as pylance does, puts, flushes, and closes or just goes."""
+    """Opens as pylance does, puts, flushes, and closes or leaves without closing."""
     for _ in range(role.sessions):
         session = Session(run, actor, role, run.next_session())
         run.note(actor, f"open session {session.number}, native")
@@ -207,7 +208,7 @@ def native(run: Run, actor: Actor, role: Role) -> None:
             lag, tags = (
                 session.rng.random() > chance for chance in (1 - LAG_CHANCE, UNTAGGED_CHANCE)
             )
-            # Without a key untagged rows cannot be told from flushed ones: no promise there.
+            # Without a key, untagged rows cannot be distinguished from flushed ones: no promise.
             writer = NativeWriter(run, actor, lag=lag, tags=tags or not run.plan.keyed)
             run.note(actor, f"opened epoch {writer.epoch}")
             _work(run, actor, role, session, writer)

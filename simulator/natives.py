@@ -1,6 +1,8 @@
-"""A writer of another program, as far as a simulated history needs one: it takes a shard over,
-flushes what it finds in the log, and goes. Of exactly-once tokens it knows nothing (P-6), nor of
-logs on another store."""
+"""A writer of another program, as far as a simulated history needs one.
+
+It takes over a shard, flushes the rows in the log, and leaves. It knows nothing of exactly-once
+tokens (P-6), nor of logs on another store.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ TURNS_MAX = 4
 
 
 class TokenlessStore(SimStore):
-    """A store to which nothing is written that a native writer would not write."""
+    """A store that ignores writes of tokens, which a native writer would not make."""
 
     def put_if_absent(self, path: str, data: Bytes) -> float | None:
         """See `Store`."""
@@ -50,7 +52,7 @@ class NativePlaces(SimPlaces):
 
 
 def native(run: Run, actor: Actor, role: Role) -> None:
-    """Takes over one shard after the other."""
+    """Takes over one shard after another."""
     rng = random.Random(f"native/{run.plan.seed}/{actor.name}")
     places = NativePlaces(run.world, run.schema)
     places.actor = actor

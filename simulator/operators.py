@@ -1,9 +1,8 @@
-"""An operator in a simulated history: one handle held for long, with a writer in it that is mostly
-idle, and may have been fenced without hearing of it.
+"""An operator in a simulated history: one long-lived handle with a writer that is mostly idle.
 
-Through that handle checkpoints are made, clones, restores, and restores undone. Each must hold
-every row that anybody was acknowledged before, and all that the handle's own writer had taken
-(K-2, K-3, K-9).
+The writer may have been fenced without noticing. Through the handle the operator makes checkpoints
+and clones, restores, and undoes restores. Each must hold every row acknowledged before to any
+client, and all that the handle's own writer had accepted (K-2, K-3, K-9).
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ class _Desk:
 
     @property
     def table(self) -> Table:
-        """The handle, the same all the time."""
+        """The handle, always the same one."""
         self._table = self._table or open_table(TABLE, env=self.actor.env)
         return self._table
 
     def sit_down(self) -> None:
-        """See to it that the handle has a writer, use it a little or not at all, and idle."""
+        """Ensure that the handle has a writer, use it a little or not at all, and idle."""
         if self.session is not None and (self.session.ended or self.rng.random() < 0.1):
             self.leave()
         if self.session is None:
@@ -71,7 +70,7 @@ class _Desk:
                 self.session = opened
                 opened.work(self.rng.randint(0, 3))
         elif self.rng.random() < 0.15:
-            self.session.work(1)  # hears that it was fenced, if it was
+            self.session.work(1)  # notices that it was fenced, if it was
         self.actor.env.clock.sleep(self.rng.choice(IDLE))
 
     def hear(self, error: WeirError) -> None:
@@ -100,7 +99,7 @@ class _Desk:
         if begun is not None:
             self._restore(begun, first=False)
             return
-        run.judge.rollback.pop(self.actor.name, None)  # another one finished it
+        run.judge.rollback.pop(self.actor.name, None)  # another process finished it
         roll = rng.random()
         if run.moments and roll < 0.25:
             self._restore(rng.choice(sorted(run.moments, key=str)), first=True)
@@ -121,11 +120,11 @@ class _Desk:
         self._look(made.id)
 
     def _taken(self) -> list[Put]:
-        """What the handle's own writer was handed, and has not given back."""
+        """The puts that the handle's own writer has accepted and not handed back."""
         return [] if self.session is None or self.session.ended else list(self.session.accepted)
 
     def _require_all(self, made: Checkpoint, taken: list[Put]) -> None:
-        """K-3: scope "all" has the rows the handle's writer took before the call."""
+        """K-3: scope "all" has the rows that the handle's writer accepted before the call."""
         pin = made.pin(SHARD)
         through = 0 if pin is None else pin.wal_through
         for put in taken:
@@ -133,7 +132,7 @@ class _Desk:
                 raise Violation("K", f"batch {put.id} was taken, and is not in the checkpoint")
 
     def _look(self, checkpoint: UUID) -> None:
-        """K: a moment is what it was, read through this handle or a new one."""
+        """K: a checkpoint still shows the same rows, through this handle or a new one."""
         run = self.run
         table = self.table if self.rng.random() < 0.5 else open_table(TABLE, env=self.actor.env)
         wanted = run.moments[checkpoint]
@@ -150,7 +149,7 @@ class _Desk:
             raise Violation("K", f"checkpoint {checkpoint} is not what the log was")
 
     def _clone(self) -> None:
-        """A clone of a moment, or of now."""
+        """Clone a checkpoint, or the current state."""
         run, judge = self.run, self.run.judge
         uri = f"s3://{self.actor.name.replace(chr(39), '-')}-{self.copies}"
         self.copies += 1
@@ -170,13 +169,13 @@ class _Desk:
         run.copies[uri] = Copy(uri, TABLE, state=state)
 
     def _restore(self, checkpoint: UUID, *, first: bool) -> None:
-        """Go back; the way back from there must hold all that was acknowledged before (K-9)."""
+        """Restore; its undo checkpoint must hold all that was acknowledged before (K-9)."""
         run, judge = self.run, self.run.judge
         low, changes = judge.truth(SHARD).acked, judge.mixtures
         report = roll_back(run, self.actor, self.table, checkpoint)
         undo = report.undo
         pin = undo.pin(SHARD)
-        # Ours, and of a table that was whole: `roll_back` mixed and unmixed it once.
+        # Only our own, of a table that was whole: `roll_back` mixed and unmixed it once.
         if pin is None or judge.makers.get(undo.id) != self.actor.name or not first:
             return
         if judge.mixtures != changes + 2:
@@ -192,7 +191,7 @@ class _Desk:
 
 
 def final_of_operators(run: Run, actor: Actor) -> None:
-    """Every clone is what it was, every moment too, and the table is whole."""
+    """Check that every clone is what it was, and that the table is whole."""
     for copy in run.copies.values():
         check_copy(run, actor, copy)
     final_of_restores(run, actor)

@@ -1,20 +1,19 @@
 """The judge: what every history must satisfy, seen from outside the code.
 
-    D  an acknowledged batch is never lost            R  a view is a prefix of the log, not older
-    than the acks before it
-    O  each batch takes effect once                   C  nothing reachable is deleted; floor before
-    delete
-    A  a batch is whole or not there                  P  when faults stop, open + append succeed in
-    bounded calls
-    S  no success, no manifest move by an old epoch   T  the error tells the truth
-    L  positions contiguous, epochs do not fall       K, I: checkpoint contents; damaged bytes are
-    errors
+    D  an acknowledged batch is never lost
+    O  each batch takes effect once
+    A  a batch is whole or not there
+    S  no success, no manifest move by an old epoch
+    L  positions contiguous, epochs do not fall
+    R  a view is a prefix of the log, not older than the acks before it
+    C  nothing reachable is deleted; floor before delete
+    P  when faults stop, open + append succeed in bounded calls
+    T  the error tells the truth
+    K, I: checkpoint contents; damaged bytes are errors
 
 The judge watches every applied write. The log as it was first written, position by position, is the
-truth: folding it
-up to position P gives the only table a reader may see at P. Rows carry (session, batch, index,
-size), so that
-every row found anywhere tells where it came from.
+truth: folding it up to position P gives the only table a reader may see at P. Rows carry (session,
+batch, index, size), so that every row found anywhere identifies its put.
 """
 
 from __future__ import annotations
@@ -72,25 +71,25 @@ class Judge:
         self.puts: dict[BatchId, Put] = {}
         self.seen: dict[BatchId, int] = {}
         self.where: dict[BatchId, UUID] = {}
-        """The shard whose log holds it."""
+        """The shard whose log holds the batch."""
         self.claims: dict[tuple[str, UUID], int] = {}
         """The epoch each actor claimed last."""
         self.pins: dict[UUID, tuple[UUID, int, int]] = {}
         """Checkpoints the harness holds: id -> (shard, manifest version, T)."""
         self.makers: dict[UUID, str] = {}
-        """Whose process made a checkpoint."""
+        """The process that made each checkpoint."""
         self.counts: Counter[str] = Counter()
         self.fault_free = True
         self.marks: dict[UUID, int] = {}
         self.routings: list[TableRecord] = []
-        """Every way rows were sent to shards, oldest first."""
+        """Every routing there was, oldest first."""
         self.rollback: dict[str, Rollback] = {}
         """Restores under way, by the process that runs them."""
         self.is_mixed = False
-        """Between the two halves of a restore: the table is of both sides."""
+        """Between the two halves of a restore: a view may mix the states before and after it."""
         self.mixtures = 0
         self.base: BaseTruth | None = None
-        """Where the base is changed past the log."""
+        """Set where the base is changed bypassing the log."""
         shelf.world.on_write.append(self.on_write)
         shelf.world.before_replace.append(self.on_replace)
         shelf.world.before_delete.append(lambda actor, uri: check_delete(self, actor, uri))
@@ -138,7 +137,7 @@ class Judge:
             self._on_move(UUID(parts[2]), data, path)
 
     def on_replace(self, actor: Actor, uri: str, old: bytes, new: bytes) -> None:
-        """F-17: what an SSTable or a fold is made of is created, never put over another's."""
+        """F-17: files of an SSTable or a fold are created, never put over another's."""
         _, path = split_uri(uri)
         if ("_gen_" in path or path.startswith("data/")) and old != new:
             raise Violation("C", f"{actor.name} overwrites {uri} with other bytes (F-17)")
@@ -161,11 +160,11 @@ class Judge:
             raise Violation("D", f"the log moves after {after}, and rows are left behind (S-3)")
         self.counts["moves of the log"] += 1
         self.scheduler.note("judge", f"the log is in {target} after {through}")
-        # Fences alone may be left in a store that was lost (S-2); the log goes on without them.
+        # Only fences may be left in a store that was lost (S-2); the log continues without them.
         for position in [p for p in truth.log if p > after]:
             del truth.log[position]
         del truth.folded[after:]
-        for position in range(after + 1, through + 1):  # nothing is ever there
+        for position in range(after + 1, through + 1):  # no entry is ever there
             truth.log[position] = Entry(position, int(raw["epoch"]), True, [], "judge")
             truth.folded.append(truth.folded[-1] if truth.folded else {})
         truth.tip = through
@@ -173,7 +172,7 @@ class Judge:
         self._take_fences(truth, target)
 
     def _take_fences(self, truth: ShardTruth, target: str) -> None:
-        """What an opener left there that saw the wrong disk belongs to the log now: a fence."""
+        """A fence that an opener left there when it saw the wrong disk belongs to the log now."""
         blobs = self.shelf.world.shelf(target).blobs
         while True:
             found = blobs.get(paths.wal_path(truth.shard, Position(truth.tip + 1)))
@@ -187,7 +186,7 @@ class Judge:
             truth.folded.append(truth.folded[-1] if truth.folded else {})
 
     def _shelf_with(self, store_id: str | None, shard: UUID) -> str:
-        """The store that bears the id, whatever it is called where."""
+        """The store that bears the id, whatever its URI on each machine."""
         if store_id is None:
             return self.shelf.uri
         path = paths.store_id_path(shard)
@@ -203,9 +202,9 @@ class Judge:
             if any(store == root for _, store in truth.places):
                 self.counts["entry of a zombie in a store the log has left"] += 1
                 self.scheduler.note("judge", f"{position} in {root}, which the log has left")
-            return  # or in a clone
+            return  # or the entry is a clone's
         if position in truth.log:
-            # Collected, then written again by a zombie: counts for nothing, and is no success.
+            # Collected, then written again by a zombie: it does not count, and is no success.
             self.counts["position written again after collection"] += 1
             truth.again.append(position)
             self.scheduler.note("judge", f"position {position} was written again by {actor.name}")
@@ -277,8 +276,9 @@ class Judge:
             if held is not None and held.is_running and not held.done:
                 held.epoch = manifest.writer_epoch
         elif held is not None and held.epoch == manifest.writer_epoch and not held.done:
-            # Its R is its own fence. A fold that it finishes first for somebody ends below that; a
-            # checkpoint that closes the gap after a restore failed changes nothing else.
+            # A restore sets R to its own fence. A fold that it first finishes for another process
+            # ends below that; a checkpoint that closes the gap after a failed restore leaves the
+            # SSTables as they are.
             last = truth.log.get(manifest.replay_after)
             restores = held.is_running or manifest.sstables != before.sstables
             if last is not None and last.epoch == held.epoch and restores:
@@ -286,15 +286,15 @@ class Judge:
         self._check_move(actor, truth, manifest, before)
 
     def _on_rollback(self, held: Rollback, truth: ShardTruth, manifest: ShardManifest) -> None:
-        """A restore's one manifest: from its position on the log begins at the checkpoint."""
+        """The one manifest of a restore: from its R on, the log starts from the checkpoint."""
         held.done = True
-        truth.tag = manifest.current_generation  # what is discarded binds nobody
+        truth.tag = manifest.current_generation  # the tags of discarded entries bind no writer
         del truth.folded[manifest.replay_after - 1 :]
         truth.folded.append(held.state)
         self.scheduler.note("judge", f"rolled back at {manifest.replay_after}")
 
     def forget_claims(self, actor: Actor) -> None:
-        """What it publishes from now on is not for an epoch it claimed: it has another role."""
+        """The actor changes its role: from now on it publishes in epochs it did not claim."""
         self.claims = {at: epoch for at, epoch in self.claims.items() if at[0] != actor.name}
 
     def _check_move(
@@ -303,8 +303,8 @@ class Judge:
         if manifest.replay_after < before.replay_after:
             raise Violation("L", f"R falls to {manifest.replay_after} (F-3)")
         added = {s.path for s in manifest.sstables} - {s.path for s in before.sstables}
-        # Who never claimed (a compactor of logs) writes in the epoch it found; a resharder seals
-        # first and compacts then.
+        # A process that never claimed (a compactor of logs) writes in the epoch it found; a
+        # resharder seals first, then compacts.
         claimed = self.claims.get((actor.name, truth.shard), manifest.writer_epoch)
         compacts = actor.name.startswith("resharder")
         if added and not compacts and claimed < manifest.writer_epoch:
@@ -324,7 +324,7 @@ class Judge:
     # -- the clients' side -----------------------------------------------------------------------
 
     def putting(self, batch: BatchId, rows: list[Row]) -> Put:
-        """A client is about to put; a batch that is tried again stays the same batch."""
+        """A client is about to put; a batch that is retried stays the same batch."""
         return self.puts.setdefault(batch, Put(batch, rows))
 
     def opened(self, shard: UUID, epoch: int) -> None:
@@ -343,7 +343,7 @@ class Judge:
         truth.acked = max(truth.acked, position or 0)
 
     def is_taken_back(self, error: BaseException) -> bool:
-        """True when weir refuses a base that a Lance user took back to before a fold (L-8)."""
+        """True when weir refuses a base that a Lance user restored to before a fold (L-8)."""
         restored = self.counts["restores by strangers"] > 0
         return restored and isinstance(error, CorruptEntry) and "restored an older" in str(error)
 
@@ -360,7 +360,7 @@ class Judge:
                 isinstance(cause, WeirError) and cause.kind == "internal"
             ):
                 if self.shelf.world.confused and isinstance(cause, MissingEntry):
-                    return  # S-7: who does not see the log is told so
+                    return  # S-7: this process does not see the log
                 if self.is_taken_back(cause):
                     return
                 raise Violation(
@@ -402,7 +402,7 @@ class Judge:
     ) -> tuple[int, int]:
         """A read that began when `low` was acknowledged and ended when the tip was `high`.
 
-        `base`: the versions of the base it may be of, the first and the last; None: the latest.
+        `base`: the first and the last version of the base it may show; None: the latest.
         Returns the lowest and the highest position the view may stand for; raises when there is
         none.
         """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def ids_of(batches: Sequence[pa.RecordBatch]) -> list[BatchId]:
-    """Which puts the rows are of, in their order."""
+    """The puts that the rows belong to, in order."""
     found: dict[BatchId, None] = {}
     for batch in batches:
         columns = (batch.column("w").to_pylist(), batch.column("c").to_pylist())
@@ -24,10 +24,10 @@ def ids_of(batches: Sequence[pa.RecordBatch]) -> list[BatchId]:
 
 
 def handed_back(judge: Judge, error: WeirError, own: Iterable[Put]) -> set[BatchId]:
-    """The puts that the error tells of.
+    """The puts that the error names.
 
     Rows of another caller break the promise, and so do rows called "not written" that are in the
-    log, now or later: whoever puts them again, as the guide says, has them twice.
+    log, now or later: a caller that puts them again, as the guide says, would have them twice.
     """
     mine = {put.id for put in own}
     sent, unsent = ids_of(error.perhaps_written), ids_of(error.not_written)
@@ -47,7 +47,7 @@ def handed_back(judge: Judge, error: WeirError, own: Iterable[Put]) -> set[Batch
 
 
 def told_of_put(judge: Judge, error: WeirError, put: Put, own: Iterable[Put]) -> set[BatchId]:
-    """A put, or the wait for one, failed: it is told of, or it is written."""
+    """A put, or the wait for one, failed: the error must name it, or it is in the log."""
     found = handed_back(judge, error, own)
     if isinstance(error, Backpressure | InvalidInput):
         return found

@@ -1,9 +1,9 @@
 """A writer whose own threads put, flush, look up, scan and search at the same time (M-1).
 
-The judge demands that a read is of one moment: it shows every put that had returned when it began,
-or one of the same key that came later; of two puts of a key, one after the other, never the older;
-batches whole; no key that was there left out, none twice. And that files collected under it are
-read anew, never told as damage (G-12).
+The judge demands that a read shows one moment: every put that had returned when it began, or a
+later one of the same key; of two puts of a key that did not overlap, never the older; whole
+batches; every key that was there, and none twice. If files are collected during a read, it must
+start over, and never report damage (G-12).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def draw_own_reads(plan: Plan, rng: random.Random) -> None:
     """Tiny MemTables, so that reads meet flushes; rows with a vector, to be searched."""
     plan.edge = {"column": "vectors"}
     plan.wal_only = False
-    if rng.random() < 0.5:  # nobody else, and nothing fails: only the own threads
+    if rng.random() < 0.5:  # no other process, no faults: only its own threads
         plan.faults = Faults().record()
         plan.roles = [role for role in plan.roles if role.kind == "own-reader"][:1] or plan.roles
     for role in plan.roles:
@@ -55,7 +55,7 @@ class PlainBase:
 
 
 class SearchableLake(ModelLake):
-    """The model, with a base that `search_levels` does not take for a Lance dataset."""
+    """The model, with a base that `search_levels` does not mistake for a Lance dataset."""
 
     def open_base(self, version: int | None = None) -> Any:
         """See `ModelLake`."""
@@ -68,7 +68,7 @@ class OwnReader(Session):
     def __init__(self, run: Run, actor: Actor, role: Role, number: int) -> None:
         super().__init__(run, actor, role, number)
         self.before: dict[BatchId, frozenset[BatchId]] = {}
-        """For each put those that had returned when it began."""
+        """For each put, those that had returned when it began."""
 
     def open_writer(self, config: WriterConfig) -> ShardWriter:
         """With a lake whose base can be searched."""
@@ -77,7 +77,7 @@ class OwnReader(Session):
         return ShardWriter.open(site, schema=self.run.schema, lake=lake, config=config)
 
     def make(self) -> tuple[Put, pa.RecordBatch]:
-        """A batch with vectors; what was accepted before it is older."""
+        """A batch with vectors; puts accepted before it are older."""
         put, _ = super().make()
         self.before[put.id] = self._accepted()
         vectors = pa.array([[float(row[0])] for row in put.rows], pa.list_(pa.float32(), 1))
@@ -93,7 +93,7 @@ class OwnReader(Session):
             return
         try:
             if roll < 0.65 and self.writer is not None:
-                self.writer.flush()  # beside the background's own
+                self.writer.flush()  # concurrent with the background's flushes
             else:
                 self._read()
         except SnapshotExpired:
@@ -137,7 +137,7 @@ class OwnView:
         self.fenced = truth.manifests[truth.last_version].writer_epoch > session.writer.epoch
 
     def check(self, kind: str, rows: list[Row], keys: list[int] | None) -> None:
-        """Raise when no moment between the beginning and now looks like this."""
+        """Raise when no moment between the start of the read and now looks like this."""
         found = {identity(row, keyed=self.keyed): row for row in rows}
         if len(found) != len(rows):
             raise Violation("R", f"own {kind} shows a row or key twice (M-1)")

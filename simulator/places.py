@@ -1,4 +1,4 @@
-"""The stores and tables of a simulated world, as the product reaches for them by URI."""
+"""The stores and tables of a simulated world, as the product opens them by URI."""
 
 from __future__ import annotations
 

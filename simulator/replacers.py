@@ -1,9 +1,10 @@
-"""A replacer: loads past the log, straight into the base, that die at any write (L-7, L-9).
+"""A replacer: loads straight into the base, bypassing the log, that die at any write (L-7, L-9).
 
-`weir.upkeep.loads` runs as it is, as `bulk_load` and Spark's overwrite run it on their driver; only
-the files are the model's. The judge demands that a load is there as a whole or not at all, that it
-is newer than everything that was in the log when it was asked for, however it was interrupted, that
-nothing it replaced comes back, and that whoever is told "nothing was loaded" may ask again.
+`weir.upkeep.loads` runs unchanged, as `bulk_load` and Spark's overwrite run it on their driver;
+only the files are the model's. The judge demands that a load is there as a whole or not at all;
+that it is newer than everything that was in the log when it was requested, however it was
+interrupted; that nothing it replaced comes back; and that a caller may retry after "nothing was
+loaded".
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from weir.upkeep.exclusive import Hold
 from weir.upkeep.loads import Written, load
 
 LOADER: Final = 6_000_000
-"""Sessions from here on are loads."""
+"""Session numbers from here on are loads."""
 LOADS_MAX: Final = 4
 WRITES_MAX: Final = 30
-"""About as many as a load makes, a fold of older rows included."""
+"""About as many writes as a load makes, a fold of older rows included."""
 DEATHS: Final = 0.6
 LATE_DEATHS: Final = 0.3
-"""Of a load whose files are written: it dies at the plan, the commit, the mark or the end of it."""
+"""Chance that a load dies after its files are written: at its plan, commit, mark or end."""
 LAST_WRITES: Final = 5
 
 
 def draw_loads(plan: Plan, _rng: random.Random) -> None:
-    """Everybody opens the table as users do."""
+    """Every process opens the table as users do."""
     plan.is_story = True
 
 
 def make_table(run: Run, actor: Actor) -> None:
-    """The table before anything: a load asks every shard for its manifest."""
+    """Make the table with its shard: a load reads the manifest of every shard."""
     store = run.store(actor)
     create_shards(store, store, actor.env, Unsharded(), [Route(SHARD, None, 0)])
     write_record(run, actor)

@@ -31,7 +31,7 @@ CHANGES_MAX = 3
 
 
 def make_sharded(run: Run, actor: Actor) -> None:
-    """The table before anything: its shards, then its record."""
+    """Make the table: its shards, then its record."""
     sharding = _draw(random.Random(f"first/{run.plan.seed}"), keyed=run.plan.keyed)
     if isinstance(sharding, Identity):
         sharding = Unsharded()
@@ -90,7 +90,7 @@ class TableSession:
                 self.run.judge.failed(SHARD, error, None, 0)
 
     def _told(self, error: WeirError) -> None:
-        """Rows an error gives back are the client's again: no later success speaks for them."""
+        """Rows an error hands back are the client's again: no later success covers them."""
         back = getattr(error, "unacknowledged", ())
         parts = back.values() if isinstance(back, dict) else [back]
         batches = [batch for part in parts for batch in part]
@@ -144,7 +144,7 @@ def table_writer(run: Run, actor: Actor, role: Role) -> None:
 
 
 def table_reader(run: Run, actor: Actor, role: Role) -> None:
-    """Reads all the while through one handle."""
+    """Reads continuously through one handle."""
     table: Table | None = None
     for _ in range(role.ops):
         low = lows(run.judge)
@@ -163,7 +163,7 @@ def table_reader(run: Run, actor: Actor, role: Role) -> None:
 
 
 def resharder(run: Run, actor: Actor, role: Role) -> None:
-    """Changes the routing, or finishes a change somebody began."""
+    """Changes the routing, or finishes a change that another process began."""
     rng = random.Random(f"resharder/{run.plan.seed}/{actor.name}")
     for _ in range(min(role.ops, CHANGES_MAX)):
         try:
@@ -184,7 +184,7 @@ def resharder(run: Run, actor: Actor, role: Role) -> None:
 
 
 def _check_way_back(run: Run, table: Table, report: ReshardReport) -> None:
-    """K: the checkpoint of a change is the table when all its old shards were sealed."""
+    """K: the checkpoint of a reshard is the table when all old shards were sealed."""
     if report.checkpoint is None:
         return
     pinned = find(table.core, report.checkpoint)
@@ -194,7 +194,7 @@ def _check_way_back(run: Run, table: Table, report: ReshardReport) -> None:
         return
     found = index_rows(rows, keyed=run.plan.keyed)
     if any(isinstance(record.sharding, Identity) for record in run.judge.routings):
-        viewed_table(run.judge, rows, {})  # a shard may come to be while the others are sealed
+        viewed_table(run.judge, rows, {})  # a shard may be created while the others are sealed
         return
     number = next(
         i
@@ -206,11 +206,11 @@ def _check_way_back(run: Run, table: Table, report: ReshardReport) -> None:
 
 
 def final_of_reshards(run: Run, actor: Actor) -> None:
-    """On a healthy store: a change that was begun is finished, and every row is there."""
+    """On a healthy store, finish a reshard that was begun, and check that every row is there."""
     table = open_table(TABLE, env=actor.env)
     begun = read_resharding(table.core.store)
     if begun is not None and begun.is_open:
-        actor.env.clock.sleep(3600.0)  # a dead compactor's claim is over
+        actor.env.clock.sleep(3600.0)  # a dead compactor's claim expires
         reshard(table.core, begun.sharding, compact=False, engine=ModelRunner())
     _check(run, actor)
     role = Role("final", ops=6, config={"durable_write": True})

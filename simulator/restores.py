@@ -1,8 +1,8 @@
 """A table that is rolled back under its writers, in a simulated history.
 
-From the moment the base goes back until the restore returns, a view may be of both sides: such
-views are not judged. After that the log begins at the checkpoint's rows, at the position of the
-restore's manifest. A restore that died is run again, and must end the same.
+From the moment the base is restored until the restore returns, a view may mix the states before and
+after: such views are not judged. After that the log starts from the checkpoint's rows, at the
+position of the restore's manifest. A restore that died is run again, with the same result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOMENTS_MAX = 4
 
 
 def restorer(run: Run, actor: Actor, role: Role) -> None:
-    """Keeps moments, and goes back to one of them now and then."""
+    """Makes checkpoints, and restores one of them now and then."""
     rng = random.Random(f"restorer/{run.plan.seed}/{actor.name}")
     for _ in range(role.ops):
         try:
@@ -53,18 +53,18 @@ def unfinished(table: Table) -> UUID | None:
 
 
 def keep(run: Run, actor: Actor, rng: random.Random, table: Table) -> Checkpoint | None:
-    """Make a checkpoint, and remember what the table held then; None: nobody can tell."""
+    """Make a checkpoint, and remember what the table held then; None if that is unknown."""
     judge = run.judge
     changes = judge.mixtures
     low = judge.truth(SHARD).acked
     made = create(table.core, "durable" if run.plan.wal_only or rng.random() < 0.6 else "all")
     pin = made.pin(SHARD)
     if pin is None or judge.is_mixed or judge.mixtures != changes:
-        return None  # of both sides, perhaps
+        return None  # perhaps a mixture
     if pin.wal_through < low:
         raise Violation("K", f"T is {pin.wal_through}, and {low} was acknowledged (K-2)")
     if pin.wal_through > len(judge.truth(SHARD).folded):
-        return None  # an entry the judge has not been told of yet: it is on its way
+        return None  # an entry that is under way: the judge has not seen it yet
     run.moments[made.id] = judge.truth(SHARD).state(pin.wal_through)
     judge.pins[made.id] = (SHARD, pin.manifest_version, pin.wal_through)
     run.note(actor, f"keeps the moment {pin.wal_through}")
@@ -72,7 +72,7 @@ def keep(run: Run, actor: Actor, rng: random.Random, table: Table) -> Checkpoint
 
 
 def roll_back(run: Run, actor: Actor, table: Table, checkpoint: UUID) -> RestoreReport:
-    """Restore, and tell the judge when the table is of both sides."""
+    """Restore, and tell the judge when views may mix two states."""
     judge, truth = run.judge, run.judge.truth(SHARD)
     state: State = run.moments[checkpoint]
 
@@ -100,8 +100,8 @@ def roll_back(run: Run, actor: Actor, table: Table, checkpoint: UUID) -> Restore
 
 
 def final_of_restores(run: Run, actor: Actor) -> None:
-    """On a healthy store: a restore that was begun is finished, then all is as it should be."""
-    actor.env.clock.sleep(3600.0)  # a dead compactor's claim is over
+    """On a healthy store, finish a restore that was begun, then check the table."""
+    actor.env.clock.sleep(3600.0)  # a dead compactor's claim expires
     table = open_table(TABLE, env=actor.env)
     begun = unfinished(table)
     if begun is not None:

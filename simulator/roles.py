@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Session:
-    """One writer from open to close, its puts, and what it was told."""
+    """One writer from open to close, its puts, and the answers it got."""
 
     def __init__(
         self, run: Run, actor: Actor, role: Role, number: int, table: Table | None = None
@@ -50,7 +50,7 @@ class Session:
         self.accepted: list[Put] = []
         self.made: list[Put] = []
         self.told: set[BatchId] = set()
-        """Puts that an error told of."""
+        """Puts that an error named."""
         self.ended = False
         self.writer: ShardWriter | None = None
 
@@ -70,7 +70,7 @@ class Session:
         self._check_threads()
 
     def leave(self) -> None:
-        """Close, and hear of everything that was pending."""
+        """Close, and settle everything that was pending."""
         self._close()
         self._settle(closed=True)
 
@@ -108,7 +108,7 @@ class Session:
         return Shard(self.table.core, SHARD, None).writer(config)
 
     def call(self, act: Callable[[], T]) -> T:
-        """One call of a client; where clients are interrupted, that is where."""
+        """One call of a client; sessions that are interrupted override it."""
         return act()
 
     def _wanted_store(self) -> str | None:
@@ -147,7 +147,7 @@ class Session:
         try:
             ack = self.call(partial(self.writer.put, data, wait=wait, timeout=timeout))
         except TimeoutError:
-            self.accepted.append(put)  # it goes on, and `close` answers for it
+            self.accepted.append(put)  # the put continues, and `close` answers for it
             return
         except WeirError as error:
             self._failed(error, put)
@@ -162,7 +162,7 @@ class Session:
                 self._wait(put, ack)
 
     def _watch(self, ack: Ack) -> None:
-        """A put is on its way."""
+        """Called for a put that is under way."""
 
     def _wait(self, put: Put, ack: Ack) -> None:
         try:
@@ -190,7 +190,7 @@ class Session:
                 raise Violation("D", f"flush_wal returned, and batch {put.id} is not in the log")
 
     def _read_own(self) -> None:
-        """M-1: this writer's reads show all it was handed, the newest row of each key."""
+        """M-1: this writer's reads show every accepted put, the newest row of each key."""
         writer = self.writer
         assert writer is not None, "opened first"
         found = table_rows(self.call(lambda: writer.scan().read_all()))
@@ -211,7 +211,7 @@ class Session:
                 raise Violation("R", f"own scan of key {key}: put {row}, got {got} (M-1)")
 
     def _is_newer(self, got: Row | None) -> bool:
-        """True for a later put of our own, or one of a newer owner: this writer is fenced then."""
+        """True for a later put of our own, or of a newer owner, which has fenced this writer."""
         if got is None or got[1] == self.number:
             return got is not None
         assert self.writer is not None, "opened first"
@@ -227,7 +227,7 @@ class Session:
             self.ended = True
 
     def _hear(self, error: WeirError, put: Put | None) -> None:
-        """A put hears of its own rows, a flush or close of those that nobody waits for (F-16)."""
+        """A put's error names its own rows, a flush's or close's those no caller awaits (F-16)."""
         judge = self.run.judge
         if put is None:
             self.told |= handed_back(judge, error, self.made)
@@ -282,7 +282,7 @@ class Session:
             raise Violation("P", f"closed, and threads are left: {left}")
 
     def make(self) -> tuple[Put, pa.RecordBatch]:
-        """A batch that tells where it came from."""
+        """A batch whose rows identify it."""
         self.counter += 1
         batch, size = self.counter, self.rng.randint(1, 4)
         keyed = self.run.plan.keyed
@@ -299,8 +299,8 @@ class Session:
 def open_shard(
     run: Run, actor: Actor, config: WriterConfig, wal_uri: str | None = None
 ) -> ShardWriter:
-    """A writer of the shard; where logs move, opened as users do, with a place for the log, and
-    where native writers may come after it, within the bounds of the table."""
+    """A writer of the shard. Where logs move, or native writers may follow, it is opened as users
+    do: with a place for the log, and within the bounds of the table."""
     if not run.plan.moves and not run.plan.is_mixed:
         return ShardWriter.open(
             run.site(actor), schema=run.schema, lake=run.lake(actor), config=config
@@ -312,8 +312,7 @@ def open_shard(
 
 
 def to_batch(rows: list[Row]) -> pa.RecordBatch:
-    """Rows as a client hands them over; deletes marked, so that they too tell where they came
-    from."""
+    """Rows as a client passes them; deletes are marked rows, so they too identify their put."""
     columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(5)]
     columns.append(pa.array([row[5] for row in rows]))
     return pa.RecordBatch.from_arrays(columns, names=[*COLUMNS, "_tombstone"])
@@ -332,7 +331,7 @@ def writer(run: Run, actor: Actor, role: Role) -> None:
 
 
 def reader(run: Run, actor: Actor, role: Role) -> None:
-    """Reads all the while through one handle; each view must be a prefix, and never go back."""
+    """Reads continuously through one handle; each view must be a prefix, and never go back."""
     core = core_of(run, actor)
     least = 0
     for _ in range(role.ops):
@@ -348,7 +347,7 @@ def reader(run: Run, actor: Actor, role: Role) -> None:
             run.judge.failed(SHARD, error, None, 0)
             continue
         if run.judge.is_mixed or run.judge.mixtures != mixtures:
-            least = 0  # before or after a restore, or of both sides
+            least = 0  # before or after a restore, or a mixture
             continue
         lowest, highest = run.judge.viewed(
             SHARD, rows, low=low, high=truth.tip, base=(base, run.judge.base_version)
@@ -428,7 +427,7 @@ def final(run: Run, actor: Actor) -> None:
 
 
 def check_final_view(run: Run, actor: Actor) -> None:
-    """The table is the whole log."""
+    """Check that the table shows the whole log."""
     tip = run.judge.truth(SHARD).tip
     rows = table_rows(Scan(core_of(run, actor)).to_table())
     run.judge.viewed(SHARD, rows, low=tip, high=tip)

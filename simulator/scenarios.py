@@ -1,5 +1,4 @@
-"""A run: a plan drawn from a seed, processes that live by it, and the judge's verdict at the
-end."""
+"""A run: a plan drawn from a seed, the processes that follow it, and the judge's verdict."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ FINAL_CALLS_MAX = 400
 (P)."""
 
 COPY_CALLS_MAX = 600
-"""More for each clone that is finished and read."""
+"""Additional calls for each clone that is finished and read."""
 
 
 @dataclass
@@ -57,12 +56,12 @@ class Role:
     boot_offset: float = 0.0
     wall_offset: float = 0.0
     pauses: list[list[int]] = field(default_factory=list)
-    """Of its machine: before which of its entries, for how many steps, and how many later its wall
-    clock is right."""
+    """Of its machine: before which of its entries, for how many steps, and how many steps later its
+    wall clock is corrected."""
     unmounts: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """The step, for how many, the URI, and what its machine sees there meanwhile."""
+    """The first step, the number of steps, the URI, and what its machine sees there instead."""
     blinks: list[tuple[int, int, str, str]] = field(default_factory=list)
-    """The same by its reads there: from which on, and for how many."""
+    """The same counted in reads of that URI: the first read, and the number of reads."""
 
 
 @dataclass
@@ -82,32 +81,32 @@ class Plan:
     """No writer has a MemTable, and compaction folds the log."""
     roles: list[Role]
     moves: bool = False
-    """Writers open with a place for the log of their own; it moves from store to store."""
+    """Each writer opens with its own choice of a place for the log, which moves between stores."""
     is_story: bool = False
-    """Where or what the table is changes; everybody opens it as users do."""
+    """Where or what the table is changes; every process opens it as users do."""
     edge: dict[str, Any] = field(default_factory=dict)
-    """What an edge scenario draws besides (`ADJUST` in simulate.py)."""
+    """What an edge scenario draws in addition (`ADJUST` in simulate.py)."""
     places: list[str | None] = field(default_factory=lambda: [None, TABLE, WAL, f"{WAL}-2"])
     """Where writers want the log, if it moves; None: where it is."""
     wal_uri: str | None = None
-    """Where the table's record puts it."""
+    """Where the table's record puts the log."""
     clocks: dict[str, float] = field(default_factory=dict)
     """By how much the clocks of stores are off."""
     skew_max: float | None = None
     """The stores refuse requests whose date is further off than this."""
     dated: bool = True
-    """They answer a put with its date; otherwise no connection survives a pause."""
+    """The stores answer a put with its date; if they do not, no connection survives a pause."""
     fence_retention: float = 0.0
-    """What collection keeps first entries for at least."""
+    """The least time for which collection keeps first entries."""
 
     @property
     def is_mixed(self) -> bool:
-        """Writers with and without a MemTable take turns on one shard, and native ones."""
+        """Writers with and without a MemTable, and native ones, take turns on one shard."""
         return self.scenario == "modes"
 
     @property
     def has_fragments(self) -> bool:
-        """The base is changed past the log; Lance is modelled fragment by fragment."""
+        """The base is changed bypassing the log; Lance is modelled fragment by fragment."""
         return self.scenario in {"strangers", "loads"}
 
     def to_record(self) -> dict[str, Any]:
@@ -153,11 +152,11 @@ MORE: dict[str, pa.Field] = {
     "padding": pa.field("s", pa.string()),
     "kept": pa.field("x", pa.int64()),
 }
-"""What rows have besides: where they are searched, and where their size is to be felt."""
+"""Additional columns, where rows are searched, vary in size, or are updated in part."""
 
 
 def schema_of(*, keyed: bool, more: str | None = None) -> TableSchema:
-    """Five numbers: key, session, batch, index, size; and a column more."""
+    """Five numbers: key, session, batch, index, size; and perhaps one more column."""
     fields = [
         pa.field(name, pa.int64(), name != "k", {FIELD_ID: str(number).encode()})
         for number, name in enumerate(COLUMNS)
@@ -208,20 +207,20 @@ class Run:
         self.wal_shelf = self.world.shelf(WAL) if plan.wal_apart else self.shelf
         self.judge = Judge(self.scheduler, self.shelf, self.wal_shelf.uri, keyed=plan.keyed)
         self.ledger = Ledger(self.limits.read_bytes)
-        """Who holds how much of the log, where that is watched."""
+        """How much of the log each process holds, where that is watched."""
         self.sessions = 0
         self.copies: dict[str, Any] = {}
         """Clones by URI, as `simulator.copies` keeps them."""
         self.moments: dict[UUID, Any] = {}
-        """Checkpoints to go back to, and what the table held then."""
+        """Checkpoints to restore, and what the table held then."""
         self.stream_offset = 0
-        """The last batch of the stream whose success its driver has heard of."""
+        """The last batch of the stream that its driver knows to have succeeded."""
         self.bookmarks: dict[str, str] = {}
         """How far the consumers of the feed have read, by their name."""
         self.queries: dict[str, Any] = {}
         """The checkpoints of Spark's queries, by their name."""
         self.edge_judge: Any = None
-        """What an edge scenario's own judge knows."""
+        """The additional judge of an edge scenario."""
         self._roles = roles
         self._setup = setup
         self._starts = 0
@@ -233,7 +232,7 @@ class Run:
         """A process of this world."""
         places = SimPlaces(self.world, self.schema, has_fragments=self.plan.has_fragments)
         if self.plan.edge.get("twins"):
-            seed = "twins"  # whatever one draws, all the others draw
+            seed = "twins"  # all processes draw the same values
         places.actor = make_actor(
             self.scheduler, name, seed, places=places, limits=self.limits, **offsets
         )
@@ -259,7 +258,7 @@ class Run:
 
     @property
     def judges_own_reads(self) -> bool:
-        """False once rows may go and come past a writer."""
+        """False once rows may come and go without the writer."""
         return not self.moments and self.judge.base is None
 
     def next_session(self) -> int:
@@ -276,8 +275,7 @@ class Run:
     def execute(
         self, final: Callable[[Run, Actor], None], live: Callable[[], None] | None = None
     ) -> Outcome:
-        """Set up, let everybody live (the plan's roles, or `live`), then judge on a healthy
-        store."""
+        """Set up, run the plan's roles (or `live`), then judge on a healthy store."""
         failure: BaseException | None = None
         try:
             self._prepare()
@@ -293,7 +291,7 @@ class Run:
             assert self.world.strikes is not None, "made with the world"
             pressed = isinstance(error, KeyboardInterrupt | SystemExit)
             if pressed and not self.world.strikes.is_ours(error):
-                raise  # of whoever runs the simulation
+                raise  # from the user who runs the simulation
             failure = error
         digest = hashlib.sha256(repr(self.scheduler.notes).encode()).hexdigest()[:16]
         return Outcome(

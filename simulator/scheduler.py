@@ -1,15 +1,13 @@
 """A seeded scheduler: real threads, one baton, virtual time.
 
 Exactly one thread runs. At a store call, a contended lock, a wait or a sleep it hands the baton to
-whom the
-policy of this seed picks. A thread that waits is not runnable; with nobody runnable the clock jumps
-to the
-next sleeper; with nobody at all it is a deadlock, reported with all stacks.
+the thread that this seed's policy picks. A waiting thread is not runnable. If no thread is
+runnable, the clock jumps to the next sleeper; if none sleeps either, it is a deadlock, reported
+with all stacks.
 
 An actor stands for a process: its clocks, its randomness, its threads. Killing it raises `Killed`
-(no `Exception`)
-in each of its threads at the next point where they could be switched; its stores answer nothing
-afterwards.
+(not an `Exception`) in each of its threads at the next point where they could be switched; its
+stores answer nothing afterwards.
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ POLICIES: tuple[Policy, ...] = ("uniform", "pct", "stall")
 
 
 class Killed(BaseException):
-    """The process died here. No `Exception`: no handler of the product survives it."""
+    """The process died here. Not an `Exception`, so that no handler of the product catches it."""
 
 
 class Stuck(AssertionError):
-    """Nobody can run, or the run takes too many steps (P)."""
+    """No task can run, or the run takes too many steps (P)."""
 
 
 @dataclass
@@ -46,27 +44,27 @@ class Actor:
     wall_offset: float = 0.0
     dead: bool = False
     paused_at: float | None = None
-    """Its machine stands still since then, and so do its clocks."""
+    """Since when its machine has stood still, and its clocks too; None: it runs."""
     boot_lost: float = 0.0
     """Seconds for which it stood still."""
     wall_lost: float = 0.0
-    """The same, until the wall clock is set right."""
+    """The same, until the wall clock is corrected."""
     forks: int = 0
-    """How many forks lie between it and the process that began."""
+    """How many forks lie between it and the original process."""
     is_ending: bool = False
-    """Its main thread has returned: no thread starts any more, those that run go on."""
+    """Its main thread has returned: no new thread starts, and running ones continue."""
     is_torn: bool = False
     """Its connections broke: the next write is never answered, unless the store dates puts."""
 
     def resume(self, now: float) -> None:
-        """The machine runs again, and does not know for how long it did not."""
+        """Run the machine again; it does not know for how long it stood still."""
         if self.paused_at is not None:
             self.boot_lost += now - self.paused_at
             self.wall_lost += now - self.paused_at
             self.paused_at = None
 
     def set_right(self) -> None:
-        """Somebody told the machine what time it is."""
+        """The machine's wall clock is corrected."""
         self.wall_lost = 0.0
 
 
@@ -86,7 +84,7 @@ class Settings:
 
 
 class _Worker:
-    """A parked thread that runs one task after the other; starting threads is dear."""
+    """A parked thread that runs one task after another; starting threads is expensive."""
 
     idle: list[_Worker] = []  # noqa: RUF012  one pool per process, on purpose
 
@@ -103,7 +101,7 @@ class _Worker:
             run, self.run = self.run, None
             assert run is not None, "a worker was woken without work"
             run()
-            del run  # what it worked on is not held until the next
+            del run  # its objects are not held until the next task
 
 
 class Task:
@@ -144,7 +142,7 @@ class Task:
 
 
 def _nothing() -> None:
-    """What a task that is done still does."""
+    """The body of a task that is done."""
 
 
 class Scheduler:
@@ -179,8 +177,7 @@ class Scheduler:
         return task
 
     def run(self) -> None:
-        """Run until no task is left; raises `Stuck`, or what a task died of that was not
-        `Killed`."""
+        """Run until no task is left; raises `Stuck`, or a task's first error except `Killed`."""
         if not self.live:
             return
         self._hand_over(self._pick())
@@ -199,7 +196,7 @@ class Scheduler:
                 task.frozen_until = 0
 
     def pause(self, actor: Actor, steps: int) -> None:
-        """Let the actor's machine stand still for so many steps."""
+        """Let the actor's machine stand still for that many steps."""
         actor.paused_at = self.now
         self.note(actor.name, f"stands still for {steps} steps")
         for task in self.live:
@@ -213,7 +210,7 @@ class Scheduler:
     # -- called by the running task --------------------------------------------------------------
 
     def point(self) -> None:
-        """A place where another task may go on; raises `Killed` if this one's actor is dead."""
+        """A point where another task may run; raises `Killed` if this one's actor is dead."""
         me = self.current
         assert me is not None, "a yield outside of the simulation"
         if me.actor.dead:
@@ -298,7 +295,7 @@ class Scheduler:
         return task
 
     def _jump(self) -> Task:
-        """Nobody can run: let time pass until the next sleeper."""
+        """No task can run: let time pass until the next sleeper."""
         sleepers = [task for task in self.live if task.wake_at is not None]
         if not sleepers:
             self._stop(Stuck(f"deadlock: every thread waits for another\n{self.stacks()}"))
@@ -323,7 +320,7 @@ class Scheduler:
                 task.run()
         except Killed:
             pass
-        except BaseException as error:  # noqa: BLE001  judged by whoever runs the simulation
+        except BaseException as error:  # noqa: BLE001  raised again in `run`
             if self._failure is None:
                 self._failure = error
         task.done = True
@@ -341,7 +338,7 @@ class Scheduler:
         self._hand_over(self._pick())
 
     def live_dead(self) -> None:
-        """After a failure: everybody still there unwinds."""
+        """After a failure, make every remaining task unwind."""
         for task in self.live:
             task.actor.dead = True
             self.wake(task)

@@ -64,7 +64,7 @@ STORIES: dict[str, tuple[str, ...]] = {
     "restores": ("writer", "writer", "restorer", "restorer", "compactor", "collector", "reader"),
     "moves": ("writer", "fencer", "writer", "checkpointer", "compactor", "collector", "reader"),
 }
-"""Scenarios that change where or what the table is; one seed in three tells one of them."""
+"""Scenarios that change where or what the table is; one seed in three draws one of them."""
 STORY_CHANCE = 1 / 3
 EDGES: dict[str, tuple[str, ...]] = {
     "clocks": ("writer", "fencer", "fencer", "collector", "collector", "reader"),
@@ -165,8 +165,8 @@ EDGES: dict[str, tuple[str, ...]] = {
         "reader",
     ),
 }
-"""What happens around the tables: to processes, clocks, disks. Drawn by a child of the seed of its
-own, so that a scenario more or less leaves the histories of the others alone."""
+"""What happens around the tables: to processes, clocks, disks. Drawn from a child of the seed of
+their own, so that adding or removing a scenario leaves the other histories unchanged."""
 EDGE_CHANCE = 1 / 3
 ALL = SCENARIOS | STORIES | EDGES
 EDGE_ROLES = {
@@ -202,7 +202,7 @@ ADJUST: dict[str, Callable[[Plan, random.Random], None]] = {
     "unmounts": draw_unmounts,
     "unseen clones": draw_unseen_clones,
 }
-"""What a scenario's plan has besides, or otherwise."""
+"""How a scenario extends or changes its plan."""
 MEMTABLE_ONLY = frozenset({"writers", "fencing", "collection"})
 SETUPS = {
     "cuts": make_sharded,

@@ -1,10 +1,8 @@
-"""Many simulated histories: `python -m simulator.soak --seeds 1000`, or one of them: `--seed 7
---verbose`.
+"""Many simulated histories: `python -m simulator.soak --seeds 1000`; one: `--seed 7 --verbose`.
 
 Every seed is a history of its own: processes, settings, faults and the order of every step are
-drawn from it. A
-failing one prints the line that runs it again, the promise it broke, and a smaller plan that breaks
-it too.
+drawn from it. A failing one prints the command that runs it again, the promise it broke, and a
+smaller plan that breaks it too.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ MUST_FIRE = (
     "kill",
     "pages",
 )
-"""A fault that never fired in a long run fails it: it would prove nothing."""
+"""A long run in which one of these never fired fails: it would prove nothing about that fault."""
 
 
 def run_chunk(job: tuple[int, int, str | None]) -> dict[str, Any]:
@@ -120,7 +118,7 @@ def _parts(work: list[tuple[int, int, str | None]], jobs: int) -> Iterator[dict[
 
 
 def _pin() -> None:
-    """One core per process: handing the baton over is faster on one."""
+    """Pin each process to one core, where handing over the baton is faster."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         number = multiprocessing.current_process()._identity[0] - 1  # noqa: SLF001

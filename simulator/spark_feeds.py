@@ -1,7 +1,7 @@
 """Spark's change feed in a simulated history: its planning and reading, without Spark around it.
 
-A query keeps the offsets of its batches and which of them is done, as Spark's checkpoint does; who
-takes it up after a death runs the batch under way again, and gets the same rows (P-3).
+A query keeps the offsets of its batches and which of them are done, as Spark's checkpoint does. The
+process that continues it after a death runs the unfinished batch again, with the same rows (P-3).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Progress:
 
     options: dict[str, str]
     start: Offset | None = None
-    """Through where batches are done."""
+    """The offset through which batches are done."""
     end: Offset | None = None
-    """Of the batch under way."""
+    """The end of the batch under way."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Held:
     table: Table
 
     def open(self) -> Table:
-        """It."""
+        """Return that table."""
         return self.table
 
 
@@ -78,7 +78,7 @@ class Query:
         return self._feed
 
     def trigger(self) -> bool:
-        """One batch, if there is anything; False if there is not, or if it failed."""
+        """Run one batch, if there is anything to read; False if there is not, or if it failed."""
         try:
             return self._batch()
         except SnapshotExpired as error:
@@ -138,7 +138,7 @@ class Query:
 
 
 def _options(rng: random.Random, name: str | None) -> dict[str, str]:
-    """Of a query; with a name it may be a consumer that entries are kept for."""
+    """Options of a query; a named one may be a consumer, for which entries are kept."""
     found = {"path": TABLE, "metadatacolumns": "true"}
     limit = rng.choice((None, "maxentriespertrigger", "maxbytespertrigger"))
     if limit is not None:
@@ -172,7 +172,7 @@ def _handed(batch: Any) -> list[Seen]:
 
 
 def finish(run: Run, actor: Actor) -> None:
-    """On a healthy store every query gets to the end of every log, or is told why not."""
+    """On a healthy store every query gets to the end of every log, or an error says why not."""
     for name in sorted(run.queries):
         query = Query(run, actor, Role("final"))
         query.name = name

@@ -1,4 +1,4 @@
-"""Stopping an operation between two of its steps, by the failpoints of its environment."""
+"""Stopping an operation between two of its steps, with the failpoints of its environment."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ T = TypeVar("T")
 def watched(thing: T, operations: str | tuple[str, ...], hook: Callable[[str], object]) -> T:
     """The same core, site or target, whose operations call `hook` with the name of each step.
 
-    Steps of other operations that run inside pass unseen: of "compact.committed" a hook on
-    "compact" is told "committed".
+    Steps of other operations that run inside are ignored. At "compact.committed", a hook on
+    "compact" gets "committed".
     """
     wanted = (operations,) if isinstance(operations, str) else operations
 

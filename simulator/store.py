@@ -1,10 +1,9 @@
 """A store whose every answer is drawn from the seed: kept promises, broken connections.
 
-What it never does: apply half a write, forget an applied one, or let two put-if-absent of one path
-succeed. All
-else happens: refused before, lost after applying, lost without, applied much later (also after its
-sender died
-or the path was collected), applied twice, slow, throttled; listings in pages while things change.
+It never applies half a write, forgets an applied one, or lets two put-if-absent of one path
+succeed. All else happens: a write is refused, loses its answer with or without being applied, is
+applied much later (even after its sender died or the path was collected), is applied twice, is slow
+or throttled; a listing comes in pages while objects change.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 class SimStore:
-    """One actor's way to a shelf; implements `weir.store.api.Store`."""
+    """One actor's client of a shelf; implements `weir.store.api.Store`."""
 
     def __init__(self, world: World, uri: str, actor: Actor) -> None:
         self.uri = uri
@@ -42,7 +41,7 @@ class SimStore:
 
     @property
     def shelf(self) -> Shelf:
-        """What is there, as its process sees it now."""
+        """The store at the URI, as the actor sees it now."""
         return self._w.seen_by(self.actor, self.uri)
 
     # -- writes ----------------------------------------------------------------------------------
@@ -114,11 +113,11 @@ class SimStore:
         return None if blob is None else blob.meta
 
     def head_many(self, paths: Sequence[str]) -> list[Meta | None]:
-        """See `Store`; the objects are looked at at different moments."""
+        """See `Store`; the objects are checked at different moments."""
         return [None if b is None else b.meta for b in self._many("head_many", paths)]
 
     def list(self, prefix: str) -> Iterator[Meta]:
-        """See `Store`; in pages, between which things change."""
+        """See `Store`; in pages, between which objects change."""
         folder = check_folder(prefix)
         self._read("list", prefix)
         found = []
@@ -150,13 +149,13 @@ class SimStore:
         return [*folders], objects
 
     def now(self) -> float:
-        """See `Store`: virtual, the same for all who ask this store."""
+        """See `Store`: virtual, the same for all clients of this store."""
         return self.shelf.now
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _enter(self, op: str, on_death: Callable[[], None] | None = None) -> None:
-        """Every call: count, be switched away, and refuse the dead."""
+        """Start of every call: count it, let other tasks run, and refuse a dead process."""
         actor = self.actor
         if actor.dead:
             raise Killed(actor.name)
@@ -260,9 +259,9 @@ class SimStore:
         return result
 
     def _struck(self, op: str, path: str, *when: str) -> str | None:
-        """How an interrupt meets this call, if one does."""
+        """How an interrupt hits this call, if one does."""
         strikes = self._w.strikes
-        # Most calls are reads, of opening above all: the few writes are what is looked for.
+        # Most calls are reads, mostly of an open; interrupts of the few writes matter more.
         if strikes is None or not strikes.hits(0.1 if len(when) == 1 else 1.0):
             return None
         chosen = strikes.rng.choice(when)
@@ -321,7 +320,7 @@ class SimStore:
     def _check_outage(self, path: str) -> None:
         w = self._w
         if w.outages and self._s.step < w.outages.get(self.actor.name, 0):
-            # Costs time, so that waiting it out ends it.
+            # Takes time, so that retries outlast the outage.
             self._s.block("outage", 1.0)
             raise StoreError(f"{self.uri}/{path}: the simulated store is out of reach")
 
@@ -333,7 +332,7 @@ class SimStore:
         self._w.late.append(Late(self._s.step + delay, self.actor, op, path, apply))
 
     def _orphan(self, op: str, path: str, apply: Callable[[], Any]) -> None:
-        """Its sender died while it was on the wire."""
+        """The sender died while its request was on the wire."""
         w = self._w
         if not w.healthy and w.rng.random() < w.faults.orphan:
             w.fired["orphan"] += 1

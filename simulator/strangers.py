@@ -1,9 +1,9 @@
 """A Lance user: programs that know nothing of weir change the base at any moment (L-7, L-8).
 
 They rewrite files, insert, upsert, update, delete and restore, on keys of the log and on keys of
-their own; weir's own tidying runs as a step of its own. The judge demands of L-8 that no version of
-the base ever has a key or a row twice, that what a stranger did stays done until the log has newer
-rows of it, and of L-7 that no generation counts twice or not at all whoever rewrote its files.
+their own; weir's tidying runs as a process of its own. For L-8 the judge demands that no version of
+the base ever has a key or a row twice, and that a stranger's change stays until the log has newer
+rows; for L-7, that every generation counts exactly once, whichever program rewrote its files.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from weir.upkeep.compact.tidying import tidy
 from weir.upkeep.exclusive import without_compaction
 
 STRANGER: Final = 5_000_000
-"""Sessions from here on are not weir's."""
+"""Session numbers from here on are not weir's."""
 OWN_KEYS: Final = (100, 101)
 
 
 def draw_strangers(plan: Plan, rng: random.Random) -> None:
-    """Everybody opens the table as users do; whether versions are restored is drawn."""
+    """Every process opens the table as users do; whether versions are restored is drawn."""
     plan.is_story = True
     plan.edge = {"restores": rng.random() < 0.3}
 
@@ -67,7 +67,7 @@ def _change(run: Run, actor: Actor, rng: random.Random, lake: FragmentLake) -> N
     if run.plan.keyed:
         wanted = rng.sample((*range(KEYS), *OWN_KEYS), rng.randint(1, 3))
         updates = rng.random() < 0.3
-        if updates:  # what is there, and nothing else
+        if updates:  # only keys that are there
             have = {row[0] for row in table_rows(lake.open_base().table)}
             wanted = [key for key in wanted if key in have]
         brought = [] if rng.random() < 0.3 else wanted
@@ -76,7 +76,7 @@ def _change(run: Run, actor: Actor, rng: random.Random, lake: FragmentLake) -> N
         wanted = rng.sample(sessions, 1) if sessions and rng.random() < 0.3 else []
         brought = [number] if rng.random() < 0.7 else []
     rows = [(key, number, 0, i, len(brought), False) for i, key in enumerate(brought)]
-    # Its own too: a commit whose answer was taken for another's is done again.
+    # Its own rows too: a commit that collides with its own earlier attempt is retried.
     version = lake.plain_change(actor.env.new_id().hex, [*wanted, number], to_rows(rows, run))
     run.note(actor, f"{wanted} out, {brought} in: {version}")
     run.judge.counts["changes by strangers"] += 1
@@ -95,7 +95,7 @@ def _restore(run: Run, actor: Actor, rng: random.Random, lake: FragmentLake) -> 
 
 
 def tidier(run: Run, actor: Actor, role: Role) -> None:
-    """Weir's own tidying, which holds no claim, at any moment."""
+    """Runs weir's own tidying, which holds no claim, at any moment."""
     for _ in range(role.ops):
         try:
             run.note(actor, f"tidied, {tidy(core_of(run, actor), rewrite=True)}")
@@ -105,8 +105,8 @@ def tidier(run: Run, actor: Actor, role: Role) -> None:
 
 
 def final_of_base(run: Run, actor: Actor) -> None:
-    """On a healthy store: whatever was left is completed, and all is as it should be."""
-    actor.env.clock.sleep(3600.0)  # a dead compactor's claim is over
+    """On a healthy store, complete unfinished work and check the table."""
+    actor.env.clock.sleep(3600.0)  # a dead compactor's claim expires
     try:
         _come_next(run, actor)
         _compact(run, actor)
@@ -121,9 +121,9 @@ def final_of_base(run: Run, actor: Actor) -> None:
 
 
 def _come_next(run: Run, actor: Actor) -> None:
-    """Take the claim with nothing to fold: a fold of later generations marks earlier ones too.
+    """Claim with nothing to fold, and check the marks: a later fold would mark earlier ones too.
 
-    A version that a stranger restored from before its mark waits for a compaction.
+    A version that a stranger restored from before its mark is only marked by a compaction.
     """
     core = core_of(run, actor)
     with without_compaction(core):

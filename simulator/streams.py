@@ -1,4 +1,4 @@
-"""An exactly-once stream in a simulated history: batches are tried again, and by two at once."""
+"""An exactly-once stream in a simulated history: batches are retried, even by two at once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from simulator.scheduler import Actor
 
 APP = 1_000_000
-"""Session number of the rows of the stream: theirs is the same whoever puts them."""
+"""Session number of the rows of the stream, the same for every process that puts them."""
 
 
 def streamer(run: Run, actor: Actor, role: Role) -> None:
-    """Works off the stream from where its driver last heard of success; several do so at once.
+    """Puts the stream from its driver's last known success on; several processes do so at once.
 
-    Each batch must be in the log once, whoever tried it how often (P-2, O).
+    Each batch must be in the log once, however often and wherever it was tried (P-2, O).
     """
     for _ in range(role.sessions):
         run.note(actor, "open for the stream")
@@ -73,7 +73,7 @@ def _work(run: Run, actor: Actor, role: Role, writer: ShardWriter) -> None:
 
 
 def stream_rows(run: Run, version: int) -> list[Row]:
-    """The rows of one batch: the same at every try."""
+    """The rows of one batch: the same at every attempt."""
     rng = random.Random(f"stream/{run.plan.seed}/{version}")
     size = rng.randint(1, 3)
     keyed = run.plan.keyed

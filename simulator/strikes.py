@@ -1,5 +1,5 @@
-"""Interrupts: a `BaseException` in a client's thread, at a store call or a wait, in a process that
-lives on (F-16)."""
+"""Interrupts: a `BaseException` in a client's thread at a store call or wait; the process survives
+(F-16)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from simulator.scheduler import Scheduler, Task
 
 
 class Stopped(BaseException):
-    """What a framework throws into a thread to end what it does: a timeout, a cancelled task."""
+    """What a framework raises in a thread to stop its work: a timeout, a cancelled task."""
 
 
 KINDS: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit, Stopped)
 
 
 class Strikes:
-    """Who may be interrupted now, and who was."""
+    """The tasks that may be interrupted now, and the interrupts so far."""
 
     def __init__(
         self, scheduler: Scheduler, rng: random.Random, rate: float, *, waits: bool = False
@@ -57,7 +57,7 @@ class Strikes:
         raise error
 
     def is_ours(self, error: BaseException) -> bool:
-        """True for an interrupt of this run, and not one that the code made up."""
+        """True for an interrupt that was raised here; False for any other exception."""
         return any(error is known for known in self._errors)
 
     def _wait(self, me: Task) -> None:

@@ -1,9 +1,9 @@
 """An exactly-once application in a simulated history whose shards, logs and owners change.
 
-Its driver tries a batch until it hears of success, by a process of its own each time, as tasks of a
-cluster do; some of these die when their entry is durable, before anything else is. Every row must
-be in the log once, whatever was resharded, moved, flushed by a native writer, folded or collected
-in between; and a clone must take of each batch exactly the rows that it does not hold (P-2, P-6).
+Its driver retries a batch until it succeeds, each time in a new process, as a cluster runs tasks;
+some of these die when their entry is durable and nothing else is. Every row must be in the log
+once, whatever was resharded, moved, flushed by a native writer, folded or collected in between; and
+a clone must accept exactly those rows of each batch that it does not hold (P-2, P-6).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ DEATHS: Final = 0.3
 
 
 def draw_tokens(plan: Plan, rng: random.Random) -> None:
-    """Native writers, or moves of the log: they know no log that is not beside the data."""
+    """Native writers or moves of the log, not both: the former know only a log beside the data."""
     draw_story(plan, rng)
     out = rng.choice(("native", "mover"))
     plan.roles = [role for role in plan.roles if role.kind != out] or plan.roles
 
 
 def rows_of(run: Run, version: int) -> list[Row]:
-    """The rows of one batch, the same at every try; each a batch of its own to the judge, since a
-    routing may put them into different shards."""
+    """The rows of one batch, the same at every attempt; each is a batch of its own to the judge,
+    since a routing may put them into different shards."""
     rng = random.Random(f"application/{run.plan.seed}/{version}")
     keyed = run.plan.keyed
     return [
@@ -66,7 +66,7 @@ def _id(row: Row) -> BatchId:
 
 
 def feeder(run: Run, actor: Actor, role: Role) -> None:
-    """The driver: one batch after the other, each tried until it is in."""
+    """The driver: one batch after another, each retried until it is in."""
     rng = random.Random(f"feeder/{run.plan.seed}/{actor.name}")
     for attempt in range(role.ops):
         version = run.stream_offset + 1
@@ -121,7 +121,7 @@ def _is_in_part(run: Run, version: int) -> bool:
 
 
 def feed(run: Run, actor: Actor, role: Role, table: Table, version: int) -> bool:
-    """Put one batch shard by shard, as a sink does that knows the routing; True when all are in."""
+    """Put one batch shard by shard, like a sink that knows the routing; True when all are in."""
     rng = random.Random(f"feed/{run.plan.seed}/{actor.name}/{version}")
     values = {**role.config, "fence_ttl": run.plan.fence_ttl}
     if run.plan.wal_only:
@@ -138,15 +138,15 @@ def feed(run: Run, actor: Actor, role: Role, table: Table, version: int) -> bool
 
 @dataclass
 class Fed(Copy):
-    """A clone that the application goes on with."""
+    """A clone that the application continues to feed."""
 
     versions: range = range(0)
-    """Those it is fed with: some that it holds, and the first that it does not."""
+    """The batches it is fed: some that it holds, and the first that it does not."""
     wanted_after: State = field(default_factory=dict)
 
 
 def token_cutter(run: Run, actor: Actor, role: Role) -> None:
-    """Clones the table beside everything else, and feeds the application's batches to the clone."""
+    """Clones the table while all else runs, and feeds the application's batches to the clone."""
     rng = random.Random(f"token-cutter/{run.plan.seed}/{actor.name}")
     for index in range(min(role.ops, CUTS_MAX)):
         actor.env.clock.sleep(rng.choice((0.05, 0.5, 5.0)))
@@ -166,7 +166,7 @@ def token_cutter(run: Run, actor: Actor, role: Role) -> None:
 
 
 def _fed(run: Run, made: Checkpoint, copy: Copy) -> Fed:
-    """What the clone must hold when it was fed: of each row that the cut has not, one."""
+    """The clone, and what it must hold once fed: each row that the cut lacks, once."""
     pins = {pin.shard: pin.wal_through for pin in made.shards}
     judge = run.judge
 
@@ -185,7 +185,7 @@ def _fed(run: Run, made: Checkpoint, copy: Copy) -> Fed:
 
 
 def feed_copy(run: Run, actor: Actor, role: Role, copy: Fed) -> None:
-    """Every batch once more, and a look at what it gives."""
+    """Feed every batch once more, and check what the clone holds."""
     for version in copy.versions:
         feed(run, actor, role, open_table(copy.uri, env=actor.env), version)
     rows = table_rows(Scan(open_table(copy.uri, env=actor.env).core).to_table())

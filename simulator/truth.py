@@ -1,4 +1,4 @@
-"""What the judge knows of a shard: the log as it was first written, and the manifests."""
+"""What the judge knows about a shard: the log as it was first written, and the manifests."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ State = dict[Ident, Row]
 
 
 class Violation(BaseException):
-    """A promise was broken; the letter comes first. No `Exception`: no handler of the product may
-    eat it."""
+    """A promise was broken; the letter comes first. Not an `Exception`, so that no handler of the
+    product catches it."""
 
     def __init__(self, letter: str, text: str) -> None:
         super().__init__(f"{letter}: {text}")
@@ -58,7 +58,7 @@ class Rollback:
     shard: UUID
     state: State
     epoch: int | None = None
-    """What it claimed for it."""
+    """The epoch that the restore claimed."""
     is_running: bool = True
     """False once its call has failed: what the process claims from now on is for something else."""
     done: bool = False
@@ -66,7 +66,7 @@ class Rollback:
 
 @dataclass
 class ShardTruth:
-    """What the judge knows of one shard."""
+    """What the judge knows about one shard."""
 
     shard: UUID
     log: dict[int, Entry] = field(default_factory=dict)
@@ -78,9 +78,9 @@ class ShardTruth:
     opened_epoch: int = 0
     """Highest epoch whose `open` has returned."""
     folded: list[State] = field(default_factory=list)
-    """Per position the rows a reader sees, deletes left out."""
+    """The rows a reader sees at each position, without deleted ones."""
     places: list[tuple[int, str]] = field(default_factory=list)
-    """Where the log is: (after, store), the last one now; it moved there after that position."""
+    """Stores of the log: (after, store), current one last; it moved there after that position."""
     again: list[int] = field(default_factory=list)
     """Positions that a zombie wrote after they were collected."""
     sealed: bool = False
@@ -88,7 +88,7 @@ class ShardTruth:
     """The highest tag of an entry with rows."""
 
     def state(self, position: int) -> State:
-        """What a reader sees who sees the log through `position`."""
+        """What a reader of the log through `position` sees."""
         return self.folded[position - 1] if position else {}
 
     def place_of(self, position: int) -> str:
@@ -97,7 +97,7 @@ class ShardTruth:
 
 
 def identity(row: Row, *, keyed: bool) -> Ident:
-    """What makes a row one row: its key, or where it came from."""
+    """The identity of a row: its key, or session, batch and index."""
     return (row[0],) if keyed else row[1:4]
 
 

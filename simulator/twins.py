@@ -1,12 +1,12 @@
-"""Processes that fork, draw the same names, or are at their end (F-16, F-17).
+"""Processes that fork, draw the same names, or are exiting (F-16, F-17).
 
-A forked child has a copy of its parent's handle, and of locks that nobody will release: the judge
-demands that every call through it is refused with a sentence, and touches neither store nor lock;
-then the child opens a writer of its own. All processes draw the same ids and names, from the first
-on at each start: no file of an SSTable may ever be put over another's, nor anybody take another's
-claim, entry or commit for its own. And of a process whose
-main thread has returned, so that it starts no more threads, the judge demands what it demands of
-any other: what was accepted is durable once `close` returns, or an error tells of it.
+A forked child has a copy of its parent's handle, and of locks that no thread will release: the
+judge demands that every call through it is refused with a clear error, and touches neither store
+nor lock; then the child opens a writer of its own. All processes draw the same ids and names, from
+the first one on at each start: no file of an SSTable may ever be put over another's, and no process
+may mistake another's claim, entry or commit for its own. A process whose main thread has returned
+can start no more threads; the judge demands of it the same as of any other: what was accepted is
+durable once `close` returns, or an error names it.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class ForkingSession(Session):
 
 
 def _misuse(run: Run, child: Actor, writer: ShardWriter) -> None:
-    """Every call through the parent's handle is refused, and changes nothing; `close` is nothing
-    to do."""
+    """Every call through the parent's handle must be refused and change nothing; `close` may return
+    without doing anything."""
     rng = random.Random(f"misuse/{run.plan.seed}/{child.name}")
     calls: dict[str, Callable[[], object]] = {
         "put": lambda: writer.put(_strange_rows(run)),
@@ -107,7 +107,7 @@ def _strange_rows(run: Run) -> pa.RecordBatch:
 
 
 class EndingSession(Session):
-    """A writer whose process comes to its end while it is open."""
+    """A writer whose process begins to exit while it is open."""
 
     def _op(self) -> None:
         if not self.actor.is_ending and self.rng.random() < 0.25:
@@ -129,7 +129,7 @@ def forking(run: Run, actor: Actor, role: Role) -> None:
 
 
 def ending(run: Run, actor: Actor, role: Role) -> None:
-    """One writer, closed when everything else is over."""
+    """One writer, closed when everything else has ended."""
     role.threads = 1
     EndingSession(run, actor, role, run.next_session()).live()
 

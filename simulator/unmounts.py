@@ -1,10 +1,10 @@
 """Stores and clones that only some processes see, in a simulated history (S-7, S-8, C-15).
 
-The log is on a disk. On some machines it is not mounted for a while, cannot be reached, or another
-one is in its place. The judge demands of every durable read that it is complete or an error, and of
-every acknowledgement that its row is in the store the record names; that a wrong store is refused
-before anything is written; that a clone keeps its files although the collector of its parent does
-not see it. At the end nothing is left in the log, and its disk is lost: everything works without.
+The log is on a disk. On some machines the disk is for a while not mounted, unreachable, or replaced
+by another one. The judge demands that every durable read is complete or fails; that every
+acknowledged row is in the store the record names; that a wrong store is refused before anything is
+written; that a clone keeps its files although the collector of its parent does not see the clone.
+At the end no row is in the log only, and its disk is lost: everything must work without it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DISK, SPARE = "/wal", "/wal-2"
 FOREIGN = "/foreign"
 """The WAL store of another table, whose shard has the same id."""
 OTHER = "s3://other"
-"""That table's own place."""
+"""The URI of that table."""
 ALWAYS = 1 << 40
 
 
@@ -46,7 +46,7 @@ def draw_unmounts(plan: Plan, rng: random.Random) -> None:
     _calm(plan, rng)
     for number, role in enumerate(plan.roles):
         if role.kind == "reader":
-            role.ops = 20  # who looks again and again remembers what it saw
+            role.ops = 20  # repeated reads use what earlier ones cached
             _blink(role, random.Random(f"blink/{plan.seed}/{number}"))
         for _ in range(0 if role.kind == "stranger" else rng.choice((0, 1, 1, 2))):
             uri = rng.choice((DISK, DISK, SPARE))
@@ -57,9 +57,9 @@ def draw_unmounts(plan: Plan, rng: random.Random) -> None:
 
 
 def _blink(role: Role, rng: random.Random) -> None:
-    """The disk goes, and comes back later, between two requests of one read.
+    """The disk goes between two requests of one read, and comes back later.
 
-    Not both within one: a hole that is there for one request alone proves itself by nothing.
+    Not both within one read: a hole that only one request sees cannot be detected.
     """
     first = rng.randrange(4)
     while first < 200:
@@ -69,7 +69,7 @@ def _blink(role: Role, rng: random.Random) -> None:
 
 
 def _exchange(plan: Plan, rng: random.Random) -> None:
-    """The log has moved; then its former disk, which bears an id too, is where it is now."""
+    """The log has moved; then its former disk, which also bears an id, appears in its new place."""
     plan.places = [None, SPARE]
     for role in plan.roles:
         if role.kind in {"writer", "fencer"}:
@@ -98,8 +98,8 @@ def draw_unseen_clones(plan: Plan, rng: random.Random) -> None:
 
 
 def _calm(plan: Plan, rng: random.Random) -> None:
-    """No request lands after its sender has seen another disk; and in half of the histories
-    nothing else goes wrong."""
+    """No request lands after its sender has seen another disk; and half of the histories have no
+    other faults."""
     if rng.random() < 0.5:
         plan.faults = Faults().record()
     plan.faults |= {"late": 0.0, "orphan": 0.0}
@@ -115,7 +115,7 @@ def make_with_strangers(run: Run, actor: Actor) -> None:
 
 
 def stranger(run: Run, actor: Actor, role: Role) -> None:
-    """Names a wrong WAL store, for the table or for a clone of it; must be refused, untouched."""
+    """Names a wrong WAL store for the table or a clone; it must be refused, and stay untouched."""
     rng = random.Random(f"stranger/{run.plan.seed}/{actor.name}")
     for number in range(min(role.ops, 4)):
         choice = rng.choice((FOREIGN, OTHER, DISK))
@@ -145,7 +145,7 @@ def _clone_into(run: Run, actor: Actor, uri: str) -> None:
 
 
 def final_of_unmounts(run: Run, actor: Actor) -> None:
-    """Everything mounted: all is there. Then the disk is lost with nothing in it (S-7)."""
+    """With all disks mounted no row is missing. Then the disk is lost with nothing in it (S-7)."""
     uri = latest_record(run.store(actor), SHARD).uri
     if uri is not None:
         run.world.mounts["final", uri] = run.judge.truth(SHARD).places[-1][1]
@@ -172,8 +172,8 @@ def final_of_unmounts(run: Run, actor: Actor) -> None:
 
 
 def _passed_checkpoint(run: Run, actor: Actor) -> tuple[Core, Checkpoint]:
-    """A checkpoint of rows in the log that the table itself does not need any more, and a handle
-    that has seen the log but not read it."""
+    """A checkpoint of rows in the log that the table itself no longer needs, and a handle that has
+    seen the log but not read it."""
     config = WriterConfig(fence_ttl=run.plan.fence_ttl)
     session = Session(run, actor, Role("final", sessions=1, ops=0), run.next_session())
     writer = open_shard(run, actor, config)

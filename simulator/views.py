@@ -1,5 +1,5 @@
-"""What a view of a table with several shards may be: all of the routings before one, and of each
-shard of that routing a prefix of its log (R, C-11)."""
+"""What a view of a table with several shards may show: all rows of the routings before one, and a
+prefix of the log of each shard of that routing (R, C-11)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weir.format.sharding import Bucket, Identity, Sharding, Value, shard_id
 
 
 def lows(judge: Judge) -> dict[UUID, int]:
-    """What was acknowledged in each shard by now: no read that begins now shows less."""
+    """The position acknowledged in each shard: no read that begins now may show less."""
     return {shard: truth.acked for shard, truth in judge.shards.items()}
 
 
@@ -25,7 +25,7 @@ def tips(judge: Judge) -> dict[UUID, int]:
 
 
 def viewed_table(judge: Judge, rows: list[Row], low: Mapping[UUID, int]) -> int:
-    """Raise unless the view is one of those; returns the number of the routing it stands for."""
+    """Raise unless some routing allows the view; returns the number of that routing."""
     judge.counts["views"] += 1
     found = index_rows(rows, keyed=judge.keyed)
     reasons = []
@@ -38,7 +38,7 @@ def viewed_table(judge: Judge, rows: list[Row], low: Mapping[UUID, int]) -> int:
 
 
 def viewed_under(judge: Judge, rows: list[Row], low: Mapping[UUID, int], version: int) -> None:
-    """Raise unless the view is one of those of that routing (K-10)."""
+    """Raise unless that routing allows the view (K-10)."""
     judge.counts["views"] += 1
     found = index_rows(rows, keyed=judge.keyed)
     number = next(i for i, r in enumerate(judge.routings) if r.routing_version == version)
@@ -86,7 +86,7 @@ def _fits(judge: Judge, shard: UUID, base: State, found: State, low: int) -> boo
 
 
 def complete(judge: Judge, number: int) -> State:
-    """The table when the routings before that one were complete, and it was empty."""
+    """The table when the routings before that one were complete, and that one was empty."""
     state: State = {}
     for record in judge.routings[:number]:
         for shard, truth in judge.shards.items():

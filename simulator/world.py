@@ -14,9 +14,9 @@ from weir.errors import StoreError
 from weir.store.api import Blob, Bytes, Meta, ObjectExists, ObjectMissing
 
 AWAY = "away"
-"""Of a store: not to be reached from there."""
+"""The store cannot be reached from a machine."""
 HOLE = "hole"
-"""Of a store: not mounted there, and the folder where it should be takes writes all the same."""
+"""The store is not mounted on a machine, and the folder in its place still takes writes."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Faults:
     outage: float = 0.0
     """Chance per write that all calls of this process fail for a while."""
     orphan: float = 0.5
-    """A process that dies before its write was applied: the chance that it is applied later."""
+    """Chance that a write whose process died before it was applied is applied later."""
 
     def record(self) -> dict[str, float]:
         """As JSON-ready values."""
@@ -50,7 +50,7 @@ class Faults:
 
 @dataclass
 class Late:
-    """A request under way whose sender waits no more."""
+    """A request under way whose sender no longer waits."""
 
     due: int
     actor: Actor
@@ -61,8 +61,7 @@ class Late:
 
 @dataclass
 class World:
-    """What all simulated stores of a run share: the scheduler, the faults, the requests under
-    way."""
+    """What the simulated stores of a run share: scheduler, faults, requests under way."""
 
     scheduler: Scheduler
     rng: random.Random
@@ -80,7 +79,7 @@ class World:
     before_entry: list[Callable[[Actor], None]] = field(default_factory=list)
     """Called when a process is about to write an entry of a log."""
     hand: Callable[[Actor, str, bytes], bytes] = lambda _actor, _path, data: data
-    """What a process gets that reads (path, data): the bytes, or some that tell when they go."""
+    """The bytes that a reader of (path, data) gets; they may report when they are freed."""
     healthy: bool = False
     writes: Counter[str] = field(default_factory=Counter)
     """Writes begun, by actor: the crash points of a script."""
@@ -91,18 +90,18 @@ class World:
     shelves: dict[str, Shelf] = field(default_factory=dict)
     """Every store of the run, by URI."""
     clocks: dict[str, float] = field(default_factory=dict)
-    """By URI by how much the clock of that store is off."""
+    """By how much the clock of each store is off, by URI."""
     dated: bool = True
-    """A put is answered with the time of the object, as files tell it; object stores do not."""
+    """A put returns the time of the object, as file systems do and object stores do not."""
     mounts: dict[tuple[str, str], str] = field(default_factory=dict)
-    """What a machine sees at a URI instead of the store that is there for the others: AWAY, HOLE,
-    or the URI of another one."""
+    """What a machine sees at a URI instead of the store that the others see there: AWAY, HOLE, or
+    the URI of another store."""
     blinks: dict[tuple[str, str], list[tuple[int, int, str]]] = field(default_factory=dict)
-    """By machine and URI: from which of its reads there on, for how many, and what it sees."""
+    """By machine and URI: the first read affected, the number of reads, and what they see."""
     looks: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Reads so far, by machine and URI."""
     confused: set[str] = field(default_factory=set)
-    """Machines that ever saw something else."""
+    """Machines that ever saw another store than the others."""
     skew_max: float | None = None
     """A request whose sender's wall clock is further from the store's is refused, as by S3."""
 
@@ -125,7 +124,7 @@ class World:
         return self.shelf(found)
 
     def look(self, actor: Actor, uri: str) -> None:
-        """One more read of a store; what is seen there may be another just for this one."""
+        """Count one more read of a store; a blink may begin or end with it."""
         place = machine_of(actor), uri
         self.looks[place] += 1
         was = self.looks[place] - 1
@@ -157,7 +156,7 @@ class World:
 
 
 def machine_of(actor: Actor) -> str:
-    """The machine a process runs on; started again, it is on the same one."""
+    """The machine a process runs on; a restarted process stays on it."""
     return actor.name.rstrip("'")
 
 
@@ -176,7 +175,7 @@ class Shelf:
         return self.world.scheduler.now + self.world.clocks.get(self.uri, 0.0)
 
     def put(self, actor: Actor, op: str, path: str, data: Bytes) -> str:
-        """Create or replace, and tell who watches."""
+        """Create or replace, and notify the watchers."""
         self.etags += 1
         etag = f"{self.uri}/{self.etags}"
         body = bytes(data)

@@ -18,13 +18,13 @@ from weir.testing.fake_gcs import FakeGcs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Read by the JVM and by Spark's workers, hence not settings of the session.
+# The JVM and Spark's workers read these, so they cannot be settings of the session.
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 BUCKET = "weir-test"
 
-# Time never decides a test: a busy machine is no counterexample.
+# No test fails because of time: slowness of a busy machine is not a counterexample.
 settings.register_profile("weir", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("weir")
 
@@ -40,9 +40,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in fixtures:
             item.add_marker(pytest.mark.spark)
         if item.get_closest_marker("spark") or item.get_closest_marker("cluster"):
-            # One JVM at a time: two of them do not fit a small machine.
+            # One JVM at a time: two do not fit in the memory of a small machine.
             item.add_marker(pytest.mark.xdist_group("spark"))
-            # A call into the JVM that is cut short spoils the session of all tests after it.
+            # A timeout during a call into the JVM breaks the session for all later tests.
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
 
@@ -56,7 +56,7 @@ def s3() -> Iterator[SeaweedServer]:
 
 
 def _installed(server: AzuriteServer | MotoServer) -> Iterator[AzuriteServer | MotoServer]:
-    """The server with its bucket; without it the test is skipped, or fails where it may not be."""
+    """The server with its bucket; if not installed, skip the test, or fail if it is required."""
     try:
         server.start()
     except NotInstalledError as missing:
@@ -72,26 +72,26 @@ def _installed(server: AzuriteServer | MotoServer) -> Iterator[AzuriteServer | M
 
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[AzuriteServer | MotoServer]:
-    """Azure Blob Storage by Microsoft's emulator, with an empty container `weir-test`."""
+    """Azure Blob Storage in Microsoft's emulator, with an empty container `weir-test`."""
     yield from _installed(AzuriteServer())
 
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[AzuriteServer | MotoServer]:
-    """A second S3, by other people, with an empty bucket `weir-test`."""
+    """A second, independent implementation of S3, with an empty bucket `weir-test`."""
     yield from _installed(MotoServer())
 
 
 @pytest.fixture(scope="session")
 def gcs() -> Iterator[FakeGcs]:
-    """Our own fake of Google Cloud Storage, with an empty bucket `weir-test`."""
+    """weir's own fake of Google Cloud Storage, with an empty bucket `weir-test`."""
     with FakeGcs() as server:
         server.make_bucket(BUCKET)
         yield server
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
-    """Say which clouds were not tried: a skip alone is easily overlooked."""
+    """Print which clouds were not tested; a skip alone is easily overlooked."""
     skipped = terminalreporter.stats.get("skipped", ())
     missing = sorted({str(r.longrepr[2]) for r in skipped if "is not installed" in str(r.longrepr)})
     for reason in missing:
@@ -99,19 +99,19 @@ def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None
 
 
 SCHEMES = {"s3": "s3", "moto": "s3", "azurite": "az", "gcs": "gs"}
-"""Fixtures that are servers, and how their URIs begin."""
+"""Fixtures that are servers, and the schemes of their URIs."""
 
 
 @pytest.fixture(params=["local", "s3"])
 def store_kind(request: pytest.FixtureRequest, tmp_path: Path) -> StoreKind:
     """Each kind of store in turn, as (uri_factory, storage_options).
 
-    `@pytest.mark.parametrize("store_kind", ["local"], indirect=True)` chooses; "azurite", "moto"
-    and "gcs" can be asked for as well.
+    Choose with `@pytest.mark.parametrize("store_kind", ["local"], indirect=True)`; "azurite",
+    "moto" and "gcs" are possible as well.
     """
     if request.param == "local":
         return StoreKind(numbered(str(tmp_path)), {})
-    # Asked for here and not in the signature, so that local tests start no server.
+    # Requested here and not in the signature, so local tests start no server.
     server = request.getfixturevalue(request.param)
     place = f"{SCHEMES[request.param]}://{BUCKET}/{uuid.uuid4().hex}"
     return StoreKind(numbered(place), server.storage_options())
@@ -119,7 +119,7 @@ def store_kind(request: pytest.FixtureRequest, tmp_path: Path) -> StoreKind:
 
 @pytest.fixture
 def table_uri(store_kind: StoreKind) -> str:
-    """Where a new table may go; reach it with `store_kind.storage_options`."""
+    """A URI for a new table; open it with `store_kind.storage_options`."""
     return store_kind.uri_factory()
 
 
@@ -136,7 +136,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         .appName("weir-tests")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        # As in a session with a larger heap: what a row-level writer keeps must not depend on it.
+        # The page size of a larger heap: what a row-level writer keeps must not depend on it.
         .config("spark.buffer.pageSize", "16m")
         .config(
             "spark.driver.extraJavaOptions",

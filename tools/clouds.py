@@ -1,4 +1,4 @@
-"""Runs what the tests run on each store, and writes the table of docs/compatibility.md from it.
+"""Runs the tests of every store, and writes the table of docs/compatibility.md from the outcomes.
 
 `python tools/clouds.py` (minutes; `--race N` positions for the race, `--check` writes nothing).
 """
@@ -70,7 +70,7 @@ def run(race: int) -> dict[str, dict[str, Counter[str]]]:
 
 
 def table(outcomes: dict[str, dict[str, Counter[str]]]) -> str:
-    """The Markdown."""
+    """The outcomes as a Markdown table."""
     lines = [
         f"| store | version | {' | '.join(SUITES)} |",
         "| --- | --- |" + " --- |" * len(SUITES),
@@ -86,7 +86,7 @@ def table(outcomes: dict[str, dict[str, Counter[str]]]) -> str:
 
 
 def main() -> int:
-    """Run, print, write."""
+    """Run the tests, print the table, write it to the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--race", type=int, default=100)
     parser.add_argument("--check", action="store_true")

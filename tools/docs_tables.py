@@ -1,11 +1,11 @@
-"""The parts of the documentation that are facts of the code, made when the site is built.
+"""The parts of the documentation that are generated from the code when the site is built.
 
 - reference/configuration.md: the classes of settings, from their docstrings
 - reference/cli.md: the help of every command
 - examples.md: the code of examples/
-- internals/invariants.md: each rule, where it is kept and tested, found by its number
+- internals/invariants.md: each rule, and the modules and tests that name it
 
-A hook of mkdocs; `python tools/docs_tables.py reference/cli.md` prints one of them.
+A hook of mkdocs; `python tools/docs_tables.py reference/cli.md` prints one page.
 `python tools/docs_tables.py --readme` writes the figures of README.md from docs/benchmarks.json.
 """
 
@@ -71,7 +71,7 @@ def both_modes(text: str) -> tuple[str, str]:
 
 
 def shown(value: Any) -> str:
-    """A default as people read it."""
+    """A default value for people to read."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 20:
         return f"{value >> 30} GiB" if value % (1 << 30) == 0 else f"{value >> 20} MiB"
     if isinstance(value, float):
@@ -112,12 +112,12 @@ def configuration() -> str:
 
 
 def group() -> Any:
-    """The command `weir`, with its commands and its own flags."""
+    """The command `weir`, with its subcommands and its own flags."""
     return typer.main.get_command(app)
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Every command, `checkpoint` by its parts."""
+    """Every command; groups such as `checkpoint` give one for each subcommand."""
     for name, command in group().commands.items():
         inner = getattr(command, "commands", None)
         if inner is None:
@@ -127,7 +127,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def command_line() -> str:
-    """What each command takes."""
+    """The arguments and options of each command."""
     parts = []
     for name, command in sorted(commands()):
         text = " ".join((command.help or "").split())
@@ -150,7 +150,7 @@ def command_line() -> str:
 
 @cache
 def sources(folder: str) -> dict[str, str]:
-    """The Python files below `folder`, by their place in it."""
+    """The Python files below `folder`, by relative path."""
     paths = sorted((ROOT / folder).rglob("*.py"))
     return {str(p.relative_to(ROOT / folder)): p.read_text(encoding="utf-8") for p in paths}
 
@@ -166,8 +166,8 @@ def cited(rule: str) -> list[str]:
 
 
 def named(rule: str) -> list[tuple[str, list[str]]]:
-    """Tests that carry the rule in their names, by file: test_f9_..."""
-    # test_c9a_... and test_c9b_... are two stories of C-9, but K-1b is a rule of its own.
+    """Tests whose names contain the rule, by file: test_f9_..."""
+    # test_c9a_... and test_c9b_... both test C-9, but K-1b is a rule of its own.
     letter = "" if rule == "K-1" else "[a-z]?"
     test = re.compile(
         rf"^ *(?:async )?def test_{rule.replace('-', '').lower()}{letter}_(\w+)", re.MULTILINE
@@ -202,7 +202,7 @@ def invariants() -> str:
 
 
 def examples() -> str:
-    """The code of every example, below what it says of itself."""
+    """The code of every example, below its docstring."""
     parts = []
     for path in sorted((ROOT / "examples").glob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -215,7 +215,7 @@ def examples() -> str:
 
 
 def put_if_absent() -> str:
-    """What was measured of it, from docs/benchmarks.json."""
+    """The figures of put-if-absent, from docs/benchmarks.json."""
     results = json.loads((ROOT / "docs/benchmarks.json").read_text(encoding="utf-8"))
     lines = [
         "| what | store | weir, if absent | weir, plain | obstore, if absent | obstore, plain |",
@@ -251,7 +251,7 @@ DOORS = (
     ("the same, 4 shards", "front door, 1-row dicts, {}", "4 shards", "tasks"),
     ("bare asyncio, no checks", "front door, 1-row dicts, {}", "floor", "tasks"),
 )
-"""The doors: what they are called, the workload, the side, and what puts there."""
+"""The doors (ways to put): name, workload, side, and whether threads or tasks put."""
 CROWDS = {
     "threads": ("1 thread", "16 threads", "64 threads"),
     "tasks": ("256 tasks", "2,000 tasks"),
@@ -260,11 +260,11 @@ PLACES = {"local": "local disk", "s3": "SeaweedFS", "far": "S3, 10 ms"}
 HEAD = 2
 THOUSAND = 1000
 NOTHING = "Not among the figures of the last `make bench`.\n"
-"""What is written where nothing was measured."""
+"""Written in the place of a table without figures."""
 
 
 def doors() -> str:
-    """The doors side by side, as far as they were measured: durable puts a second."""
+    """Durable puts per second of every door, as far as they were measured."""
     measured = {(one["workload"], one["where"]): one for one in _results()}
     columns = [crowd for crowds in CROWDS.values() for crowd in crowds]
     lines = ["| durable puts/s of one row | | " + " | ".join(columns) + " |"]
@@ -284,7 +284,7 @@ def doors() -> str:
 
 
 def many_shards() -> str:
-    """What verbs cost by the number of shards, as far as it was measured."""
+    """The cost of verbs by number of shards, as far as it was measured."""
     lines = ["| | 1,024 shards | beside | ratio |", "| --- | --: | --- | --: |"]
     for one in _results():
         if one["workload"].startswith("1,024 shards") and one["weir"] is not None:
@@ -323,12 +323,12 @@ HEADLINES = (
     ("durable put, 1 row, 16 threads", "s3"),
     ("merged scan, 2M base rows + 4 x 50k SSTables", "local"),
 )
-"""The workloads in the README, and where they ran; the doors it shows first, once measured."""
+"""The workloads in the README, and their stores; the doors come first, once measured."""
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->"
 
 
 def figures() -> str:
-    """Some lines of docs/benchmarks.json, and the command that made them."""
+    """Some results of docs/benchmarks.json, and the command that made them."""
     lines = ["What `make bench` measured here ([all of it](docs/benchmarks.md)):", ""]
     results = json.loads((ROOT / "docs/benchmarks.json").read_text(encoding="utf-8"))
     places = {"local": "local disk", "s3": "SeaweedFS"}
@@ -354,11 +354,11 @@ MEASURED: dict[str, Callable[[], str]] = {
     "docs/guides/writing.md": doors,
     "docs/guides/reading.md": many_shards,
 }
-"""Where figures of docs/benchmarks.json are written to."""
+"""Files with figures of docs/benchmarks.json, and the function that makes each."""
 
 
 def write_readme() -> None:
-    """Put the figures where README.md and some pages have room for them."""
+    """Put the figures between the markers in README.md and some pages."""
     for name, make in MEASURED.items():
         path = ROOT / name
         before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
@@ -367,13 +367,13 @@ def write_readme() -> None:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Called by mkdocs for each page."""
+    """Append the generated part; mkdocs calls this for each page."""
     make = PAGES.get(page.file.src_uri)
     return markdown if make is None else f"{markdown}\n{make()}"
 
 
 def main() -> int:
-    """Print what belongs on the pages named, or write the figures of the README."""
+    """Print the generated parts of the given pages, or write the figures of the README."""
     if sys.argv[1:] == ["--readme"]:
         write_readme()
         return 0

@@ -1,6 +1,6 @@
-"""The drawings of docs/concepts.md, as SVG that follows light and dark: `python tools/drawings.py`.
+"""The drawings of docs/concepts.md, as SVG for light and dark mode: `python tools/drawings.py`.
 
-Committed, so that the site needs no script from elsewhere; `tests/docs` fails when they are stale.
+They are committed, so the site loads no external script; `tests/docs` fails when they are stale.
 """
 
 import sys
@@ -34,7 +34,7 @@ def svg(width: int, height: int, label: str, parts: Sequence[str]) -> str:
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "middle") -> str:
-    """Words at a place, lines apart by |."""
+    """Words at a position; | separates lines."""
     lines = words.split("|")
     top = y - (len(lines) - 1) * 8
     return "".join(
@@ -51,12 +51,12 @@ def box(x: float, y: float, words: str, kind: str = "", width: float = 118) -> s
 
 
 def arrow(points: str, kind: str = "") -> str:
-    """A line along SVG path `points` with a head at its end."""
+    """A line along the SVG path `points`, with an arrowhead at its end."""
     return f'<path class="{kind}" d="{points}" marker-end="url(#a)"/>'
 
 
 def way_of_a_row() -> str:
-    """From put to base, and who reads what."""
+    """From put to base, and the readers of each stage."""
     return svg(
         900,
         250,
@@ -90,11 +90,11 @@ def way_of_a_row() -> str:
 
 
 Message = tuple[int, int, str, str]
-"""From, to, words, kind; to itself: a note."""
+"""From, to, words, kind; a message from an actor to itself is a note."""
 
 
 def sequence(label: str, who: Sequence[str], messages: Sequence[Message]) -> str:
-    """Actors side by side, messages downwards."""
+    """A sequence diagram: actors side by side, messages from top to bottom."""
     step, gap, left = 36, 300, 110
     height = 70 + step * len(messages) + 20
     columns = [left + gap * i for i in range(len(who))]
@@ -169,7 +169,7 @@ DRAWINGS = {
 
 
 def main() -> int:
-    """Write them all."""
+    """Write all drawings."""
     FOLDER.mkdir(exist_ok=True)
     for name, draw in DRAWINGS.items():
         (FOLDER / name).write_text(draw(), encoding="utf-8")

@@ -1,8 +1,8 @@
-"""The version matrix: weir beside every pylance and LanceDB that carries the format.
+"""The version matrix: weir with every pylance and LanceDB that supports the format.
 
-`make interop` makes an environment for each version (by pip, below .venv/interop, kept for the next
-time), runs tests/matrix with that version as the other party, runs tests/interop with weir itself
-on each pylance, and writes both tables into docs/compatibility.md. A test that fails fails the run.
+`make interop` makes an environment for each version (by pip, below .venv/interop, reused by later
+runs), runs tests/matrix with that version as the other party, runs tests/interop with weir itself
+on each pylance, and writes both tables into docs/compatibility.md. Any failing test fails the run.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ PAGE = ROOT / "docs" / "compatibility.md"
 BEGIN, END = "<!-- interop: begin -->", "<!-- interop: end -->"
 
 PYLANCE = ("10.0.0", "11.0.0", "12.0.0", "13.0.0", "14.0.0", "14.0.2")
-"""9.0 and older have other names in the format, and no SSTables."""
+"""9.0 and older use other names in the format, and have no SSTables."""
 LANCEDB = ("0.38.0", "0.39.0", "0.40.0")
 WEIR_ON = ("13.0.0", "14.0.0", "14.0.2")
-"""What weir itself is tried on; the range of the dependency is those where everything passes."""
+"""Versions that weir itself is tested on; the dependency allows those that pass everything."""
 
 COLUMNS = {
     "test_reads_what_weir_wrote": "reads what weir flushed and compacted",
@@ -44,7 +44,7 @@ TESTS = ("pytest", "pytest-timeout")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One test with one version."""
+    """The result of one test with one version."""
 
     test: str
     state: str
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def environment(package: str, version: str) -> Path:
-    """The python of an environment with that version; made once."""
+    """The python of an environment with that version; the environment is made once."""
     home = HOME / f"{package}-{version}"
     python = home / "bin" / "python"
     done = home / "complete"
@@ -70,7 +70,7 @@ def environment(package: str, version: str) -> Path:
 
 
 def _constraints() -> str:
-    """Ours, without what an environment is made for and what goes with it."""
+    """A copy of constraints.txt without pylance and the lance packages."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     kept = [line for line in lines if not line.startswith(("pylance", "lance"))]
     with tempfile.NamedTemporaryFile("w", suffix=".txt", delete=False) as file:
@@ -79,7 +79,7 @@ def _constraints() -> str:
 
 
 def run(python: Path, *arguments: str, party: str | None = None) -> tuple[list[Outcome], str]:
-    """What pytest found, and its last line."""
+    """Run pytest; its outcomes, and the last line of its output."""
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
         clean = {k: v for k, v in os.environ.items() if k != "WEIR_PARTY"}
         env = {**clean, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
@@ -147,7 +147,7 @@ def engines(chosen: list[str]) -> list[str]:
 
 
 def main() -> int:
-    """Run what was chosen; write the tables when all of it was."""
+    """Run the chosen versions; write the tables if all versions were run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*", help="pylance-13.0.0, lancedb-0.40.0, weir-14.0.2, ...")
     only = parser.parse_args().only

@@ -1,4 +1,4 @@
-"""A plugin of pytest for the matrix: lets weir run on a pylance outside the supported range."""
+"""A pytest plugin for the matrix: lets weir run on a pylance outside the supported range."""
 
 from weir.lake import supported
 

@@ -1,9 +1,8 @@
-"""Plants one deliberate bug after the other in a copy of the tree and demands that a test finds it.
+"""Plants deliberate bugs, one at a time, in a copy of the tree; a test must find each of them.
 
 `python tools/mutation.py` runs all, `--only NAME` some, `--list` names them; `--docs FILE` also
-writes the table. A bug
-that no test catches is a survivor, and the run fails. A patch that no longer fits the code fails
-too: mend it here.
+writes the table. A bug that no test catches is a survivor, and the run fails. The run also fails
+when a patch no longer fits the code: repair the patch here.
 """
 
 import argparse
@@ -36,7 +35,7 @@ class Mutant:
 
 
 def soak(seeds: int = 3000, scenario: str | None = None) -> tuple[str, ...]:
-    """The simulator, until the first broken promise."""
+    """A command that runs the simulator until the first broken promise."""
     chosen = ("--scenario", scenario) if scenario else ()
     return (
         "-m", "simulator.soak", "--seeds", str(seeds), "--jobs", "2", "--fail-fast", *chosen,
@@ -44,7 +43,7 @@ def soak(seeds: int = 3000, scenario: str | None = None) -> tuple[str, ...]:
 
 
 def tests(*paths: str) -> tuple[str, ...]:
-    """Tests, until the first failure."""
+    """A command that runs tests until the first failure."""
     return ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *paths)
 
 
@@ -426,7 +425,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    keep(positions > state.latest.replay_after,",
         soak(3000, "collection"),
         "G-9",
-        # The latest manifest is one of those whose age keeps it: that line alone would do as well.
+        # The latest manifest is also retained, so the line below alone would keep the entry.
         more=(
             (
                 "    keep(positions >= replay_point(state.retained),",
@@ -2829,7 +2828,7 @@ ACTORS = {
     "a checkpoint whose disk is gone is called collected": soak(200, "unmounts"),
     "a clone that is not there was deleted": soak(200, "unseen clones"),
 }
-"""Bugs that a test finds, and an actor of the simulator must find too."""
+"""Bugs that a test finds, and that an actor of the simulator must find too."""
 MUTANTS += tuple(
     replace(mutant, name=f"{mutant.name} (simulated)", catch=ACTORS[mutant.name])
     for mutant in MUTANTS
@@ -2838,7 +2837,7 @@ MUTANTS += tuple(
 
 
 def copy_tree(target: Path) -> None:
-    """What tests need, without version control and environments."""
+    """Copy the folders that tests need, without version control and environments."""
     for name in ("src", "tests", "simulator", "tools", "docs"):
         if (ROOT / name).exists():
             ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
@@ -2847,7 +2846,7 @@ def copy_tree(target: Path) -> None:
 
 
 def patched(text: str, mutant: Mutant) -> str:
-    """The file with the bug; `ValueError` when the patch does not fit."""
+    """The text with the bug in it; `ValueError` when the patch does not fit."""
     for old, new in ((mutant.old, mutant.new), *mutant.more):
         found = text.count(old)
         if found != 1:
@@ -2866,7 +2865,7 @@ def misfit(tree: Path, mutant: Mutant) -> str | None:
 
 
 def plant(tree: Path, mutant: Mutant) -> str | None:
-    """Apply the bug; what is wrong with the patch, or None."""
+    """Plant the bug; returns what is wrong with the patch, or None."""
     stale = misfit(tree, mutant)
     if stale is None:
         path = tree / mutant.file
@@ -2875,7 +2874,7 @@ def plant(tree: Path, mutant: Mutant) -> str | None:
 
 
 def judge(mutant: Mutant) -> tuple[str, float, str]:
-    """(caught, survived or stale), seconds, and the line that says how."""
+    """The verdict (caught, survived or stale), the seconds, and the line that says how."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="weir-mutant-") as folder:
         tree = Path(folder)
@@ -2895,13 +2894,13 @@ def judge(mutant: Mutant) -> tuple[str, float, str]:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            # Nothing was found in that time, and a slow machine is no proof: a survivor.
+            # No test failed in that time. A timeout on a slow machine proves nothing: a survivor.
             return "survived", time.perf_counter() - began, f"not found in {TIMEOUT_SECONDS} s"
     seconds = time.perf_counter() - began
     if done.returncode == 0:
         return "survived", seconds, ""
     if done.returncode != 1 or "No module named" in done.stderr:
-        # pytest: nothing was collected; python: the module is not there. That finds no bug.
+        # pytest collected nothing, or the module does not exist: no test ran that found the bug.
         return "stale", seconds, f"could not be run: {evidence(done.stdout or done.stderr)}"
     return "caught", seconds, evidence(done.stdout)
 
@@ -2926,7 +2925,7 @@ def evidence(output: str) -> str:
 
 
 def main() -> int:
-    """Run the mutants asked for."""
+    """Run the chosen mutants."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names, or parts of them")
     parser.add_argument("--list", action="store_true", help="name the mutants and stop")
@@ -2968,7 +2967,7 @@ def table(rows: list[tuple[Mutant, str, float, str]]) -> str:
 
 
 def _found_by(how: str) -> str:
-    """The seed, or the test, without what it said."""
+    """The seed or the test file that found the bug, without the message."""
     seed = re.match(r"SEED=(\d+)\s+(\w)", how)
     if seed:
         return f"the simulator, seed {seed[1]} ({seed[2]})"

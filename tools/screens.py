@@ -1,7 +1,7 @@
 """Pictures of the command's screens for the docs: `python tools/screens.py`.
 
-Drawn by the command's own code from made-up figures, as SVG that follows light and dark.
-Committed, as the drawings are; `tests/docs` fails when they are stale.
+The command's own code draws them from made-up figures, as SVG for light and dark mode.
+They are committed, as the drawings are; `tests/docs` fails when they are stale.
 """
 
 import io
@@ -43,7 +43,7 @@ STYLE = re.compile(r"<style>\n(.*?)</style>", re.DOTALL)
 
 
 def svg(name: str, label: str, command: str, *shown: RenderableType) -> str:
-    """What a terminal shows after `command`, in both colours of paper."""
+    """What a terminal shows after `command`, in light and dark mode."""
     found = {}
     for theme in (LIGHT, DARK):
         console = screen()
@@ -60,12 +60,12 @@ def svg(name: str, label: str, command: str, *shown: RenderableType) -> str:
     both = f"{light[1]}@media (prefers-color-scheme: dark) {{\n{dark[1]}}}\n"
     whole = STYLE.sub(lambda _: f"<style>\n{both}</style>", found[LIGHT])
     assert STYLE.sub("", whole) == STYLE.sub("", found[DARK])
-    # Lines are not clipped here: the template leaves their definitions out.
+    # Lines are not clipped: the template leaves out the definitions of the clip paths.
     return re.sub(r' clip-path="url\([^)]*\)"', "", whole).replace("&#160;", "\u00a0")
 
 
 def screen() -> Console:
-    """A terminal of eighty columns that remembers."""
+    """A terminal of eighty columns that records its output."""
     return Console(
         width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True, theme=colors.THEME,
         color_system="256", highlight=False,
@@ -101,7 +101,7 @@ def table(*shards: ShardStats) -> TableStats:
 
 
 def stats_screen() -> str:
-    """`weir stats`, one shard with SSTables piling up."""
+    """`weir stats`; SSTables pile up in one shard."""
     found = table(
         shard(0, 48_112, 212),
         shard(1, 47_903, 198),
@@ -112,7 +112,7 @@ def stats_screen() -> str:
 
 
 def top_screen() -> str:
-    """`weir top`, one shard taken over while looking."""
+    """`weir top`; one shard is taken over while it runs."""
     rates = (31, 33, 30, 34, 36, 35, 33, 12, 18, 33, 35, 36)
     samples = []
     for second in range(len(rates) + 1):
@@ -176,7 +176,7 @@ SCREENS = {
 
 
 def main() -> int:
-    """Write them all."""
+    """Write all screens."""
     for name, draw in SCREENS.items():
         (FOLDER / name).write_text(draw(), encoding="utf-8")
     return 0

@@ -1,4 +1,4 @@
-"""House rules no off-the-shelf linter knows: who imports whom, how long things may grow.
+"""House rules that no off-the-shelf linter checks: directions of imports, length of code.
 
 `python tools/tidy.py` prints one line per finding and exits with 1 if there is any.
 """
@@ -29,12 +29,12 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"demo"}),
     frozenset({"cli"}),
 )
-"""A unit imports units of lower layers, itself, and in layer 0 its neighbours."""
+"""A unit may import itself and units of lower layers; those of layer 0 also each other."""
 
 LAYER_OF = {unit: level for level, units in enumerate(LAYERS) for unit in units}
-TOP = LAYER_OF["spark"]  # from here on units use the facade, as users do
-FACADE = ""  # weir/__init__.py: re-exports anything, and is itself for the top layer only
-TESTING = "testing"  # for users' tests: sees the store, and no part of the product sees it
+TOP = LAYER_OF["spark"]  # units from this layer up use the facade, as users do
+FACADE = ""  # weir/__init__.py: may import anything; only the top layers may import it
+TESTING = "testing"  # for users' tests: may import the store; no part of the product imports it
 
 ONLY_IN = {
     "obstore": frozenset({"store", "bench"}),
@@ -48,8 +48,8 @@ ONLY_IN = {
 BY_NAME = frozenset(
     {"__import__", "import_module", "importlib.import_module", "importlib.util.find_spec"}
 )
-"""Calls that import what a string names: held to the same directions. Only the facade, which may
-import anything, may compute the name."""
+"""Calls that import a module by name; the same directions apply to them. Only the facade, which
+may import anything, may compute the name."""
 
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
@@ -66,13 +66,13 @@ def unit_of(module: str) -> str:
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and dotted name of everything imported, wherever in the module."""
+    """Line and dotted name of every import, anywhere in the module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
         elif isinstance(node, ast.ImportFrom):
-            # `from weir import store` names the unit only in its second half.
+            # In `from weir import store` the unit is the imported name.
             for alias in node.names:
                 yield node.lineno, f"{node.module or ''}.{alias.name}"
             if node.level:
@@ -82,7 +82,7 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def named(argument: ast.expr) -> str:
-    """The module that a call loads by name, as far as it is written down: the start of it."""
+    """The module that a call imports by name; of an f-string, only its literal start."""
     if isinstance(argument, ast.JoinedStr) and argument.values:
         argument = argument.values[0]
     if isinstance(argument, ast.Constant):
@@ -98,14 +98,14 @@ def may_import(importer: str, imported: str) -> bool:
         return imported in LAYERS[0] | {"store"}
     if imported == TESTING:
         return False
-    if imported not in LAYER_OF:  # a name the facade exports
+    if imported not in LAYER_OF:  # a name that the facade exports
         return LAYER_OF[importer] >= TOP
     here, there = LAYER_OF[importer], LAYER_OF[imported]
     return there < here or here == there == 0
 
 
 def check_imports(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Directions between the layers, and the homes of foreign packages."""
+    """Imports against the direction of layers, and foreign packages outside their units."""
     unit = unit_of(module)
     if module.startswith("weir.") and unit not in LAYER_OF and unit != TESTING:
         yield 1, f"unit {unit!r} is in no layer: add it to tools/tidy.py"
@@ -126,7 +126,7 @@ def check_imports(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def check_lengths(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Modules and functions that outgrew a reader."""
+    """Modules and functions that are too long."""
     lines = text.count("\n")
     if lines > MODULE_LINES_MAX:
         yield 1, f"module of {lines} lines, at most {MODULE_LINES_MAX}"
@@ -150,7 +150,7 @@ OBJECT_NAME = re.compile(r"(?:^|/)(?:_weir|_mem_wal|_versions)(?:/|$)")
 
 
 def check_names(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Names of stored objects that are built outside the one module that builds and parses them."""
+    """Names of stored objects that are built outside `NAMES_IN`, which builds and parses them."""
     if module == NAMES_IN:
         return
     texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -189,7 +189,7 @@ def check_tree(source: Path) -> list[str]:
 
 
 def main() -> int:
-    """Check src/ and say what was found."""
+    """Check src/ and print the findings."""
     findings = check_tree(Path(__file__).resolve().parent.parent / "src")
     for finding in findings:
         print(finding)

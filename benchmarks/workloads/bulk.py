@@ -1,4 +1,4 @@
-"""Rows by the hundred thousand, not awaited: until the last one is in an SSTable, or in the log."""
+"""Loads of several 100,000 rows, puts not awaited, until all are in SSTables or in the log."""
 
 from __future__ import annotations
 

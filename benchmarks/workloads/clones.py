@@ -1,4 +1,4 @@
-"""Clones of a table of 5 million rows: how long they take, and how much of it they copy."""
+"""Clones of a table of 5 million rows: how long they take, and how much they copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.tables import copy_table, drop_table, make_layers
 from weir.store.open import open_store
 
 FRESH_ROWS = 5_000
-"""Uncompacted rows of each of the four generations: a clone copies those."""
+"""Uncompacted rows of each of the four generations; a clone copies them."""
 
 
 def prepare(ctx: Ctx) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def _size(ctx: Ctx, uri: str) -> int:
 
 
 def _clone(ctx: Ctx) -> tuple[float, str]:
-    """Seconds, and where the clone is."""
+    """Clone the checkpoint; the seconds it took, and the URI of the clone."""
     table = weir.open(ctx.data["uri"], storage_options=ctx.options)
     target = ctx.uri("clone")
     began = time.perf_counter()
@@ -55,7 +55,7 @@ def clone_seconds(ctx: Ctx) -> Iterator[Round]:
 
 @contextmanager
 def copy_seconds(ctx: Ctx) -> Iterator[Round]:
-    """Every file of the table, by the file system or the object store's own copy."""
+    """Copy every file of the table, with the file system's or the object store's own copy."""
 
     def run() -> float:
         began = time.perf_counter()
@@ -69,7 +69,7 @@ def copy_seconds(ctx: Ctx) -> Iterator[Round]:
 
 @contextmanager
 def clone_share(ctx: Ctx) -> Iterator[Round]:
-    """Files of the clone beside those of the table; the base is shared by reference."""
+    """Bytes of the clone in per cent of the table's; the base is shared by reference."""
 
     def run() -> float:
         _, target = _clone(ctx)

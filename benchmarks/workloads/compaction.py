@@ -1,4 +1,4 @@
-"""Four overlapping generations into a large base, beside one bare merge of the same rows."""
+"""Folds of four overlapping generations into a large base, beside one bare merge_insert."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _layers(ctx: Ctx, *, btree: bool) -> dict[str, Any]:
 
 
 def merged_rows(ctx: Ctx) -> pa.Table:
-    """The newest row of each key of all generations."""
+    """The newest row of each key over all generations."""
     parts = [
         data.overlapping(number, _generation_rows(ctx), ctx.data["base_rows"])
         for number in range(ctx.data["generations"])

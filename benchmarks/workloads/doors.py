@@ -1,4 +1,4 @@
-"""The doors that users take: `table.writer()` and tasks, rows as dicts, beside a shard's writer."""
+"""The APIs that users call: `table.writer()` and tasks, rows as dicts, beside a shard's writer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def table_dicts(shards: int) -> Open:
     @contextmanager
     def opened(ctx: Ctx, _rows: int) -> Iterator[Put]:
         with _table(ctx, shards).writer() as writer:
-            writer.put([row(number) for number in range(64)])  # every shard is open
+            writer.put([row(number) for number in range(64)])  # opens every shard
             yield lambda number: writer.put([row(number)])
 
     return opened
@@ -55,7 +55,7 @@ def _table(ctx: Ctx, shards: int) -> weir.Table:
 
 
 def quantile(opened: Open, threads: int, share: float) -> Side:
-    """That quantile of the latencies of so many threads, in milliseconds."""
+    """The `share` quantile of the put latencies of `threads` threads, in milliseconds."""
 
     @contextmanager
     def side(ctx: Ctx) -> Iterator[Round]:
@@ -68,7 +68,7 @@ def quantile(opened: Open, threads: int, share: float) -> Side:
 
 
 def timed(put: Put, threads: int, seconds: float, share: float) -> float:
-    """That quantile of the latencies of so many threads, in milliseconds."""
+    """Put for `seconds`; the `share` quantile of the latencies, in milliseconds."""
     latencies: list[float] = []
 
     def one(number: int) -> None:
@@ -82,7 +82,7 @@ def timed(put: Put, threads: int, seconds: float, share: float) -> float:
 
 
 def by_tasks(opened: Callable[[Ctx], AbstractContextManager[APut]], tasks: int) -> Side:
-    """Puts per second of so many tasks of one loop, one row each."""
+    """Puts per second of `tasks` tasks of one event loop, one row per put."""
 
     @contextmanager
     def side(ctx: Ctx) -> Iterator[Round]:
@@ -93,7 +93,7 @@ def by_tasks(opened: Callable[[Ctx], AbstractContextManager[APut]], tasks: int) 
                 began = time.perf_counter()
 
                 async def task(first: int) -> None:
-                    # At least one each: to start so many takes longer than a tiny run.
+                    # Each task puts at least once: starting them all takes longer than a tiny run.
                     for number in itertools.count(first * 1_000_000):
                         await put(number)
                         next(done)
@@ -127,7 +127,7 @@ def shard_tasks(ctx: Ctx) -> Iterator[APut]:
 
 @contextmanager
 def floor_tasks(ctx: Ctx) -> Iterator[APut]:
-    """One future a put and one object a group; no checks, no MemTable, no order to keep."""
+    """One future per put and one object per group; no checks, no MemTable, no ordering."""
     store = object_store(ctx)
     numbers = itertools.count()
     waiting: list[tuple[dict[str, Any], asyncio.Future[None]]] = []

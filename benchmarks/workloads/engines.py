@@ -1,4 +1,4 @@
-"""Spark: where compaction on it starts to pay, and reading through it beside native Parquet."""
+"""Spark: when compaction on it is worth it, and reads through it beside native Parquet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JAVA_HOME = Path(sys.prefix) / ".weir-java-home"
 
 @contextmanager
 def session() -> Iterator[Any]:
-    """A local Spark session on all processors; one that is there already is used and kept."""
+    """A local Spark session on all processors; an active one is reused and not stopped."""
     if "JAVA_HOME" not in os.environ and JAVA_HOME.exists():
         os.environ["JAVA_HOME"] = JAVA_HOME.read_text().strip()
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""What must not grow with a table's age: opening it, finding the latest manifest and the tip."""
+"""Costs that must not grow with a table's age: opening, finding the latest manifest, the tip."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from weir.log.manifests import Manifests
 from weir.types import Epoch, Position, Version
 
 LOGARITHMIC = 3.0
-"""From 100 to 100,000 a logarithm grows by 2.5; the rest is for noise."""
+"""From 100 to 100,000 a logarithm grows by a factor of 2.5; the rest allows for noise."""
 IN_FLIGHT = 64
 Action = Callable[[weir.Table], Callable[[], Any]]
 
@@ -43,7 +43,7 @@ async def put_all(store: Any, items: list[tuple[str, bytes]]) -> None:
 
 
 def _make_log(ctx: Ctx, count: int) -> weir.Table:
-    """A shard whose log has `count` entries after R, all but the first of them fences."""
+    """A shard whose log has `count` entries after R, all of them fences."""
     table = make_table(ctx, f"log{count}")
     shard = one_shard(table).id
     body = bytes(encode_fence(Epoch(1), "0" * 32))
@@ -70,7 +70,7 @@ def _make_versions(ctx: Ctx, count: int) -> weir.Table:
 
 
 def _tip(table: weir.Table) -> Callable[[], Any]:
-    # The manifest knows of no entry: the search begins at the start of the log.
+    # The manifest names no entry, so the search begins at the start of the log.
     return lambda: one_shard(table).tailer().tip()
 
 
@@ -101,7 +101,7 @@ def side(
 
 @contextmanager
 def open_side(ctx: Ctx, *, count: int) -> Iterator[Round]:
-    """Open, claim and close a shard with so many manifest versions behind it."""
+    """Open, claim and close a shard that has `count` manifest versions."""
     table = _make_versions(ctx, _count(ctx, count))
     shard = one_shard(table)
 

@@ -22,7 +22,7 @@ UNFLUSHED = weir.WriterConfig(max_memtable_rows=100_000_000, max_memtable_batche
 
 
 def _fill(ctx: Ctx, entries: int, rows: int) -> weir.Table:
-    """A table whose log holds so many entries, none of them flushed: its writer is left as is."""
+    """A table whose log holds `entries` entries, none flushed: its writer is never closed."""
     table = make_table(ctx, "log", writer_defaults=UNFLUSHED)
     writer = one_shard(table).writer()
     for batch in data.batches(entries, rows):
@@ -53,7 +53,7 @@ def tail_weir(ctx: Ctx, rows: int) -> Iterator[Round]:
 
 @contextmanager
 def tail_floor(ctx: Ctx, rows: int) -> Iterator[Round]:
-    """Get and decode the same objects, one after the other; the first one is a fence."""
+    """Get and decode the same objects, one after the other; the first object is a fence."""
     uri = ctx.data["uri"]
     shard = one_shard(weir.open(uri, storage_options=ctx.options or None)).id
     store = obstore_at(uri, ctx.options)

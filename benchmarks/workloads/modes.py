@@ -1,4 +1,4 @@
-"""One writer, many ways: with a MemTable and without, indexes kept at once and later; own reads."""
+"""Modes of a writer: MemTable or WAL-only, indexes kept in the put or later; its own reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def written(config: weir.WriterConfig | None = None) -> Open:
 
 @contextmanager
 def both(ctx: Ctx, _rows_of: int) -> Iterator[Put]:
-    """Two shards of one table, one with a MemTable and one without, put to in turn."""
+    """Two shards of one table, one with a MemTable and one without; puts alternate."""
     table = make_table(ctx, sharding=weir.Bucket("id", 2))
     bucket_of = table.core.router.finder(pa.int64())
     keys: list[list[int]] = [[], []]
@@ -63,7 +63,7 @@ def both(ctx: Ctx, _rows_of: int) -> Iterator[Put]:
 
 
 def indexed(*, sync: bool) -> Open:
-    """A shard that keeps a BTree of the table, in the put or in the background."""
+    """A shard that maintains a BTree of the table, in the put or in the background."""
 
     @contextmanager
     def opened(ctx: Ctx, _rows_of: int) -> Iterator[Put]:
@@ -102,7 +102,7 @@ def _latency(opened: Open, share: float) -> Side:
 
 
 def _own_reads(share: float, *, through: str) -> Side:
-    """A lookup right behind a put, by the writer itself or through the table."""
+    """Lookups of unflushed rows, by the writer itself or through the table."""
 
     @contextmanager
     def side(ctx: Ctx) -> Iterator[Round]:

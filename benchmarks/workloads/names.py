@@ -1,7 +1,7 @@
 """Spark by name beside plain Parquet: one of six columns, an append, a merge of one per cent.
 
-Parquet changes rows by writing all of them anew. Both sides hold the same rows afterwards, or the
-round fails.
+Parquet changes rows by rewriting all of them. A round fails unless both sides hold the same rows
+afterwards.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _rows(keys: np.ndarray[Any, Any]) -> pa.Table:
 
 
 def _prepare(ctx: Ctx) -> dict[str, Any]:
-    """The same rows as a folded table and as Parquet; rows to append; one per cent to merge."""
+    """The same rows as a folded table and as Parquet, rows to append, and one per cent to merge."""
     rows = ctx.n(5_000_000, 500_000, 1000)
     uri = f"{ctx.uri('lake')}/db/t.lance"
     weir.create(uri, SCHEMA, primary_key="id", sharding=weir.Bucket("id", 2))
@@ -105,7 +105,7 @@ def _column(ctx: Ctx, *, parquet: bool) -> Iterator[Round]:
 
 
 Change = Callable[[Any, Ctx, str], str]
-"""Changes the copy at the last argument; where the result is, as SQL names it."""
+"""Changes the copy at the URI in the last argument; returns the SQL name of the result."""
 
 
 def _append(spark: Any, ctx: Ctx, uri: str) -> str:
@@ -157,7 +157,7 @@ def _named() -> Iterator[Any]:
     from weir.spark import register
 
     with session() as spark:
-        register(spark, catalog="bench", root="/")  # names here are URIs of their own
+        register(spark, catalog="bench", root="/")  # the names used here are whole URIs
         yield spark
 
 

@@ -1,4 +1,4 @@
-"""Durable puts: one thread, 16, 64; one row and a thousand; and small appends by their commits."""
+"""Durable puts of 1 and 1,000 rows by 1, 16 and 64 threads; commits of small appends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FASTEST = {"max_wal_flush_interval_ms": 1}
 
 
 def _rows(rows: int) -> Callable[[int], Any]:
-    """Batches made beforehand: making rows is nobody's cost."""
+    """Batches made beforehand, so no side is timed for making rows."""
     made = data.batches(512, rows)
     return lambda number: made[number % len(made)]
 
@@ -78,7 +78,7 @@ def latency(opened: Open, rows: int = 1) -> Side:
 
 
 def throughput(opened: Open, threads: int) -> Side:
-    """Puts per second of many threads, one row each."""
+    """Puts per second of many threads, one row per put."""
 
     @contextmanager
     def side(ctx: Ctx) -> Iterator[Round]:
@@ -90,11 +90,11 @@ def throughput(opened: Open, threads: int) -> Side:
 
 
 def on_one_core(side: Side) -> Side:
-    """The same with all threads of the process on one core: they share one interpreter."""
+    """The side with all threads of its process on one core; they share one interpreter anyway."""
 
     @contextmanager
     def pinned(ctx: Ctx) -> Iterator[Round]:
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # threads inherit it
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # inherited by new threads
         with side(ctx) as run:
             yield run
 

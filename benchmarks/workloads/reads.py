@@ -78,7 +78,7 @@ def scan_pylance(ctx: Ctx) -> Iterator[Round]:
 
 @contextmanager
 def scan_base(ctx: Ctx) -> Iterator[Round]:
-    """The base alone, as Lance reads it: what no merge can beat."""
+    """Lance reads the base alone; no merge can be faster."""
 
     def run() -> float:
         began = time.perf_counter()
@@ -90,7 +90,7 @@ def scan_base(ctx: Ctx) -> Iterator[Round]:
 
 
 def _keys(ctx: Ctx) -> Callable[[], int]:
-    """Keys in turn: one of the newest generation, one of the base."""
+    """Draws keys, alternating between the newest generation and the base."""
     chance = random.Random(7)
     fresh = fresh_keys(ctx, ctx.n(50_000, 5000, 50))
     base_rows = ctx.data["base_rows"]
@@ -160,7 +160,7 @@ def cold_planner(ctx: Ctx) -> Iterator[Round]:
     from lance.mem_wal import LsmPointLookupPlanner
 
     def get(key: int) -> pa.Table:
-        # A weir handle is made here too: without it nobody knows which SSTables there are.
+        # Opens the table with weir too: the planner cannot find the SSTables by itself.
         planner = LsmPointLookupPlanner(_dataset(ctx), snapshots(_open(ctx)), ["id"])
         return planner.plan_lookup(pa.array([key], pa.int64())).to_table()
 
@@ -171,7 +171,7 @@ def cold_planner(ctx: Ctx) -> Iterator[Round]:
 @contextmanager
 def seen_weir(ctx: Ctx) -> Iterator[Round]:
     """Another process puts; this one reads each row right after its acknowledgement."""
-    # Never flushed: the reader always has a log to read.
+    # Never flushed, so the reader always has a log to read.
     table = make_table(ctx, writer_defaults=weir.WriterConfig(max_memtable_batches=100_000))
     command = [sys.executable, "-m", "benchmarks.putter"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:

@@ -1,8 +1,8 @@
 """Puts with a maintained index, and searches, beside pylance's own.
 
 Both sides write the same batches, durably, to the same kind of table with the same base index.
-pylance has no search that sees its MemTable from Python, so searches over unflushed rows are weir's
-alone; over flushed rows its planner stands beside.
+pylance has no search from Python that sees its MemTable, so only weir is measured over unflushed
+rows; over flushed rows it is compared with pylance's planner.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _fresh_batches(ctx: Ctx, rows: Rows, first: int) -> list[pa.RecordBatch]:
 
 @contextmanager
 def _putting(ctx: Ctx, kind: Kind, open_writer: Callable[[Any], Any]) -> Iterator[Round]:
-    """Rows per second of durable puts; the flush at the end is not part of it."""
+    """Rows per second of durable puts; the flush at the end is not timed."""
     rows = Rows(kind)
 
     def run() -> float:
@@ -103,7 +103,7 @@ def put_pylance(ctx: Ctx, kind: Kind) -> Any:
 
 @contextmanager
 def search_weir(ctx: Ctx, kind: Kind, *, flushed: bool) -> Iterator[Round]:
-    """A table handle searches base and fresh rows: in the log, or flushed."""
+    """Search through a table handle; the fresh rows are in the log, or flushed."""
     rows = Rows(kind)
     base, first = _make_base(ctx, rows)
     table = weir.enable(base.uri)
@@ -122,7 +122,7 @@ def cold_search(ctx: Ctx, *, flushed: bool) -> Iterator[Round]:
     """The first search of a new handle over rows that are all in the log, or all flushed."""
     rows = Rows("vector")
     table = weir.create(ctx.uri("cold"), rows.batch(0, 1).schema, primary_key="id")
-    # The log alone: nothing is flushed at the end.
+    # Without a MemTable nothing is flushed when the writer closes.
     config = weir.WriterConfig(enable_memtable=flushed)
     with table.writer(config) as writer:
         for batch in _fresh_batches(ctx, rows, 0):
@@ -172,7 +172,7 @@ def indexed_text_pylance(ctx: Ctx) -> Iterator[Round]:
 
 @contextmanager
 def recall(ctx: Ctx, *, exact: bool) -> Iterator[Round]:
-    """Of the ten nearest among random vectors, how many a search finds with nothing said."""
+    """The share of the ten nearest random vectors that a search with defaults finds."""
     base, rows = _make_indexed(ctx, "vector")
     table = weir.enable(base.uri)
     everything = table.scan(["id", "v"]).to_table()

@@ -1,4 +1,4 @@
-"""Many shards of a few rows each: what a verb costs by their number, and reads beside one shard."""
+"""Many shards of a few rows: the cost of verbs by number of shards, and scans beside one shard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Verb = Callable[[weir.Table], Any]
 
 
 def _count(ctx: Ctx, shards: int) -> int:
-    """Fewer in tests, with the same ratio."""
+    """The number of shards; smaller runs have fewer, with the same ratio."""
     return max(1, shards // ctx.n(1, 4, 32))
 
 
@@ -27,7 +27,7 @@ def _rows(count: int) -> list[dict[str, Any]]:
 
 
 def filled(ctx: Ctx, shards: int, *, rows_of: int | None = None, checkpoints: int = 1) -> Any:
-    """A table with so many rows a shard, flushed, and its checkpoints."""
+    """A table with `ROWS` flushed rows per shard, and its checkpoints."""
     count = _count(ctx, shards)
     sharding = weir.Bucket("id", count) if shards > 1 else weir.Unsharded()
     table = make_table(ctx, f"shards{shards}", sharding=sharding)
@@ -41,7 +41,7 @@ def filled(ctx: Ctx, shards: int, *, rows_of: int | None = None, checkpoints: in
 def costs(
     verb: Verb, shards: int, *, rows_of: int | None = None, checkpoints: int = 1, calls: int = 3
 ) -> Side:
-    """The median of a verb, in milliseconds, once it is warm."""
+    """The median latency of a verb in milliseconds, after one warm-up call."""
 
     @contextmanager
     def side(ctx: Ctx) -> Iterator[Round]:
@@ -70,7 +70,7 @@ def _checkpoint(table: weir.Table) -> Any:
 
 
 def _open_and_close(table: weir.Table) -> Any:
-    """A row in every shard, through writers that are opened and closed for it."""
+    """Put rows to every shard, through writers that are opened and closed for it."""
     with table.writer() as writer:
         writer.put(_rows(ROWS * len(table.core.record.routing)))
 
@@ -83,7 +83,7 @@ def _compact(table: weir.Table) -> Any:
 
 
 def compacts(shards: int) -> Side:
-    """Compaction of what every shard flushed, in milliseconds; the puts are not counted."""
+    """Milliseconds to compact the rows that every shard flushed; the puts are not timed."""
 
     @contextmanager
     def side(ctx: Ctx) -> Iterator[Round]:

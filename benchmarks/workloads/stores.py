@@ -42,7 +42,7 @@ def obstore_put(*, conditional: bool) -> Bare:
 
 
 def rate(bare: Bare, threads: int) -> Side:
-    """Puts per second of so many threads."""
+    """Puts per second of `threads` threads."""
 
     @contextmanager
     def side(ctx: Ctx) -> Iterator[Round]:
@@ -54,7 +54,7 @@ def rate(bare: Bare, threads: int) -> Side:
 
 
 def latency(bare: Bare, share: float) -> Side:
-    """That quantile of one thread, in milliseconds."""
+    """The `share` quantile of the put latencies of one thread, in milliseconds."""
 
     @contextmanager
     def side(ctx: Ctx) -> Iterator[Round]:

@@ -1,4 +1,4 @@
-"""Writes that look first: updates of one column or by a filter, inserts, mixes A and F of YCSB."""
+"""Writes that read first: updates by key or by filter, inserts, YCSB workloads A and F."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _row(key: int) -> dict[str, Any]:
 
 
 def _side(make: Callable[[Any], Call], threads: int = THREADS) -> Side:
-    """Calls per second of many threads on one shard whose keys are warm."""
+    """Calls per second of many threads on one shard whose keys are in the MemTable."""
 
     @contextmanager
     def side(ctx: Ctx) -> Iterator[Round]:
@@ -55,7 +55,7 @@ def put_whole_rows(writer: Any) -> Call:
 
 
 def _fresh(write: Callable[[Any], Any]) -> Call:
-    """Keys that no round used before."""
+    """Write keys that no earlier call used."""
     numbers = itertools.count(WARM)
     return lambda _: write([_row(next(numbers))])
 
@@ -81,7 +81,7 @@ def ycsb_a(writer: Any) -> Call:
 
 
 def ycsb_f(writer: Any) -> Call:
-    """Half reads, half reads followed by a write of what was read, changed."""
+    """Half reads, half read-modify-writes."""
 
     def call(number: int) -> None:
         found = writer.get([_key(number)])["v"][0].as_py()
@@ -125,7 +125,7 @@ def slate_mix() -> Side:
 
 
 WHERE = "id % 100 = 7"
-"""One row of a hundred, all over the table; no index helps to find them."""
+"""One row in a hundred, spread over the whole table; no index helps to find them."""
 
 
 def _large(ctx: Ctx) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _large(ctx: Ctx) -> dict[str, Any]:
 
 @contextmanager
 def where_weir(ctx: Ctx) -> Iterator[Round]:
-    """A writer's `update_where`, all rows in the base; durable on return."""
+    """A writer's `update_where` with all rows in the base; durable on return."""
 
     def run() -> float:
         uri = copy_table(ctx, ctx.data["uri"])
@@ -153,7 +153,7 @@ def where_weir(ctx: Ctx) -> Iterator[Round]:
 
 @contextmanager
 def where_lance(ctx: Ctx) -> Iterator[Round]:
-    """Lance's own update of the same rows of the base: one commit."""
+    """Lance's own update of the same rows of the base, in one commit."""
 
     def run() -> float:
         uri = copy_table(ctx, ctx.data["uri"])

@@ -1,4 +1,4 @@
-"""Collection of many obsolete WAL entries, beside the store's own bulk delete of as many."""
+"""Collection of many obsolete WAL entries, beside the store's own listing and bulk delete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EPOCHS = 10
 
 
 def _obsolete_log(ctx: Ctx) -> weir.Table:
-    """A log of several epochs below R, as flushes leave it."""
+    """A log of several epochs, all of it below R as after flushes."""
     count = ctx.n(100_000, 5_000, 50) if ctx.where == "local" else ctx.n(10_000, 1_000, 50)
     table = make_table(ctx, "gc")
     shard = one_shard(table)
@@ -67,7 +67,7 @@ def gc_weir(ctx: Ctx) -> Iterator[Round]:
 
 @contextmanager
 def gc_floor(ctx: Ctx) -> Iterator[Round]:
-    """List the log and delete it, in the batches and with the concurrency that collection uses."""
+    """List and delete the log, with the batch size and the concurrency of the collector."""
 
     def run() -> float:
         site = one_shard(_obsolete_log(ctx)).site

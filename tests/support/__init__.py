@@ -1,1 +1,1 @@
-"""Helpers of the suite that are no tests themselves."""
+"""Helpers of the test suite."""

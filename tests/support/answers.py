@@ -1,4 +1,4 @@
-"""An HTTP server with one answer for everything: what clouds say when something is wrong."""
+"""An HTTP server with one response to every request, such as the errors of clouds."""
 
 import http.server
 import threading
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Answers:
-    """What the server says, and what it was asked."""
+    """The response of the server, and the requests it received."""
 
     status: int = 200
     body: bytes = b""
@@ -18,14 +18,14 @@ class Answers:
     asked: list[tuple[str, str]] = field(default_factory=list)
 
     def say(self, status: int, code: str = "", **headers: str) -> None:
-        """Answer everything so from now on; `code` in the XML that S3, GCS and Azure send."""
+        """Set the response from now on, with `code` in the XML that S3, GCS and Azure send."""
         self.status = status
         self.body = f"<Error><Code>{code}</Code><Message>m</Message></Error>".encode()
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
         self.asked = []
 
     def s3_options(self, **more: str) -> dict[str, str]:
-        """How weir reaches it as an S3."""
+        """Storage options to use the server as S3."""
         return {
             "aws_access_key_id": "key",
             "aws_secret_access_key": "hunter2secret",
@@ -35,7 +35,7 @@ class Answers:
         } | more
 
     def gs_options(self) -> dict[str, str]:
-        """How weir reaches it as a GCS."""
+        """Storage options to use the server as GCS."""
         return {
             "google_base_url": self.endpoint,
             "google_storage_token": "hunter2token",
@@ -43,7 +43,7 @@ class Answers:
         }
 
     def az_options(self) -> dict[str, str]:
-        """How weir reaches it as an Azure."""
+        """Storage options to use the server as Azure Blob Storage."""
         return {
             "azure_storage_account_name": "devstoreaccount1",
             "azure_storage_account_key": "aHVudGVyMnNlY3JldA==",
@@ -54,7 +54,7 @@ class Answers:
 
 @contextmanager
 def answering() -> Iterator[Answers]:
-    """The server, for the time of a test."""
+    """Run the server for one test."""
     told = Answers()
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""A proxy on loopback before an S3 server that delays, cuts and repeats whole requests."""
+"""A loopback proxy in front of an S3 server that delays, drops and repeats whole requests."""
 
 import http.client
 import http.server
@@ -16,10 +16,10 @@ _HOPS = {"connection", "content-length", "keep-alive", "transfer-encoding"}
 
 
 class BadProxy:
-    """Serves in threads of its own between `start` and `stop`; every choice comes from the seed."""
+    """Serves in its own threads inside a `with` block; the seed determines every fault."""
 
     def __init__(self, port: int, seed: int, rates: dict[str, float]) -> None:
-        """`rates`: the chance of "delay", "cut before", "cut after" and "twice" for a request."""
+        """`rates`: the chance of "delay", "cut before", "cut after" and "twice" per request."""
         self._upstream = port
         self._rng = random.Random(seed)
         self._rates = rates

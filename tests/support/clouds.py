@@ -1,7 +1,7 @@
 """Servers that stand in for clouds: Azurite for Azure Blob Storage, moto for a second S3.
 
-Real programs of other people, installed by `make setup` into an environment of their own. Each has
-a port and data of its own and dies with the process that started it.
+Third-party programs, which `make setup` installs into a separate environment. Each server has its
+own port and data, and dies with the process that started it.
 """
 
 import base64
@@ -28,7 +28,7 @@ class NotInstalledError(Exception):
 
 
 class _Server:
-    """One process, supervised as SeaweedFS is: it ends when its owner does, however that ends."""
+    """A process supervised as SeaweedFS is: it ends with its owner, even if that is killed."""
 
     name = ""
 
@@ -106,7 +106,7 @@ class _Server:
 
 
 class MotoServer(_Server):
-    """moto: an S3 in Python, which keeps `If-None-Match: *` by its own code."""
+    """moto: an S3 in Python, with its own implementation of `If-None-Match: *`."""
 
     name = "moto"
 
@@ -138,7 +138,7 @@ class MotoServer(_Server):
 
 
 class AzuriteServer(_Server):
-    """Azurite: Microsoft's own emulator of Blob Storage; a create is one PUT with a condition."""
+    """Azurite: Microsoft's emulator of Blob Storage; a create is one conditional PUT."""
 
     name = "azurite"
 

@@ -1,7 +1,7 @@
 """A standalone Spark cluster from the pip package: a master and two workers, each a process.
 
-The workers listen on two loopback addresses, so that Spark takes them for two hosts and speculation
-places its copies.
+The workers listen on two loopback addresses, so Spark treats them as two hosts and speculative
+execution has a second host for its copies.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ HOME = Path(pyspark.__file__).parent
 
 
 def free_port() -> int:
-    """A port nobody listens on."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Cluster:
-    """Started by `with`; ends its own processes, and only those."""
+    """A cluster to use in a `with` statement; it ends only the processes it started."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,7 +79,7 @@ class Cluster:
         raise TimeoutError("the Spark master did not start")
 
     def session(self, **settings: str) -> SparkSession:
-        """A driver of this cluster, with speculation ready to start."""
+        """A session on this cluster, with eager speculative execution."""
         builder = (
             SparkSession.builder.master(self.url)
             .appName("weir-cluster")
@@ -113,13 +113,13 @@ class Cluster:
                 try:
                     line = " ".join(child.cmdline())
                 except psutil.Error:
-                    continue  # ended, or ending
+                    continue  # it has exited, or is exiting
                 if "CoarseGrainedExecutorBackend" in line and wanted in line:
                     found.append(child.pid)
         return found
 
     def kill_executor(self, spark: SparkSession) -> None:
-        """End one executor as a crash would."""
+        """Kill one executor with SIGKILL, as in a crash."""
         pids = self.executors(spark)
         assert pids, "no executor is running"
         os.kill(pids[-1], signal.SIGKILL)

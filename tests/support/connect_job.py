@@ -2,7 +2,7 @@
 
     python -m tests.support.connect_job FOLDER SPEC
 
-Run as a program by tests/spark: a process has either a classic session or a Connect one.
+tests/spark runs it as a program: a process has either a classic session or a Connect one.
 """
 
 import json
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def by_name(spark: SparkSession, folder: str) -> dict[str, int]:
-    """A table made, streamed to another one and changed; its rows at a checkpoint before that."""
+    """Create a table, stream it to another and change it; its rows at an earlier checkpoint."""
     weir.spark.register(spark, catalog="lake", root=f"{folder}/lake")
     key = "TBLPROPERTIES (primaryKey = 'id')"
     spark.sql(f"CREATE TABLE lake.db.t {key} AS SELECT id, 'a' AS v FROM range(6)")

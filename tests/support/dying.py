@@ -1,4 +1,4 @@
-"""Processes that die: after the n-th write nothing they ask of any store is done any more."""
+"""Processes that die: after the n-th write every request to any store fails."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from weir.testing.faults import WRITES
 
 
 class Life:
-    """Counts the writes of one process over all its stores and named steps, and ends it."""
+    """Counts the writes of one process over all its stores and named steps, then kills it."""
 
     def __init__(self, writes: int | None = None, when: str = "after") -> None:
         self.left = writes
@@ -41,7 +41,7 @@ class Life:
             raise StoreDenied("this process is dead")
 
     def table(self, table: Table) -> Table:
-        """The same table, as this process has it open."""
+        """The same table, opened by this process."""
         core = table.core
         store = self.store(core.store)
         lake = PylanceLake(core.uri, None, store, env=core.env)
@@ -53,7 +53,7 @@ class Life:
 
 
 class Mortal:
-    """A store of a process that may die."""
+    """A store in a process that may die."""
 
     def __init__(self, inner: Any, life: Life) -> None:
         self.inner = inner
@@ -88,14 +88,14 @@ LAKE_WRITES = (
 
 
 class MortalLake:
-    """Lance's own commits count as writes, too."""
+    """A lake whose Lance commits count as writes of the process."""
 
     def __init__(self, inner: PylanceLake, life: Life) -> None:
         self.inner = inner
         self.life = life
 
     @property
-    def __class__(self) -> Any:  # for those who ask whether there is Lance at all
+    def __class__(self) -> Any:  # for `isinstance` checks that distinguish Lance from its model
         return PylanceLake
 
     @__class__.setter
@@ -116,9 +116,9 @@ class MortalLake:
 
 
 def die_at_every_write(run: Callable[[Life], None], check: Callable[[int, bool], None]) -> int:
-    """`run` with a life that ends after 0, 1, 2 ... writes, and `check(n, finished)` after each.
+    """Call `run` with a life of 0, 1, 2 ... writes, and `check(n, finished)` after each run.
 
-    Returns how many deaths there were before a run finished.
+    Returns the number of deaths before a run finished.
     """
     for n in range(400):
         life = Life(n) if n else Life(1, "before")

@@ -1,9 +1,9 @@
-"""A sink like weir's whose driver dies inside `commit`; run as a program by tests/spark.
+"""A sink like weir's whose driver dies inside `commit`; tests/spark runs it as a program.
 
     python -m tests.support.dying_sink TABLE INPUT CHECKPOINT MOMENT
 
-MOMENT: 'half' (some shards of batch 1 are in), 'whole' (all are, and Spark has not yet
-recorded it).
+MOMENT: 'half' (some shards of batch 1 are committed) or 'whole' (all are, but Spark has not
+recorded the commit).
 """
 
 import os

@@ -1,8 +1,8 @@
-"""A table on a disk that runs full; a program, for a disk of its own.
+"""A program that writes to a table on a small disk until the disk is full.
 
-`python full_disk.py FOLDER` writes until nothing fits any more, makes room, and goes on; prints
-what it was told and what a reader saw, as JSON. `python full_disk.py FOLDER LIMIT` has no small
-disk: its files may not grow beyond LIMIT bytes then, which any user can have everywhere.
+`python full_disk.py FOLDER` writes until the disk is full, makes room, and continues; it prints the
+acks, the errors and the rows that a reader saw, as JSON. `python full_disk.py FOLDER LIMIT` needs
+no small disk: it limits the size of files to LIMIT bytes, which any user may do on any system.
 """
 
 import json
@@ -24,22 +24,22 @@ ROOM = 96 << 10
 
 
 class Impatient(SystemClock):
-    """Real time, short sleeps: the retries of a full disk take seconds otherwise."""
+    """Real time, but short sleeps: otherwise the retries on a full disk take seconds."""
 
     def sleep(self, seconds: float) -> None:
-        """Hardly at all."""
+        """Sleep for at most 5 ms."""
         time.sleep(min(seconds, 0.005))
 
 
 def fill(folder: Path) -> None:
-    """Leave little room on the disk."""
+    """Fill the disk but for `ROOM` bytes."""
     with (folder / FILLER).open("wb") as file:
         free = shutil.disk_usage(folder).free - ROOM
         file.write(b"\0" * max(0, free))
 
 
 def main() -> None:
-    """Write, fail, make room, go on."""
+    """Write until a put fails, make room, write again."""
     folder = Path(sys.argv[1])
     limit = int(sys.argv[2]) if len(sys.argv) > 2 else None
     env = Env(clock=Impatient())

@@ -7,7 +7,7 @@ from weir.store.api import Store
 
 
 class HookStore:
-    """Calls `action` once, after the first call of `verb` whose first argument mentions `part`."""
+    """Calls `action` once, after the first call of `verb` whose first argument contains `part`."""
 
     def __init__(self, inner: Store, verb: str, part: str, action: Callable[[], None]) -> None:
         self._inner = inner
@@ -16,11 +16,11 @@ class HookStore:
         self._action: Callable[[], None] | None = action
 
     def arm(self, action: Callable[[], None]) -> None:
-        """Do this after the next such call."""
+        """Run `action` after the next matching call."""
         self._action = action
 
     def wait_for(self, part: str) -> None:
-        """Act after the next call that mentions this instead."""
+        """Match calls that contain `part` instead."""
         self._part = part
 
     def __getattr__(self, name: str) -> Any:

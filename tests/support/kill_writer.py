@@ -1,9 +1,8 @@
-"""A client process for tests that kill: writes batches and keeps a log of what it was told.
+"""A client process for tests to kill: it writes batches and logs the outcome of each.
 
 Run as `python kill_writer.py URI OPTIONS LOG NUMBER MODE`; it loads everything, prints `ready`, and
-begins when it reads
-a line. Its log, one line per event, survives it: `try ID SIZE`, `ack ID`, `refused ID`, `end
-REASON`.
+begins when it reads a line. Its log has one line per event and survives the process: `try ID SIZE`,
+`ack ID`, `refused ID`, `end REASON`.
 """
 
 import itertools
@@ -56,7 +55,7 @@ def main() -> None:
 
 
 def refuse(writer: weir.ShardWriter, batch: int, note) -> None:  # type: ignore[no-untyped-def]
-    """Put what cannot be taken: it must never be seen."""
+    """Put an invalid row, which no reader may ever see."""
     try:
         writer.put([{"id": None, "batch": batch, "size": 1}])
     except weir.InvalidInput:

@@ -26,7 +26,7 @@ KEY = {"lance-schema:unenforced-primary-key": "true"}
 
 
 class QuickClock:
-    """The real clocks, but nobody waits: a sleep returns at once."""
+    """The real clocks, but a sleep returns at once."""
 
     def __init__(self) -> None:
         self.slept = 0.0

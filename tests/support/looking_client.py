@@ -1,6 +1,6 @@
-"""A process that decides on few hot keys, by threads or tasks, and keeps a journal; tests kill it.
+"""A process of conditional writes to a few hot keys, by threads or tasks; tests kill it.
 
-Each line is written in one call before, and after, an operation: what is in the file was said.
+It journals each operation before and after, each line in one write call that survives the kill.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ HOT = 3
 
 
 class Journal:
-    """What one process says."""
+    """The journal of one process."""
 
     def __init__(self, path: str) -> None:
         self._out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -1,4 +1,4 @@
-"""Tables for the rules of checkpoints, clones and WAL stores: small, sharded, easily compared."""
+"""Small sharded tables for the rules of checkpoints, clones and WAL stores."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string(
 
 
 class SteppedClock(QuickClock):
-    """A clock that moves only when told to."""
+    """A clock that moves only when a test sets it or the code sleeps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,17 +39,17 @@ def make(place: Any, shards: int = 2, **options: Any) -> Table:
 
 
 def put(writer: Any, ids: Any, text: str) -> None:
-    """Rows with those ids, all saying `text`."""
+    """Put rows with those ids, all with the value `text`."""
     writer.put([{"id": i, "v": text} for i in ids])
 
 
 def rows(table: Table, **how: Any) -> dict[int, str]:
-    """What a scan shows, by key."""
+    """The rows of a scan, by key."""
     return {row["id"]: row["v"] for row in table.scan(**how).to_table().to_pylist()}
 
 
 def expect(*parts: tuple[Any, str]) -> dict[int, str]:
-    """Rows as `put` one part after the other leaves them."""
+    """The rows after a `put` of each part in order."""
     return {i: text for ids, text in parts for i in ids}
 
 
@@ -60,7 +60,7 @@ def again(table: Table, **options: Any) -> Table:
 
 
 def wipe(place: Any) -> None:
-    """A disk that lost everything; the mount point is still there."""
+    """Delete everything on a disk but the mount point."""
     import shutil
 
     shutil.rmtree(place)

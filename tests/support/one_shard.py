@@ -1,4 +1,4 @@
-"""One shard on any store, with the model of Lance beside it; for regressions and crash points."""
+"""One shard on any store, with the model of Lance; for regressions and crash points."""
 
 import contextlib
 from typing import Any
@@ -39,7 +39,7 @@ KEYLESS = small_schema(keyed=False)
 def site_on(
     store: Store, wal: Store | None = None, *, env: Env = SYSTEM, shard: UUID = SHARD
 ) -> ShardSite:
-    """The shard on that store, with retries as in the product; an empty base is made at first."""
+    """The shard on that store, with retries as in the product; `lake_on` makes an empty base."""
     retrying = RetryingStore(store, env, QUICK)
     log = retrying if wal is None else RetryingStore(wal, env, QUICK)
     return ShardSite(retrying, log, shard, env)
@@ -48,12 +48,12 @@ def site_on(
 def open_writer(
     site: ShardSite, config: WriterConfig | None = None, schema: TableSchema = KEYED
 ) -> ShardWriter:
-    """A writer with the model of Lance."""
+    """A writer that uses the model of Lance."""
     return ShardWriter.open(site, schema=schema, lake=lake_on(site, schema), config=config)
 
 
 def lake_on(site: ShardSite, schema: TableSchema = KEYED) -> ModelLake:
-    """The model of Lance on the shard's store."""
+    """The model of Lance on the shard's store; creates an empty base if there is none."""
     lake = ModelLake(site.store, schema)
     if not lake._versions():
         with contextlib.suppress(ObjectExists):
@@ -62,7 +62,7 @@ def lake_on(site: ShardSite, schema: TableSchema = KEYED) -> ModelLake:
 
 
 class Place:
-    """What the tailer wants to know of a shard."""
+    """The part of a shard that the tailer uses."""
 
     def __init__(self, site: ShardSite, schema: TableSchema = KEYED) -> None:
         self.site = site
@@ -70,7 +70,7 @@ class Place:
 
 
 def table_on_store(site: ShardSite, schema: TableSchema = KEYED) -> pa.Table:
-    """A durable read by somebody who does not know the writer."""
+    """A durable read as another process does it, without access to the writer."""
     lake = lake_on(site, schema)
     manifest = Manifests(site).latest()
     after = manifest.replay_after if manifest else 0
@@ -83,6 +83,6 @@ def table_on_store(site: ShardSite, schema: TableSchema = KEYED) -> pa.Table:
 
 
 def rows_on_store(site: ShardSite) -> dict[Any, Any]:
-    """Key to value."""
+    """A durable read, as a dict from key to value."""
     table = table_on_store(site)
     return dict(zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True))

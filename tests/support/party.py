@@ -1,4 +1,4 @@
-"""Another version of pylance or LanceDB, in a process and an environment of its own."""
+"""Another version of pylance or LanceDB, in its own process and environment."""
 
 import json
 import os
@@ -10,15 +10,15 @@ from typing import Any, Literal, cast
 PROGRAM = Path(__file__).parent.parent / "matrix" / "party_program.py"
 Kind = Literal["pylance", "lancedb"]
 CHOSEN = "WEIR_PARTY"
-"""`kind=python`, set by tools/interop.py; without it the parties are those of this environment."""
+"""`kind=python`, set by tools/interop.py; by default, the versions of this environment."""
 
 
 class Refused(Exception):
-    """What the other party's library raised."""
+    """The library of the other party raised an error."""
 
 
 class Party:
-    """Asks one thing after the other of that process."""
+    """Sends requests to the process, one at a time."""
 
     def __init__(self, kind: Kind, python: str) -> None:
         self.kind = kind
@@ -61,7 +61,7 @@ class Party:
         return Party(self.kind, self._python)
 
     def kill(self) -> None:
-        """As nothing else ends a process: no handler runs."""
+        """Kill the process with SIGKILL: no handler runs."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -1,8 +1,8 @@
-"""A table beside dictionaries that know what it must hold at each level of freshness.
+"""A table, and a model of dicts with the rows that it must hold at each level of freshness.
 
-`History` does random things to a real table and checks random reads after each of them; everything
-is drawn from one seed. What a writer that died in the middle of something left behind is one of two
-states per shard, and the table itself says which.
+`History` applies random operations to a real table and compares random reads after each of them;
+one seed determines all of it. A writer that dies in an operation leaves each shard in one of two
+states, the old or the new, and a read of the table shows which.
 """
 
 import datetime as dt
@@ -58,12 +58,12 @@ PAYLOAD = [
 ]
 _STAMPS = [dt.datetime(2026, 1, day) for day in (1, 2, 3)]  # noqa: DTZ001  no time zone
 SWITCH = 0.35
-"""How often a writer dies, or a check is made, where it could."""
+"""The probability that a compaction dies; a writer dies in an operation half as often."""
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """One filter three ways. A comparison with null does not hold, as at the top of a filter."""
+    """One filter in three forms. A comparison with null is false, as at the top of a filter."""
 
     sql: str
     expression: Any
@@ -118,7 +118,7 @@ LEAVES = [
 
 
 def draw_predicate(rng: random.Random) -> Predicate | None:
-    """None, one comparison, or several put together."""
+    """None, one comparison, or several combined."""
     if rng.random() < 0.2:
         return None
     found = rng.choice(LEAVES)
@@ -129,7 +129,7 @@ def draw_predicate(rng: random.Random) -> Predicate | None:
 
 
 def _sharding(rng: random.Random, key: list[pa.Field]) -> Any:
-    """1 to 8 shards, as the type of a key column allows."""
+    """1 to 8 shards, in a way that the type of a key column allows."""
     column = rng.choice(key) if key else PAYLOAD[0]
     num = rng.randint(1, 8)
     choices: list[Any] = [weir.Unsharded()]
@@ -171,10 +171,10 @@ class History:
         self.serial = 0
         self.abandoned: list[weir.TableWriter] = []
 
-    # -- what is done --------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One operation, which the writer may not survive, and what follows from it."""
+        """One random operation, which the writer may not survive."""
         weights: dict[Callable[[], None], float] = {
             self.put: 6,
             self.flush: 3,
@@ -190,52 +190,52 @@ class History:
         operation()
 
     def put(self) -> None:
-        """Some rows; a key may repeat, and then the last one counts."""
+        """Put some rows; of rows with the same key, the last one wins."""
         self._write([self._row() for _ in range(self.rng.randint(1, 5))], dead=False)
 
     def delete(self) -> None:
-        """Some keys, there or not."""
+        """Delete some keys, existing or not."""
         self._write([self._key() for _ in range(self.rng.randint(1, 3))], dead=True)
 
     def flush(self) -> None:
-        """Open shards publish what they hold."""
+        """Flush the open shards."""
         writer = self._open()
         shards = list(writer.shard_writers())
         self._may_die(writer.flush, "flushed", {s: dict(self._of("durable", s)) for s in shards})
 
     def close(self) -> None:
-        """The same, and the shards are given back."""
+        """Flush and close the open shards."""
         writer = self._open()
         shards = list(writer.shard_writers())
         self._may_die(writer.close, "flushed", {s: dict(self._of("durable", s)) for s in shards})
         self.writer = None
 
     def compact(self) -> None:
-        """Everything published is folded into the base, by a process of its own."""
+        """Fold every published SSTable into the base, as another process would."""
         table, faults = self._process()
         if self.rng.random() < SWITCH:
             self._die_soon(faults)
-        self._attempt(lambda: table.compact(lease=0), faults)  # the one before may be dead
+        self._attempt(lambda: table.compact(lease=0), faults)  # the previous one may be dead
         after = {shard: dict(rows) for shard, rows in self.levels["flushed"].items()}
         self._decide("base", after, faults)
 
     def crash(self) -> None:
-        """The writer is gone without a word; the next one fences and replays it."""
+        """Abandon the writer; the next one fences it and replays its log."""
         if self.writer is not None:
             self.abandoned.append(self.writer)
         self.writer = None
 
     def look_anew(self) -> None:
-        """A reader that has seen nothing yet."""
+        """Replace the reader by a new one with empty caches."""
         self.reader = weir.open(self.uri)
 
     def finish(self) -> None:
-        """Nothing is left running."""
+        """Close all writers."""
         self.crash()
         for writer in self.abandoned:
             self._attempt(writer.close, None)
 
-    # -- what is compared ----------------------------------------------------------------------
+    # -- comparisons ---------------------------------------------------------------------------
 
     def check(self) -> None:
         """One random read of one random level."""
@@ -262,14 +262,14 @@ class History:
         self.told.pop()
 
     def check_all(self) -> None:
-        """Every level, whole."""
+        """Compare a full scan at every level."""
         for level in LEVELS:
             found = self.reader.scan(freshness=level).to_table().to_pylist()
             assert _same(found, self.rows(level)), (level, self.told)
             self.examples[level] += 1
 
     def rows(self, level: Freshness) -> list[Row]:
-        """What a read at that level must give."""
+        """The rows that a read at that level must return."""
         return [row for rows in self.levels[level].values() for row in rows.values()]
 
     def _check_get(self, level: Freshness, rows: list[Row]) -> None:
@@ -279,12 +279,12 @@ class History:
         order = dict.fromkeys(self._key_of(k) for k in asked)
         names = columns or self.schema.names
         wanted = [{c: truth[k][c] for c in names} for k in order if k in truth]
-        for _ in range(self.rng.choice((1, 1, 3))):  # the third time rows come out of memory
+        for _ in range(self.rng.choice((1, 1, 3))):  # the third read is served from memory
             found = self.reader.get(asked, columns=columns, freshness=level).to_pylist()
             assert found == wanted, (self.told, level, columns, asked)
         self.examples["get"] += 1
 
-    # -- how -----------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------
 
     def _key(self) -> Row:
         values = [self.rng.choice(domain) for domain in self.domains]
@@ -327,12 +327,12 @@ class History:
         return self.writer
 
     def _die_soon(self, faults: FaultStore) -> None:
-        """From some write on nothing arrives any more: a process that died there."""
+        """Deny all writes after the next few, as if the process had died there."""
         faults.on("write", skip=self.rng.randint(0, 8)).deny(times=None)
         self.told.append("  dying")
 
     def _attempt(self, act: Callable[[], object], faults: FaultStore | None) -> None:
-        """Only a process that is dying may fail."""
+        """Run `act`; it may fail only in a process that is dying."""
         try:
             act()
         except WeirError:
@@ -366,7 +366,7 @@ class History:
     def _decide(
         self, level: Freshness, after: dict[UUID, dict[Any, Row]], faults: FaultStore
     ) -> bool:
-        """Take over what was done; True when the process died of it."""
+        """Update the model with the outcome; True when the process died."""
         dead = bool(faults.plan)
         if not dead:
             self.levels[level].update(after)

@@ -1,4 +1,4 @@
-"""A proxy before an S3 server that writes down every request: what is really on the wire."""
+"""A proxy in front of an S3 server that records the requests on the wire."""
 
 import http.server
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class Seen(NamedTuple):
 
 
 class RecordingProxy(BadProxy):
-    """Forwards everything; `seen` holds the requests in the order they came."""
+    """Forwards everything; `seen` holds the requests in order of arrival."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port, seed=0, rates={})

@@ -1,11 +1,11 @@
-"""An S3 server that can be killed and started again on what it had stored."""
+"""An S3 server that can be killed and restarted on its stored data."""
 
 import time
 from typing import ClassVar
 
 from weir.testing.seaweed import SeaweedServer
 
-# Like the supervisor of `SeaweedServer`, and it listens: `kill` and `start`, until the pipe closes.
+# The supervisor of `SeaweedServer`, with the commands `kill` and `start` until the pipe closes.
 _SUPERVISOR = """
 exec 3<&0
 serve() { "$@" </dev/null 3<&- & server=$!; }
@@ -30,11 +30,11 @@ class RestartingServer(SeaweedServer):
     supervisor: ClassVar[str] = _SUPERVISOR
 
     def kill(self) -> None:
-        """End it with SIGKILL, in the middle of whatever it does."""
+        """Kill the server with SIGKILL, in the middle of any request."""
         self._say("kill")
 
     def revive(self, timeout: float = 60.0) -> float:
-        """Start it again; returns the seconds until it answered."""
+        """Start the server again; returns the seconds until it answered."""
         began = time.monotonic()
         self._say("start")
         problem = self._wait_until_ready(began + timeout)

@@ -1,4 +1,4 @@
-"""The suite's S3 server; the class is shipped, because demos and benchmarks use it too."""
+"""The suite's S3 server; its class is part of weir, since demos and benchmarks use it too."""
 
 from weir.testing.seaweed import SeaweedServer
 

@@ -1,4 +1,4 @@
-"""A Spark application with an event log: three views of one table, each with another secret.
+"""A Spark application with an event log and three views of one table, each with its own secret.
 
 `python secret_job.py TABLE EVENTS`: the secrets are `by-reference`, `hidden-by-regex` and
 `plain-option`.

@@ -1,4 +1,4 @@
-"""One shard on a store in memory, with a hand-wound clock and a store that fails on request."""
+"""One shard on a store in memory that fails on request, with a clock that tests set."""
 
 import itertools
 import random
@@ -24,7 +24,7 @@ SHARD = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
 class HandClock:
-    """Time passes when a test says so, or when the code under test sleeps."""
+    """A clock that moves when a test sets it, or when the code under test sleeps."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -40,7 +40,7 @@ class HandClock:
 
 
 def schema(*, key: bool = True) -> TableSchema:
-    """id, x, s, with field ids as Lance gives them."""
+    """id, x, s, with field ids as Lance assigns them."""
     fields = [
         pa.field("id", pa.int64(), nullable=not key),
         pa.field("x", pa.float64()),
@@ -52,7 +52,7 @@ def schema(*, key: bool = True) -> TableSchema:
 
 @dataclass
 class Bench:
-    """A shard, the store behind it, and hands to break it with."""
+    """A shard, the store behind it, and methods to break it."""
 
     key: bool = True
     raw: MemoryStore = field(default_factory=lambda: MemoryStore())
@@ -73,7 +73,7 @@ class Bench:
         return self.intake.rows([{"id": i, "x": float(i), "s": str(i)} for i in ids])
 
     def open(self, *, fence_ttl: float | None = None) -> WalAppender:
-        if fence_ttl is not None:  # of the table: infinity takes the second lock of G-7 off
+        if fence_ttl is not None:  # the table's; infinity disables the second lock of G-7
             self.site = replace(self.site, fence_ttl=fence_ttl)
         return WalAppender.open(self)
 

@@ -1,4 +1,4 @@
-"""A table handle over one shard of `one_shard`, with the model of Lance."""
+"""A table handle over the shard of `one_shard`, with the model of Lance."""
 
 from tests.support.one_shard import lake_on
 from weir.config import WriterConfig
@@ -11,7 +11,7 @@ from weir.routing.core import Core
 
 
 def core_on(site: ShardSite, schema: TableSchema) -> Core:
-    """The handle."""
+    """The handle of an unsharded table whose only shard is at `site`."""
     record = TableRecord(
         table_id=site.shard,
         primary_key=schema.primary_key,

@@ -1,7 +1,7 @@
-"""Tasks that wait at a named moment, so that a test can kill or overtake their executor.
+"""Tasks that wait at a named gate, while a test kills or overtakes their executor.
 
-A file says how: while `{folder}/{name}` exists, the first attempt to get there waits for its end.
-Functions here are imported by executors, by name.
+A file controls the gate: while `{folder}/{name}` exists, the first task to reach it waits until the
+file is removed. Executors import these functions by name.
 """
 
 import time
@@ -12,7 +12,7 @@ from pyspark import TaskContext
 
 
 def gate(folder: str, name: str, seconds: float = 60.0) -> None:
-    """Wait here once, if asked to: the first to come leaves a mark and stays."""
+    """Wait while the gate is closed, once: the first caller leaves a marker file, others pass."""
     mark = Path(folder) / f"{name}.reached"
     try:
         mark.touch(exist_ok=False)
@@ -24,18 +24,18 @@ def gate(folder: str, name: str, seconds: float = 60.0) -> None:
 
 
 def open_gate(folder: Path, name: str) -> None:
-    """Let the waiting one go on."""
+    """Release the waiting task."""
     (folder / name).unlink(missing_ok=True)
 
 
 def close_gate(folder: Path, name: str) -> None:
-    """Make the first that comes wait."""
+    """Make the first task that reaches the gate wait."""
     (folder / f"{name}.reached").unlink(missing_ok=True)
     (folder / name).touch()
 
 
 def await_reached(folder: Path, name: str) -> None:
-    """Until somebody waits at the gate."""
+    """Wait until a task has reached the gate."""
     deadline = time.monotonic() + 240
     while not (folder / f"{name}.reached").exists():
         assert time.monotonic() < deadline, f"nobody reached {name}"
@@ -43,7 +43,7 @@ def await_reached(folder: Path, name: str) -> None:
 
 
 def slow_rows(folder: str, name: str, *, after: int = 0) -> Any:
-    """For `mapInArrow`: rows pass, but the first task with `after` batches behind it waits."""
+    """For `mapInArrow`: pass rows on; the first task past `after` batches waits at the gate."""
 
     def run(batches: Any) -> Any:
         for number, batch in enumerate(batches):

@@ -14,13 +14,13 @@ from weir.spark import jar
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs of minutes, which spend a third of their time on compiling once more, for speed."""
+"""For JVMs that live for minutes and would spend a third of their time on optimizing JIT passes."""
 
 Rows = Counter[tuple[int, str | None]]
 
 
 def built_jar() -> Path:
-    """The catalog's jar, built when there is none or its sources are newer."""
+    """The catalog's jar, built when it is missing or older than its sources."""
     made = jar.path()
     newest = max(path.stat().st_mtime for path in jar.SOURCES.rglob("*.java"))
     return made if made.is_file() and made.stat().st_mtime >= newest else jar.build()
@@ -46,7 +46,7 @@ def make_table(
 
 
 def put(table: weir.Table, rows: dict[int, str], deletes: tuple[int, ...] = ()) -> None:
-    """Through weir's own writer; flushed when it returns."""
+    """Put and delete through weir's own writer; the rows are flushed on return."""
     with table.writer() as writer:
         writer.put([{"id": k, "v": v} for k, v in rows.items()])
         if deletes:
@@ -54,22 +54,22 @@ def put(table: weir.Table, rows: dict[int, str], deletes: tuple[int, ...] = ()) 
 
 
 def frame(spark: SparkSession, rows: dict[int, str], partitions: int = 3) -> DataFrame:
-    """Rows as a DataFrame, spread over partitions in no order that helps."""
+    """Rows as a DataFrame, spread over partitions in arbitrary order."""
     table = pa.table({"id": list(rows), "v": list(rows.values())}, schema=SCHEMA)
     return spark.createDataFrame(table).repartition(partitions)
 
 
 def in_weir(table: weir.Table, **kwargs: Any) -> Rows:
-    """What weir reads."""
+    """The rows that weir reads."""
     found = weir.open(table.uri, storage_options=dict(table.core.storage_options)).scan(**kwargs)
     return Counter((r["id"], r["v"]) for r in found.to_table().to_pylist())
 
 
 def in_frame(df: DataFrame) -> Rows:
-    """What Spark reads."""
+    """The rows that Spark reads."""
     return Counter((r["id"], r["v"]) for r in df.select("id", "v").collect())
 
 
 def once(rows: dict[int, str]) -> Rows:
-    """Each of them one time."""
+    """The rows, each counted once."""
     return Counter(rows.items())

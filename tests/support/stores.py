@@ -1,4 +1,4 @@
-"""Places a test may put a table."""
+"""Stores on which a test may create a table."""
 
 import itertools
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class StoreKind(NamedTuple):
-    """One kind of store: where new tables go, and how to reach them."""
+    """One kind of store: URIs for new tables, and their storage options."""
 
     uri_factory: Callable[[], str]
     storage_options: dict[str, str]

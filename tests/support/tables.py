@@ -28,7 +28,7 @@ VERBS = (
 
 
 class CountingStore:
-    """A store that counts: `calls` by verb, and `requests` with one for each object asked for."""
+    """A store that counts `calls` by verb, and `requests`, one for each object requested."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -49,13 +49,13 @@ class CountingStore:
         return call
 
     def reset(self) -> None:
-        """Start counting anew."""
+        """Reset the counts to zero."""
         self.calls.clear()
         self.requests = 0
 
 
 def count_requests(table: weir.Table) -> CountingStore:
-    """Count what the table asks of its stores from now on; Lance's own reads are not seen."""
+    """Count the table's store requests from now on, except those that Lance itself makes."""
     counting = CountingStore(table.core.store)
     if table.core.wal is table.core.store:
         table.core.wal = counting
@@ -64,7 +64,7 @@ def count_requests(table: weir.Table) -> CountingStore:
 
 
 def compact_with_pylance(table: weir.Table) -> None:
-    """Fold every published SSTable into the base, oldest first, by pylance's own merges (L-4)."""
+    """Fold every published SSTable into the base, oldest first, with pylance's merges (L-4)."""
     base = table.core.lake.open_base()
     key = list(table.primary_key)
     for shard in table.shards():

@@ -1,4 +1,4 @@
-"""Threads for tests that must end: what hangs fails with its name."""
+"""Threads for tests: a call that hangs fails the test."""
 
 import threading
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Caller:
         self._thread.start()
 
     def result(self, timeout: float = 10.0) -> Any:
-        """Wait for the end."""
+        """Wait for the call to end; its value, or its error raised."""
         self._thread.join(timeout)
         assert not self._thread.is_alive(), "the call never returned"
         if self._error is not None:
@@ -31,8 +31,8 @@ class Caller:
 
 
 class InterruptedLock:
-    """A lock of a writer; some of the times that the thread which armed it takes it, it is
-    interrupted instead."""
+    """A writer's lock that raises `KeyboardInterrupt` on chosen acquisitions, in the thread that
+    armed it."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

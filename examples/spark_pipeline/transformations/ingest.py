@@ -1,6 +1,6 @@
-"""A declarative pipeline with a weir table as its sink; exactly once through every restart.
+"""A declarative pipeline with a weir table as its sink, exactly once across restarts.
 
-The table is where WEIR_TABLE says. Run: `spark-pipelines run --spec spark-pipeline.yml`
+WEIR_TABLE is the URI of the table. Run: `spark-pipelines run --spec spark-pipeline.yml`
 """
 
 import os

@@ -1,10 +1,10 @@
-"""Gives every table a log elsewhere, in every Python process: `make spark-stores` runs this.
+"""Gives every table a separate WAL store, in every Python process; used by `make spark-stores`.
 
-Python imports it by its name when this folder is on PYTHONPATH, also in the processes that Spark
-starts. WEIR_TEST_LOG says what happens: with "elsewhere" each table that is created gets a WAL
-store of its own; with "moved" its log is moved to one after the first write that Spark commits, or
-that a test makes by `tests.support.spark.put`.
-WEIR_TEST_LOGS is the folder for those of local tables; others get theirs in their own bucket.
+Python imports a module of this name at startup when this folder is on PYTHONPATH, also in the
+processes that Spark starts. WEIR_TEST_LOG selects the mode. With "elsewhere" each table is created
+with its own WAL store. With "moved" its log is moved to one after the first write that Spark
+commits or that a test makes with `tests.support.spark.put`.
+WEIR_TEST_LOGS is the folder for the logs of local tables; other logs are in the table's bucket.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ MODE = os.environ.get("WEIR_TEST_LOG", "")
 
 
 def log_of(uri: str) -> str:
-    """Where the log of that table goes: never below its namespace, which lists its folders."""
+    """The WAL store of the table: never below its namespace, whose folders are listed."""
     name = hashlib.sha1(uri.encode(), usedforsecurity=False).hexdigest()
     scheme, there, rest = uri.partition("://")
     if there and scheme != "file":
@@ -29,7 +29,7 @@ def log_of(uri: str) -> str:
 
 
 def _create_elsewhere(making: ModuleType) -> None:
-    """`weir.create` with a WAL store of its own, if none is named."""
+    """Make `weir.create` use a separate WAL store unless the caller names one."""
     real = making.create
 
     def create(uri: Any, *args: Any, wal_uri: str | None = None, **kwargs: Any) -> Any:
@@ -39,7 +39,7 @@ def _create_elsewhere(making: ModuleType) -> None:
 
 
 def _move_after_commit(sink: ModuleType) -> None:
-    """The batch and stream writers of Spark, which move the log when they have committed."""
+    """Make the batch and stream writers of Spark move the log after a commit."""
     for kind in (sink.BatchWriter, sink.StreamWriter):
         kind.commit = _moving(kind.commit)
 
@@ -53,7 +53,7 @@ def _moving(commit: Callable[..., None]) -> Callable[..., None]:
 
 
 def _move_after_put(support: ModuleType) -> None:
-    """The writer of the tests, which moves the log when it is closed."""
+    """Make the tests' `put` move the log after its writer is closed."""
     real = support.put
 
     def put(table: Any, *args: Any) -> None:
@@ -75,7 +75,7 @@ PATCHES: dict[str, dict[str, Callable[[ModuleType], None]]] = {
 
 
 class _Patching(importlib.abc.MetaPathFinder):
-    """Finds some modules as everybody does, and changes them when they were loaded."""
+    """Finds modules in the usual way, and patches some of them after they are loaded."""
 
     def __init__(self, patches: dict[str, Callable[[ModuleType], None]]) -> None:
         self._patches = patches
