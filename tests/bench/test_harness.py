@@ -1,4 +1,4 @@
-"""Sides run in processes of their own, in turn, and one that fails does not stop the others."""
+"""Each side runs in its own process, in turn, and a side that fails does not stop the others."""
 
 import asyncio
 

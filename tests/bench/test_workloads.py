@@ -1,4 +1,4 @@
-"""Every workload of the benchmarks, once and tiny: they must not rot between two full runs."""
+"""Run every benchmark workload once, tiny, so that none rots between two full runs."""
 
 import pytest
 
@@ -10,7 +10,7 @@ FIELDS = {"workload", "where", "weir", "peers", "floor", "ratio", "goal", "goal_
 
 
 def run_here(workload: Workload, where: str, root: str, options: dict[str, str]) -> Figures:
-    """All sides in this process, one round each."""
+    """Run all sides in this process, one round each."""
     figures = Figures()
     data = {}
     if workload.prepare is not None:
@@ -30,7 +30,7 @@ def test_a_workload_runs(name, tmp_path):
     assert result.keys() >= FIELDS
     assert result["weir"] > 0
     assert set(figures.rounds) == set(workload.sides)
-    # What a goal compares with must be there, or it could never be met.
+    # The side that a goal compares with must exist, or the goal could never be met.
     for goals in (workload.goals_at("local"), workload.goals_at("s3")):
         assert {g.against for g in goals} <= {*workload.sides, "*"}
 
@@ -88,7 +88,7 @@ def test_pictures_and_page_are_written(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    # The larger folds are the small one with more rows.
+    # The larger folds run the same code as the small one with more rows.
     [n for n, w in WORKLOADS.items() if w.needs_spark and "20M" not in n and "50M" not in n],
 )
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully:FutureWarning")

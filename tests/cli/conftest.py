@@ -1,4 +1,4 @@
-"""The command as a person runs it, in this process: arguments in, status and both outputs out."""
+"""The command as a person runs it, in this process: takes arguments, returns status and outputs."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ Run = Callable[..., Ran]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """Run `weir` with these arguments; no configuration of this machine is seen."""
+    """Run `weir` with these arguments; the configuration of this machine is ignored."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")

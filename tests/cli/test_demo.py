@@ -1,4 +1,4 @@
-"""The demo runs to its end and notices when something is not as it should be."""
+"""The demo runs to its end and notices when a result is wrong."""
 
 import pytest
 

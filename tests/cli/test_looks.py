@@ -1,4 +1,4 @@
-"""What people see: colours that can be read, tables that fit, progress, completion."""
+"""What people see: readable colours, tables that fit, progress, completion."""
 
 import dataclasses
 import io
@@ -41,7 +41,7 @@ def test_a_colour_can_be_read_on_black_and_on_white(color):
 
 
 def test_no_other_colour_is_used():
-    # The terminal's own yellow on white, or blue on black, cannot be read.
+    # The terminal's own yellow on white, or blue on black, is unreadable.
     named = re.compile(r"[\[\"](?:bold |dim )?(?:red|green|yellow|blue|cyan|magenta)[\]\"]")
     for path in [*(SOURCE / "cli").glob("*.py"), *(SOURCE / "demo").glob("*.py")]:
         assert named.findall(path.read_text()) == [], path.name
@@ -64,7 +64,7 @@ def test_help_shows_no_types_of_switches_and_no_ranges(run):
 
 @pytest.fixture
 def coloured(run, monkeypatch):
-    """`run` as in a terminal that knows 256 colours."""
+    """`run` as in a terminal that supports 256 colours."""
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -206,7 +206,7 @@ def test_a_clone_of_now_is_never_an_older_one(run, table, tmp_path):
     assert again.status == 1
     assert "empty place" in again.err
     run("checkpoint", "create", table.uri, "--name", "x")
-    for _ in range(2):  # the same clone again is a retry
+    for _ in range(2):  # a repeated clone is a retry
         assert run("clone", table.uri, tmp_path / "x", "--checkpoint", "x").status == 0
 
 

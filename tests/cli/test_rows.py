@@ -1,4 +1,4 @@
-"""Rows in and out of a table, in every format."""
+"""Rows into and out of a table, in every format."""
 
 import io
 import json
@@ -116,7 +116,7 @@ def test_put_beside_another_writer_says_what_happened_and_what_to_do(run, table,
 
     def put(self, data, **options):
         done = real(self, data, **options)
-        if not takers:  # after the first piece somebody else takes a shard over
+        if not takers:  # after the first batch another writer takes a shard over
             takers.append(table.shard(0).writer())
         return done
 
@@ -321,7 +321,7 @@ def test_tail_shows_puts_and_deletes_and_resumes_at_its_bookmark(run, table, tmp
     shown = run("tail", table.uri, "--no-follow").out
     assert shown.count("+ ") == 3
     assert shown.count("- ") == 1
-    assert len(run("tail", table.uri, "--json", "--limit", 2).lines()) == 2  # follows until then
+    assert len(run("tail", table.uri, "--json", "--limit", 2).lines()) == 2  # follows up to that
 
 
 def test_a_follower_that_is_killed_repeats_one_entry_at_most(run, table, tmp_path, monkeypatch):
@@ -333,7 +333,7 @@ def test_a_follower_that_is_killed_repeats_one_entry_at_most(run, table, tmp_pat
     def show(change, *_, **__):
         shown.append(change.position)
         if len(shown) == 2:
-            raise SystemExit(9)  # no handler runs when a process is killed: nothing is kept here
+            raise SystemExit(9)  # a killed process runs no handlers, so nothing is saved here
 
     monkeypatch.setattr(tail, "_show", show)
     run("tail", table.uri, "--bookmark", bookmark)

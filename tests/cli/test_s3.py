@@ -1,5 +1,5 @@
-"""A day at the shell against a real S3 server, with its options in the file, in the environment or
-on the line, and the log on a disk of its own."""
+"""A day at the shell against a real S3 server, with the options in a file, in the environment or
+on the command line, and the log on a disk of its own."""
 
 import json
 
@@ -10,8 +10,8 @@ import weir
 
 @pytest.fixture(params=["file", "environment", "flags"])
 def options(request, store_kind, tmp_path, monkeypatch, run):
-    """Flags to give; in the other two cases the same options come without any."""
-    del run  # it clears what this one sets
+    """The flags to pass; the file and the environment give the same options without flags."""
+    del run  # requested first, because it clears what this fixture sets
     found = store_kind.storage_options
     if request.param == "flags":
         return [word for name, value in found.items() for word in ("-o", f"{name}={value}")]

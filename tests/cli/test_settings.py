@@ -22,7 +22,7 @@ def test_a_file_that_is_ones_own_is_taken(config):
 
 
 def test_a_configuration_that_others_may_write_to_is_not_taken(config):
-    """It chooses the endpoint that credentials are sent to."""
+    """The configuration chooses the endpoint that credentials are sent to."""
     config.chmod(0o666)
     with pytest.raises(InvalidInput, match="chmod o-w"):
         storage_options("s3://b/t", None, config)
@@ -30,5 +30,5 @@ def test_a_configuration_that_others_may_write_to_is_not_taken(config):
     config.parent.chmod(0o777)
     with pytest.raises(InvalidInput, match="chmod o-w"):
         storage_options("s3://b/t", None, config)
-    config.parent.chmod(0o1777)  # as /tmp is: nobody else can replace the file
+    config.parent.chmod(0o1777)  # like /tmp: nobody else can replace the file
     assert storage_options("s3://b/t", None, config)

@@ -1,4 +1,4 @@
-"""Making tables, looking at them, keeping them tidy."""
+"""Create tables, inspect them, keep them tidy."""
 
 import io
 import shutil
@@ -326,7 +326,7 @@ def test_compact_on_spark(table):
     import subprocess
     import sys
 
-    # A process of its own: the session of the tests is not the one the command would make.
+    # In a separate process, because the command must create its own session.
     command = [sys.executable, "-m", "weir", "compact", table.uri, "--engine", "spark", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

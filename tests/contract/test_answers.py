@@ -1,4 +1,4 @@
-"""What a cloud answers when something is wrong: the right error, tried as often as it helps."""
+"""Error answers of a cloud become the right error, with retries only where they help."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ def cloud() -> Iterator[Answers]:
 
 
 def ask(cloud: Answers, verb: str, kind: str = "s3"):
-    """The error of one call, and how many requests it took."""
+    """Return the error of one call, and the number of requests it took."""
     options = {"s3": cloud.s3_options, "gs": cloud.gs_options, "az": cloud.az_options}[kind]()
     store = open_store(f"{kind}://bucket/table", options, env=Env(clock=QuickClock()))
     call = {
@@ -116,7 +116,7 @@ def test_a_missing_object_is_missing_on_every_cloud(cloud, kind):
 
 @pytest.mark.parametrize("kind", ["s3", "gs", "az"])
 def test_options_of_the_http_client_count_beside_others(cloud, kind):
-    """Plain http is refused unless allowed, and a proxy is asked instead of the host."""
+    """Plain http is refused unless allowed, and requests go to a proxy instead of the host."""
     options = {"s3": cloud.s3_options, "gs": cloud.gs_options, "az": cloud.az_options}[kind]()
     cloud.say(404, {"az": "BlobNotFound"}.get(kind, "NoSuchKey"))
     elsewhere = {k: "http://store.invalid/devstoreaccount1" for k in options if k.endswith("url")}

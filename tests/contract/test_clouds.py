@@ -1,4 +1,4 @@
-"""The whole story of a table on every cloud there is a server for; Google's is our own fake."""
+"""The whole life of a table on every cloud with a test server; Google's is our own fake."""
 
 import os
 
@@ -38,7 +38,7 @@ def test_f1_the_whole_story_holds(table_uri, store_kind):
     put(first, range(10), "a")
     with weir.open(table_uri, storage_options=options).writer() as second:
         put(second, range(5, 15), "b")
-        with pytest.raises((FencedError, PartialWrite)):  # both shards are the second's now
+        with pytest.raises((FencedError, PartialWrite)):  # the second writer owns both shards now
             put(first, range(100), "zombie")
         second.flush()
         put(second, [3], "c")

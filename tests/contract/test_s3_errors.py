@@ -1,4 +1,4 @@
-"""A real S3 server's refusals arrive as clear errors of the right type, and nothing is written."""
+"""Refusals of a real S3 server become clear errors of the right type, and nothing is written."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""The S3 server of the suite keeps the conditions that fencing rests on."""
+"""The S3 server of the suite honours the conditions that fencing relies on."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ from tests.support.stores import StoreKind
 
 def client(server: SeaweedServer, bucket: str = "weir-test", **changes: str) -> S3Store:
     options = server.storage_options() | changes
-    # obstore takes client settings apart from those of the store, and panics on a mix.
+    # obstore wants client settings separate from store settings, and panics on a mix.
     options.pop("allow_http")
     return S3Store.from_url(f"s3://{bucket}", config=options, client_options={"allow_http": True})
 
@@ -52,7 +52,7 @@ def test_a_swap_with_a_stale_etag_is_refused(
     assert bytes(obstore.get(store, key).bytes()) == b"2"
 
 
-@pytest.mark.slow  # now and then SeaweedFS makes a loser wait for its lock for a second or two
+@pytest.mark.slow  # SeaweedFS sometimes makes a loser wait a second or two for its lock
 def test_of_racing_creates_one_wins(store: S3Store, request: pytest.FixtureRequest) -> None:
     def create(attempt: int) -> tuple[str, int] | None:
         key = f"{request.node.name}/{attempt // 8}"
@@ -101,8 +101,8 @@ def test_the_server_dies_with_its_owner(owner: subprocess.Popen[str]) -> None:
     host, port = endpoint.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
         owner.kill()
-        # An idle connection ends when the server does: nothing to poll for. It is reset instead
-        # where the server had no time to accept it.
+        # An idle connection ends when the server dies, so there is no need to poll. It is reset
+        # instead if the server had not accepted it yet.
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b""
 

@@ -17,7 +17,7 @@ from weir.testing.fault_store import FaultStore
 
 KINDS = ["memory", "local", "local-fsync", "retrying-local", "fault-memory", "retrying-s3"]
 SERVERS = {"s3": "s3", "azurite": "az", "moto": "s3", "gcs": "gs"}
-"""Fixtures, each a store of other people's but for `gcs`, which is our own fake of one."""
+"""Fixtures: each is a third-party store, except `gcs`, which is our own fake."""
 
 
 @pytest.fixture(params=[*KINDS, *SERVERS])

@@ -1,6 +1,6 @@
 """Death before and after every write of every protocol, then recovery.
 
-Complete enumeration: each test counts the script's writes first and then dies at each of them.
+The enumeration is complete: each test first counts the script's writes, then dies at each of them.
 """
 
 import logging
@@ -95,7 +95,7 @@ def test_second_death_inside_recovery(name):
 def test_the_harness_dies_where_it_says():
     life = LIVES["append"]
     counted = len(deaths(life)) // 2
-    assert counted >= 5  # claim, hint, fence, three entries, at least
+    assert counted >= 5  # at least a claim, a hint, a fence and three entries
     outcome = live(life, Death(4, "before"))
     assert any(what == "killed" and who == "script" for _, who, what in outcome.notes)
     assert outcome.writes["script"] == 4

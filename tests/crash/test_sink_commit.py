@@ -1,8 +1,7 @@
-"""The commit of a Spark sink dies at every write; Spark runs the batch again, and each row is in
-once.
+"""The commit of a Spark sink dies at every write; Spark reruns the batch, and each row is in once.
 
-The driver's own code without Spark: what tasks stage, what the commit writes. The cluster tests
-kill real executors and drivers.
+This runs the driver's own code without Spark: what the tasks stage and what the commit writes. The
+cluster tests kill real executors and drivers.
 """
 
 from collections import Counter
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Here:
-    """A table as one process of Spark has it open."""
+    """A table as a Spark process has it open."""
 
     table: weir.Table
 
@@ -37,7 +36,7 @@ class Here:
 
 
 def write_batch(table, number, *, app="query"):
-    """Two tasks and the commit, with the batch's token."""
+    """Run two tasks and the commit, with the batch's token."""
     sink = Sink(
         place=Here(table),
         layout=None,
@@ -71,7 +70,7 @@ def test_o_a_commit_that_dies_at_any_write_is_repeated_and_each_row_is_in_once(t
     def check(n: int, finished: bool) -> None:
         if resharded and n % 2:
             weir.open(place()).reshard(weir.Bucket("id", 3), compact=False)
-        for number in (2, 2, 3):  # the batch again, and once more by a zombie driver
+        for number in (2, 2, 3):  # the batch again, and a third time by a zombie driver
             write_batch(weir.open(place()), number)
         found = weir.open(place()).scan().to_table()
         times = Counter(found["id"].to_pylist())

@@ -1,7 +1,7 @@
 """Code in Markdown: fenced blocks with their page, line, language and the mark above them.
 
 A mark is a comment on the line before the fence: `<!-- test: skip (why) -->`. A comment that begins
-with `<!-- test: setup` holds code that readers do not see (`setup spark`: with a session).
+with `<!-- test: setup` holds code that readers do not see (`setup spark`: it needs a session).
 """
 
 import re

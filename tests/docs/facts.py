@@ -1,4 +1,4 @@
-"""What the program has, asked of the program: options, events, records, names. No list by hand."""
+"""Facts read from the program itself: options, events, records, names. No list is kept by hand."""
 
 import ast
 import importlib
@@ -37,7 +37,7 @@ LEVELS = ("debug", "info", "warning", "error", "exception")
 
 
 def trees(*folders: str) -> Iterator[tuple[str, ast.Module]]:
-    """Every module of the product below `folders` (all of them without), parsed."""
+    """Every module of the product below `folders` (by default all of them), parsed."""
     for path in SOURCES:
         name = path.relative_to(ROOT / "src/weir").as_posix()
         if not name.startswith("testing/") and (not folders or name.startswith(folders)):
@@ -61,16 +61,16 @@ VERBS = {
     "tailer": tuple(vars(weir.WalTailer).values()),
     "weir.spark": tuple(getattr(weir.spark, name) for name in weir.spark.__all__),
 }
-"""Where users call from, as the docs spell it."""
+"""The objects that users call, named as in the docs."""
 OWN = {"env", "belongs", "schema", "pinned"}
-"""For the simulator, or for callers inside weir."""
+"""Options for the simulator, or for callers inside weir."""
 
 
 def options() -> Iterator[tuple[str, str, object]]:
-    """Every option of a call that users make: where, its name, its default."""
+    """Every option of a call that users make: the call, the option's name, its default."""
     for holder, verbs in VERBS.items():
         for verb in verbs:
-            # `ShardWriter.open` is for callers inside weir: users say `shard.writer()`.
+            # `ShardWriter.open` is for callers inside weir: users call `shard.writer()`.
             if not inspect.isfunction(verb) or verb.__name__.startswith("_"):
                 continue
             for parameter in inspect.signature(verb).parameters.values():
@@ -90,12 +90,12 @@ def spark_options() -> set[str]:
             at = {"options.get": 0, "number": 1, "flag": 1, "names": 1}.get(called)
             if at is not None and len(call.args) > at and isinstance(call.args[at], ast.Constant):
                 found.add(str(call.args[at].value).lower())
-    # What begins with "weir." is between the catalog in the JVM and the source: nobody sets it.
+    # The JVM catalog passes options that begin with "weir." to the source; users never set them.
     return {name for name in {*found, "layout"} - {"path"} if not name.startswith("weir.")}
 
 
 def error_attributes() -> set[str]:
-    """What a caller can read from an error besides its message."""
+    """The attributes of errors that a caller can read besides the message."""
     tree = dict(trees("errors.py"))["errors.py"]
     found = {cls.name: cls for cls in tree.body if isinstance(cls, ast.ClassDef)}
     names = set()
@@ -150,11 +150,11 @@ ENCODERS = {
     "upkeep/compact/jobs.py",
     "upkeep/gc/pins.py",
 }
-"""Modules whose records `every_record` makes; a test compares it with the program."""
+"""Modules whose records `every_record` makes; a test compares the list with the program."""
 
 
 def encoders() -> set[str]:
-    """Modules that turn something into a JSON record of weir's."""
+    """Modules that encode a JSON record of weir's."""
     found = set()
     for name, tree in trees():
         for call in ast.walk(tree):
@@ -167,7 +167,7 @@ def encoders() -> set[str]:
 
 
 def every_record(folder: Path) -> None:
-    """Tables below `folder` whose `_weir/` holds each kind of record, every optional key in use."""
+    """Make tables below `folder` with each kind of record in `_weir/`, using every optional key."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     by_bucket = weir.Bucket("id", 1)
     table = weir.create(str(folder / "t"), schema, primary_key="id", sharding=by_bucket)
@@ -208,7 +208,7 @@ def every_record(folder: Path) -> None:
 
 
 def literal_keys() -> set[str]:
-    """Every key that stands in a dict display of a module that encodes records."""
+    """Every key in a dict display of a module that encodes records."""
     return {
         str(key.value)
         for _, tree in trees(*ENCODERS)
@@ -228,7 +228,7 @@ def folders() -> set[str]:
             .replace("{WEIR}", "_weir")
             .replace("{paths.WEIR}", "_weir")
         )
-        if "bench/" not in path.as_posix():  # has a table of its own, for some seconds
+        if "bench/" not in path.as_posix():  # it makes a table of its own for a few seconds
             found.update(re.findall(r"_weir/(shards/\{shard\}/\w+|(?!shards)\w+)", text))
     return found
 
@@ -247,12 +247,12 @@ def record_keys(folder: Path) -> dict[str, set[str]]:
 
 
 def is_cut(value: Any) -> bool:
-    """True for a `ShardCut`, which has a section of its own on the page."""
+    """True for a `ShardCut`, which the page describes in a section of its own."""
     return isinstance(value, dict) and {"version", "wal_through"} <= value.keys()
 
 
 def cuts_in(value: Any) -> Iterator[dict[str, Any]]:
-    """Every cut in a record, however deep."""
+    """Every cut in a record, at any depth."""
     if is_cut(value):
         yield value
     elif isinstance(value, str) and value.startswith("{"):
@@ -282,7 +282,7 @@ def kind_of(path: Path) -> str | None:
 
 
 def keys_in(value: Any, at: str = "") -> Iterator[str]:
-    """`a`, `a.b`, `a[].b`, `a.{shard}.b`; what is a record of its own is not entered."""
+    """`a`, `a.b`, `a[].b`, `a.{shard}.b`; nested records with their own section are skipped."""
     if isinstance(value, str) and value.startswith("{"):
         value = json.loads(value)
     if isinstance(value, list):
@@ -311,7 +311,7 @@ def _generic(key: str) -> str:
 
 
 def resolves(dotted: str) -> bool:
-    """True when `weir.a.b` is a module, or something that can be had from one."""
+    """True if `weir.a.b` is a module, or an attribute reachable from one."""
     return _resolve(dotted) is not None
 
 

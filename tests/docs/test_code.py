@@ -32,7 +32,7 @@ def needs_spark(block: Block) -> bool:
 
 
 def at_home(code: str, folder: Path) -> str:
-    """The same code with buckets and disks in `folder`, and no options to reach them."""
+    """The same code with buckets and disks below `folder`, and without storage options."""
     code = re.sub(r"\b(?:s3|gs|az|file)://", f"{folder}/", code)
     return code.replace("storage_options={...}", "storage_options={}")
 
@@ -57,7 +57,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, request):
         if block.language == "console":
             run_console(block, tmp_path)
             continue
-        # Blank lines in front, so that a traceback names the line of the page.
+        # Leading blank lines make a traceback show the line number of the page.
         text = "\n" * (block.line - 1) + at_home(block.code, tmp_path)
         exec(compile(text, ROOT / block.page, "exec"), names)
 
@@ -73,7 +73,7 @@ def run_console(block: Block, folder: Path) -> None:
             check_make(command)
             continue
         if command.startswith("weir ") and not set(command) & set("|<>&;$`\\"):
-            # In this process, which is what the installed command runs too: a start takes a second.
+            # The installed command runs the same function, and starting a process takes a second.
             assert main(shlex.split(command)[1:]) == 0, f"{block.page}:{block.line}: {command}"
             continue
         done = subprocess.run(
@@ -84,7 +84,7 @@ def run_console(block: Block, folder: Path) -> None:
 
 
 def check_make(command: str) -> None:
-    """A target that exists; what it does has tests of its own."""
+    """Check that the target exists; what it does is tested elsewhere."""
     makefile = (ROOT / "Makefile").read_text()
     for target in shlex.split(command)[1:]:
         if "=" not in target:

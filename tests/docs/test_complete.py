@@ -162,7 +162,7 @@ def test_keys_of_every_record_are_those_of_the_format_page(tmp_path):
 
 
 def test_no_key_of_an_encoder_is_missing_from_the_format_page():
-    # Guards the test above: an optional key that its tables do not use.
+    # Guards the test above against an optional key that its tables do not use.
     text = page("format/weir-records.md")
     told = {
         name for code in re.findall(r"`([^`\n]+)`", text) for name in re.split(r"[.\[\]]+", code)
@@ -187,7 +187,7 @@ def test_there_is_no_page_of_a_record_that_the_program_does_not_write(tmp_path):
 
 
 PROPERTIES = {"weir.progress", "weir.bulk", "weir.write"}
-"""Of commits of the base, or an option of Spark: not names of Python."""
+"""Properties of base commits, or an option of Spark: not Python names."""
 
 
 def test_names_of_the_program_that_the_docs_use_exist():

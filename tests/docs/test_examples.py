@@ -1,4 +1,4 @@
-"""Every example runs, in an empty folder, and prints what its words promise."""
+"""Every example runs, in an empty folder, and prints what it promises."""
 
 import os
 import subprocess

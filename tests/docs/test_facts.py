@@ -1,4 +1,4 @@
-"""What the docs say of the code is so: settings, commands, errors, rules, links."""
+"""What the docs say about the code is true: settings, commands, errors, rules, links."""
 
 import re
 from dataclasses import fields
@@ -105,7 +105,7 @@ def test_the_table_of_rules_names_tests_that_pytest_would_run():
     for rule, _ in docs_tables.rules():
         for path, names in docs_tables.named(rule):
             assert (ROOT / "tests" / path).name.startswith("test_"), path
-            assert len(set(names)) == len(names), path  # a second of that name hides the first
+            assert len(set(names)) == len(names), path  # a second test of that name hides the first
 
 
 def test_a_rule_nobody_cites_would_be_seen():
@@ -115,19 +115,19 @@ def test_a_rule_nobody_cites_would_be_seen():
 
 @pytest.mark.parametrize("name", sorted(drawings.DRAWINGS))
 def test_the_committed_drawing_is_what_the_tool_draws(name):
-    # Otherwise: python tools/drawings.py
+    # If this fails, run: python tools/drawings.py
     assert (drawings.FOLDER / name).read_text() == drawings.DRAWINGS[name]()
 
 
 @pytest.mark.parametrize("name", sorted(screens.SCREENS))
 def test_the_committed_screen_is_what_the_command_draws(name):
-    # Otherwise: python tools/screens.py
+    # If this fails, run: python tools/screens.py
     assert (screens.FOLDER / name).read_text(encoding="utf-8") == screens.SCREENS[name]()
 
 
 @pytest.mark.parametrize("page", docs_tables.MEASURED)
 def test_figures_of_a_page_are_those_of_the_last_benchmark(page):
-    # Otherwise: python tools/docs_tables.py --readme
+    # If this fails, run: python tools/docs_tables.py --readme
     _, begun, rest = (ROOT / page).read_text(encoding="utf-8").partition(docs_tables.BEGIN)
     shown, ended, _ = rest.partition(docs_tables.END)
     assert begun
@@ -157,5 +157,5 @@ def test_every_source_of_the_comparison_is_cited_and_every_citation_has_one():
     named = set(re.findall(r"\[([A-Z]\d+)\](?!:)", listed))
     assert cited == set(defined) == named
     assert all(address.startswith("https://") for address in defined.values())
-    # Side by side the second would be read as the target of the first.
+    # In two adjacent citations Markdown would read the second as the target of the first.
     assert "][" not in above

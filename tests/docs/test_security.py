@@ -1,4 +1,4 @@
-"""Each line of the threat model is found in a test of that name."""
+"""Each line of the threat model names a test that exists."""
 
 import re
 from pathlib import Path

@@ -25,7 +25,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     done = build(ROOT, tmp_path / "site")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "site/internals/invariants/index.html").read_text(encoding="utf-8")
-    assert "rules/test_fencing.py" in page  # the hook that makes tables from the code has run
+    assert "rules/test_fencing.py" in page  # the hook that generates tables from the code has run
     assert "max_wal_buffer_size" in (
         tmp_path / "site/reference/configuration/index.html"
     ).read_text(encoding="utf-8")
@@ -40,12 +40,12 @@ def test_a_link_to_nowhere_fails_the_build(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/index.md").write_text("[gone](gone.md)\n")
     config = tmp_path / "mkdocs.yml"
-    text = config.read_text().partition("nav:\n  - Home")[0]  # this page only
+    text = config.read_text().partition("nav:\n  - Home")[0]  # only this page
     text = (
         text.partition("hooks:")[0]
         + "markdown_extensions:"
         + text.partition("markdown_extensions:")[2]
-    )  # neither tables of the code nor its docstrings
+    )  # drop the generated tables and docstrings
     config.write_text(text)
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0

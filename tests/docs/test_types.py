@@ -1,4 +1,4 @@
-"""The page of types is what happens: each type as a value, a key, a bucket, on all levels.
+"""The page of types is correct: each type is tried as a value, a key and a bucket, on all levels.
 
 `python -m tests.docs.test_types` prints the table for docs/reference/types.md.
 """
@@ -67,7 +67,7 @@ LEVELS = ("log", "SSTable", "base", "pylance")
 
 
 def levels(place: Path) -> dict[str, dict[str, object]]:
-    """One row of all types, as each level gives it back."""
+    """One row with all types, as each level returns it."""
     table = weir.create(place, SCHEMA, primary_key="id")
     found = {}
     with table.writer() as writer:
@@ -82,9 +82,9 @@ def levels(place: Path) -> dict[str, dict[str, object]]:
 
 
 def allowed(place: Path, dtype: pa.DataType, value: object, kind: str) -> bool:
-    """Whether a table may have that column as its key, or be sharded by it: one is made, and used.
+    """Whether that column can be a table's key or sharding column; tried on a table that is used.
 
-    A key is put twice, read, deleted and folded. Where the type is no key, the table that is
+    A key is put twice, read, deleted and folded. If the type cannot be a key, the table that is
     sharded by it is append-only.
     """
     schema = pa.schema([pa.field("k", dtype, nullable=False), pa.field("x", pa.int64())])

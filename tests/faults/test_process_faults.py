@@ -1,5 +1,5 @@
-"""Faults of the world around real processes: the server dies, the wire misbehaves, the disk is
-full, the credentials run out. Clients keep a log of what they were told; a reader compares."""
+"""Faults around real processes: the server dies, the network misbehaves, the disk is full, the
+credentials expire. Clients log the answers they got, and a reader compares."""
 
 import json
 import os
@@ -22,7 +22,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("batch", pa.int64()), ("
 ROOT = Path(__file__).parent.parent.parent
 FULL_DISK = ROOT / "tests" / "support" / "full_disk.py"
 LONGER = int(os.environ.get("WEIR_FAULT_ROUNDS", "1"))
-"""How many times as long as in the ordinary suite."""
+"""Factor on the duration that the ordinary suite uses."""
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
 
@@ -36,7 +36,7 @@ def acks(clients):
 
 
 def check_when_up(table, clients):
-    """A server that was started again answers before all its parts do."""
+    """Check with retries: a restarted server answers before all its parts are up."""
     end = time.monotonic() + 40
     while True:
         try:
@@ -65,7 +65,7 @@ def test_a_server_killed_in_the_middle_of_puts_loses_nothing_acknowledged(server
             server.kill()
             server.revive()
             check_when_up(table, clients)
-            if clients[-1].process.poll() is not None:  # it gave up, as it may
+            if clients[-1].process.poll() is not None:  # the client gave up, which is allowed
                 clients.append(Client(uri, options, tmp_path, len(clients), "durable"))
                 clients[-1].go()
         clients[-1].wait_for("ack", 20 * 2 * LONGER + 5)
@@ -86,7 +86,7 @@ RATES = {"delay": 0.05, "cut before": 0.04, "cut after": 0.04, "twice": 0.08}
 def test_a_wire_that_delays_cuts_and_repeats_loses_and_doubles_nothing(s3, tmp_path, mode):
     uri = f"s3://weir-test/wire-{mode}"
     options = s3.storage_options()
-    table = make(uri, options)  # the reader's way is straight
+    table = make(uri, options)  # the reader does not go through the proxy
     port = int(options["aws_endpoint"].rpartition(":")[2])
     clients = []
     with BadProxy(port, seed=7, rates=RATES) as proxy:
@@ -128,7 +128,7 @@ def test_credentials_that_expire_midway_end_a_writer_with_a_word_and_nothing_los
             requests = proxy.fired["expired"]
             assert requests < 20, requests
             check(table, clients)
-            proxy.expired = False  # renewed, as a restarted process would find them
+            proxy.expired = False  # as if renewed; a restarted process picks them up
             clients.append(
                 Client(uri, {**options, "aws_endpoint": proxy.endpoint}, tmp_path, 1, "durable")
             )
@@ -141,7 +141,7 @@ def test_credentials_that_expire_midway_end_a_writer_with_a_word_and_nothing_los
 
 
 def small_disk(folder):
-    """The program on a small disk of its own, or None where an ordinary user cannot have one."""
+    """The command on a small disk of its own, or None if an unprivileged user cannot mount one."""
     if shutil.which("unshare") is None:
         return None
     able = subprocess.run(
@@ -169,7 +169,7 @@ def test_a_full_disk_refuses_before_the_acknowledgement_and_nothing_is_lost(tmp_
     assert result["errors"], "the disk never was full"
     assert all(e.partition(":")[0] in {"StoreError", "WriterClosed"} for e in result["errors"])
     assert set(result["acked"]) <= set(result["seen"])
-    assert len(result["seen"]) <= len(result["acked"]) + 1  # the refused one may not be there twice
+    assert len(result["seen"]) <= len(result["acked"]) + 1  # the refused row may be in, but once
     assert set(result["after"]) >= {*result["acked"], -1}
 
 

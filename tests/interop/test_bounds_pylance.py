@@ -1,4 +1,4 @@
-"""F-15: what weir leaves in a log, pylance replays with the table's own settings."""
+"""F-15: pylance can replay whatever weir leaves in a log, with the table's own settings."""
 
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ def rows(first: int, count: int) -> pa.Table:
 
 
 def count_natively(table: weir.Table) -> int:
-    """What a native writer with the table's settings replays; it goes on and closes cleanly."""
-    stored = table.writer_defaults  # pylance's Python interface does not look them up by itself
+    """Count what a native writer with the table's settings replays; it closes cleanly."""
+    stored = table.writer_defaults  # pylance's Python interface does not read them by itself
     writer = lance.dataset(table.uri).mem_wal_writer(
         str(table.shards()[0].id),
         max_memtable_rows=stored.max_memtable_rows,
@@ -66,7 +66,7 @@ def test_f15_a_writer_with_larger_settings_keeps_to_the_tables(
         durable_write=False,
         max_wal_flush_interval="1h",
     )
-    for life in range(4):  # each dies and leaves its rows in the log
+    for life in range(4):  # each writer dies and leaves its rows in the log
         writer = table.shards()[0].writer(large)
         for n in range(4):
             writer.put(rows(life * 16 + n * 4, 4))
@@ -103,11 +103,11 @@ def test_f15_an_adopted_tables_bounds_are_those_pylance_goes_by(tmp_path: Path) 
 def test_f14_the_generation_stays_where_pylance_sees_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tagged: bool
 ) -> None:
-    """Why no table has entries that LanceDB 0.40 could replay: pylance's rows would be lost.
+    """Why weir writes no entries that LanceDB 0.40 could replay: pylance's rows would be lost.
 
-    Two acknowledged puts of a pylance writer follow weir's entries; one with less room opens the
-    shard and fails, one with enough room goes on. Weir does not run in between. If the second case
-    begins to fail, an option for tables that are shared with LanceDB only has become possible.
+    Two acknowledged puts of a pylance writer follow weir's entries. A writer with too little room
+    opens the shard and fails; one with enough room continues. Weir does not run in between. If the
+    second case begins to fail, an option for tables shared only with LanceDB has become possible.
     """
     plain = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
     table = weir.create(str(tmp_path / "t"), plain, primary_key="id")

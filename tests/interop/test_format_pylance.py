@@ -1,4 +1,4 @@
-"""Every stored byte against pylance: what it computes, writes and accepts."""
+"""Every stored byte compared with pylance: what it computes, writes and accepts."""
 
 from pathlib import Path
 from uuid import UUID

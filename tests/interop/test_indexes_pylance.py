@@ -85,7 +85,7 @@ def test_the_sstable_lists_every_maintained_index(flushed):
         "near": ("IVF_FLAT", ["vec"]),
     }
     words = next(i for i in sstable.describe_indices() if i.name == "words")
-    assert words.details["stem"] is False  # the base index's own settings
+    assert words.details["stem"] is False  # the settings of the base index
 
 
 def test_plans_on_the_sstable_use_them(flushed):
@@ -102,7 +102,7 @@ def test_plans_on_the_sstable_use_them(flushed):
 
 
 def test_indexes_keep_to_the_deletion_vector(flushed):
-    """Rows superseded within the SSTable come back through no index."""
+    """No index returns rows that are superseded within the SSTable."""
     (sstable,), _ = sstables(flushed)
     truth = sstable.to_table().to_pylist()
     assert len(truth) == 300
@@ -160,7 +160,7 @@ def test_sstables_of_pylance_are_searched_too(tmp_path):
     query = rng.normal(size=DIM).astype("f4")
     exact = table.search("vec", query, k=10, exact=True)["id"].to_pylist()
     near = table.search("vec", query, k=10)["id"].to_pylist()
-    assert len(set(near) & set(exact)) >= 9  # their HNSW is approximate
+    assert len(set(near) & set(exact)) >= 9  # pylance's HNSW is approximate
     assert 251 not in table.search("vec", query, k=1000)["id"].to_pylist()
 
 
@@ -209,7 +209,7 @@ def test_index_configs_come_before_the_tables_choice(tmp_path):
         assert writer.search("vec", np.ones(DIM), k=5)["id"] == before["id"]
     (sstable,), _ = sstables(table)
     assert {i.name for i in sstable.describe_indices()} == {"near", "words"}
-    # A reader finds the metric of the table's writers although the base has no index.
+    # A reader finds the metric that the table's writers use although the base has no index.
     assert table.search("vec", np.ones(DIM), k=5)["id"] == before["id"]
 
 

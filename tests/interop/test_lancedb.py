@@ -1,7 +1,7 @@
-"""LanceDB beside weir on one table: who writes where, who is refused, what each shows (X-1, X-2).
+"""LanceDB and weir on one table: where each writes, which is refused, what each shows (X-1, X-2).
 
-LanceDB 0.40 carries Lance 13, which can replay no entry that weir or pylance 14 tagged: it opens a
-shard whose log is flushed, and claims and fails where it is not.
+LanceDB 0.40 includes Lance 13, which cannot replay entries that weir or pylance 14 tagged. It opens
+a shard whose log is flushed; on a shard whose log is not, it claims and then fails.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ def opened(place: Path, name: str = "t"):
 
 
 def merge(handle, *pairs: tuple[int, str]) -> None:
-    """What LanceDB's users call an upsert."""
+    """Upsert as LanceDB's users do."""
     data = pa.table(
         {"id": [n for n, _ in pairs], "v": [v for _, v in pairs]},
         schema=SCHEMA,
@@ -42,7 +42,7 @@ def merge(handle, *pairs: tuple[int, str]) -> None:
 
 
 def made_by_lancedb(place: Path, how: str):
-    """A table whose MemWAL index LanceDB made."""
+    """A table whose MemWAL index was made by LanceDB."""
     handle = lancedb.connect(str(place)).create_table("t", schema=SCHEMA)
     handle.set_unenforced_primary_key("id")
     spec = {
@@ -81,7 +81,7 @@ def epochs(table: weir.Table) -> dict:
 
 
 def refused(table: weir.Table, handle, *pairs: tuple[int, str], match: str) -> None:
-    """LanceDB is refused, and nobody was fenced by that."""
+    """Check that LanceDB is refused and that the attempt fenced nobody."""
     before = epochs(table)
     with pytest.raises(RuntimeError, match=match):
         merge(handle, *pairs)
@@ -99,7 +99,7 @@ def test_x1_both_write_to_the_same_shards_and_the_last_word_wins(tmp_path, how, 
     for n in (1, 2, 9):
         merge(opened(tmp_path), (n, "lancedb"))
         want[n] = "lancedb"
-        assert ours(table) == want  # at once, from its log
+        assert ours(table) == want  # visible at once, from LanceDB's log
         assert table.get([n])["v"].to_pylist() == ["lancedb"]
     with weir.open(table.uri).writer() as writer:
         writer.put([{"id": 2, "v": "weir again"}])
@@ -107,7 +107,7 @@ def test_x1_both_write_to_the_same_shards_and_the_last_word_wins(tmp_path, how, 
     want[2] = "weir again"
     del want[3]
     assert ours(table) == want
-    table.compact(fold_wal=True)  # LanceDB sees no log but that of its own handle
+    table.compact(fold_wal=True)  # LanceDB reads no log but that of its own handle
     assert ours(table) == theirs(tmp_path) == ours(table, freshness="base") == want
     assert table.gc(min_age=0).ok
     merge(opened(tmp_path), (2, "lancedb again"))
@@ -132,7 +132,7 @@ def test_x1_each_fences_the_other_and_nothing_acknowledged_is_lost(tmp_path):
 
 
 def test_f14_lance_13_meets_a_tagged_log_and_nothing_is_lost(tmp_path):
-    """It claims before it finds out that it cannot replay what weir left unflushed."""
+    """LanceDB claims before it finds that it cannot replay what weir left unflushed."""
     table = made(tmp_path, "unsharded", "weir")
     writer = table.writer()
     writer.put([{"id": 1, "v": "unflushed"}])
@@ -143,7 +143,7 @@ def test_f14_lance_13_meets_a_tagged_log_and_nothing_is_lost(tmp_path):
         writer.put([{"id": 3, "v": "late"}])
     with table.writer() as again:
         again.put([{"id": 3, "v": "weir"}])
-    merge(opened(tmp_path), (2, "lancedb"))  # closed, so flushed
+    merge(opened(tmp_path), (2, "lancedb"))  # closed, and therefore flushed
     assert ours(table) == {1: "unflushed", 2: "lancedb", 3: "weir"}
     with table.writer() as again:  # untagged entries are flushed before weir's own follow
         again.put([{"id": 4, "v": "weir"}])
@@ -202,13 +202,13 @@ def test_x2_identity_shards_of_lancedb_are_known_by_their_rows(tmp_path):
     first, second = opened(tmp_path), opened(tmp_path)
     merge(first, (7, "lancedb"))
     merge(second, (8, "lancedb"))
-    second.close_lsm_writers()  # flushed: its row is in an SSTable
+    second.close_lsm_writers()  # flushes, so its row is in an SSTable
     found = {s.value: s for s in weir.open(table.uri).shards()}
     assert set(found) == {7, 8}
     assert all(s.is_routed and not s.manifest().field_entries for s in found.values())
     with table.writer() as writer:
         writer.put([{"id": 7, "v": "weir"}])
-    assert weir.open(table.uri).shard(7).manifest().field_entries  # named when it was opened
+    assert weir.open(table.uri).shard(7).manifest().field_entries  # recorded when weir opened it
     stale = opened(tmp_path)
     merge(stale, (9, "lancedb"))
     report = weir.open(table.uri).reshard(weir.Unsharded())
@@ -224,7 +224,7 @@ def test_x2_identity_shards_of_lancedb_are_known_by_their_rows(tmp_path):
 
 
 def test_x4_a_handle_that_never_refreshes_loses_no_row_by_a_compaction(tmp_path):
-    """LanceDB's default: the base as it was when it was opened, shard manifests afresh."""
+    """LanceDB's default: it keeps the base it opened with, but rereads shard manifests."""
     table = made(tmp_path, "bucket", "weir")
     with table.writer() as writer:
         writer.put([{"id": n, "v": "old"} for n in range(6)])
@@ -243,13 +243,13 @@ def test_x4_a_handle_that_never_refreshes_loses_no_row_by_a_compaction(tmp_path)
 
 @pytest.fixture
 def rivals(tmp_path: Path, monkeypatch) -> weir.Table:
-    """A table with ids of weir's own, as 0.1.0 made them, that LanceDB wrote to beside weir."""
+    """A table with weir's own shard ids, as 0.1.0 made them, to which LanceDB also wrote."""
     monkeypatch.setattr(opening, "FIRST_ROUTING", 1)
     uri = str(tmp_path / "t.lance")
     table = weir.create(uri, SCHEMA, primary_key="id", sharding=weir.Bucket("id", 2))
     with table.writer() as writer:
         writer.put([{"id": n, "v": "weir"} for n in range(4)])
-    table.compact()  # in the base: below what anybody has in an SSTable
+    table.compact()  # in the base, below every SSTable
     with table.writer() as writer:
         writer.put([{"id": 2, "v": "weir"}])
     for n in (1, 2, 9):
@@ -262,7 +262,7 @@ def rivals(tmp_path: Path, monkeypatch) -> weir.Table:
 def test_x3_a_rival_is_seen_refused_and_left_alone(rivals, tmp_path, caplog):
     found = ours(rivals)
     assert set(found) == {0, 1, 2, 3, 9}
-    assert found[2] == "weir"  # beside an SSTable of the routing; over the base no order is known
+    assert found[2] == "weir"  # the routed shard's SSTable wins; over the base the order is unknown
     assert "shard.rival" in caplog.text
     assert "takes rows of" in caplog.text
     assert rivals.compact().base_version is None
@@ -288,7 +288,7 @@ def test_x3_a_rival_is_folded_by_somebodys_word(rivals, tmp_path, order, wins):
     with weir.open(rivals.uri).writer() as writer:
         writer.put([{"id": 1, "v": "weir again"}])
     assert ours(rivals) == want | {1: "weir again"}
-    for shard in ids:  # done is done
+    for shard in ids:  # adopting again does nothing
         assert rivals.adopt_shard(shard, "newer").rows == 0
     with pytest.raises(weir.InvalidInput, match="its own"):
         rivals.adopt_shard(rivals.shards()[0].id, "newer")
@@ -296,7 +296,7 @@ def test_x3_a_rival_is_folded_by_somebodys_word(rivals, tmp_path, order, wins):
 
 @pytest.mark.filterwarnings("ignore::deprecation.DeprecatedWarning")
 def test_x5_lancedb_searches_what_weir_flushed_and_compacted(tmp_path):
-    """Its vector and text search use the indexes that the MemWAL index entry names."""
+    """Vector and text search of LanceDB use the indexes that the MemWAL index entry names."""
     vector = pa.list_(pa.float32(), 4)
     schema = pa.schema([*SCHEMA, pa.field("x", vector)])
     table = weir.create(str(tmp_path / "t.lance"), schema, primary_key="id")
@@ -319,11 +319,11 @@ def test_x5_lancedb_searches_what_weir_flushed_and_compacted(tmp_path):
     lance.dataset(table.uri).create_index("x", "IVF_FLAT", num_partitions=2, metric="l2")
     lance.dataset(table.uri).create_scalar_index("v", "INVERTED")
     put(500, word="first")
-    table.compact()  # names them
+    table.compact()  # records the indexes
     assert (near(500), says("first")) == (500, {500})
     put(600, word="second")  # in an SSTable
     assert (near(600), says("second")) == (600, {600})
-    opened(tmp_path).create_scalar_index("id")  # a commit of Lance 13: it drops the flag
+    opened(tmp_path).create_scalar_index("id")  # a commit by Lance 13 drops the flag
     put(700, word="third")
     table.compact()
     assert table.gc(min_age=0).ok

@@ -1,7 +1,7 @@
-"""LanceDB's upkeep on weir tables: nothing of weir's is lost, and what is taken away is told.
+"""LanceDB's upkeep on weir tables: nothing of weir's is lost, and whatever it removes is reported.
 
-Index creation, column changes, clean-up and `drop_table`, beside rows in the base, in SSTables and
-in the log, and a checkpoint that holds an older moment.
+Index creation, column changes, clean-up and `drop_table` run beside rows in the base, in SSTables
+and in the log, and a checkpoint that holds an older state.
 """
 
 from datetime import timedelta
@@ -20,7 +20,7 @@ lancedb = pytest.importorskip("lancedb")
 pytestmark = pytest.mark.interop
 
 AT_ONCE = timedelta(milliseconds=1)
-"""Nothing warns of it, and no version is younger."""
+"""Short enough that every version is older; LanceDB does not warn about it."""
 
 
 def bad(table: weir.Table) -> list[str]:
@@ -38,7 +38,7 @@ def test_k1_its_clean_up_leaves_what_a_checkpoint_holds(tmp_path: Path) -> None:
     table.compact()
     writer = table.writer()
     writer.put([{"id": 9, "v": "in the log"}])
-    # The tag of the checkpoint holds its version: the clean-up refuses as a whole.
+    # The checkpoint's tag protects its version, so the whole clean-up is refused.
     with pytest.raises(RuntimeError, match="tag"):
         opened(tmp_path).optimize(cleanup_older_than=AT_ONCE, delete_unverified=True)
     opened(tmp_path).optimize(cleanup_older_than=timedelta(days=1))
@@ -60,7 +60,7 @@ def test_x5_its_indexes_and_columns_change_beside_rows_in_the_log(tmp_path: Path
         writer.put([{"id": n, "v": f"v{n}"} for n in range(6)])
     table.compact()
     writer = table.writer()
-    writer.put([{"id": 6, "v": "v6"}])  # unflushed while all of this happens
+    writer.put([{"id": 6, "v": "v6"}])  # stays unflushed during all of this
     handle = opened(tmp_path)
     handle.create_scalar_index("id")
     handle.add_columns(pa.field("w", pa.int64()))
@@ -96,7 +96,7 @@ def test_x5_its_indexes_and_columns_change_beside_rows_in_the_log(tmp_path: Path
 
 
 def test_x6_drop_table_is_told_to_those_who_have_it_open(tmp_path: Path) -> None:
-    """It takes the log and weir's records along: nothing protects from that but a clone."""
+    """`drop_table` also deletes the log and weir's records; only a clone protects against it."""
     table = made(tmp_path, "unsharded", "weir")
     with table.writer() as writer:
         writer.put([{"id": 1, "v": "weir"}])

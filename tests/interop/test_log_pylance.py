@@ -1,4 +1,4 @@
-"""weir and pylance on one shard, in both directions, also while both run."""
+"""weir and pylance on one shard, in both directions, including both at once."""
 
 import os
 import signal
@@ -107,14 +107,14 @@ def test_weir_fences_a_live_pylance_writer(shard: LocalShard) -> None:
 
 
 def test_a_claim_without_the_sentinel_would_not_stop_pylance(shard: LocalShard) -> None:
-    """Why F-1 needs both: the epoch alone is not looked at on the native append path."""
+    """Why F-1 needs both: the native append path does not check the epoch alone."""
     writer = native(shard)
     writer.put(rows(1))
     from weir.log.manifests import Manifests
 
     manifests = Manifests(shard.site)
     manifests.claim(manifests.require())
-    writer.put(rows(2))  # acknowledged all the same
+    writer.put(rows(2))  # acknowledged nevertheless
     with pytest.raises(OSError, match="fenced"):
         writer.close()
 
@@ -180,7 +180,7 @@ def test_an_sstable_of_weir_is_continued_by_pylance_and_back(shard: LocalShard) 
 
 @pytest.mark.parametrize("first", ["weir", "pylance"])
 def test_a_shard_passes_back_and_forth_through_crashes(shard: LocalShard, first: str) -> None:
-    """No close anywhere: each next owner fences and replays what the one before left in the log."""
+    """Nothing is closed: each owner fences and replays what the previous one left in the log."""
     expected = set()
     kept = []
     for turn in range(8):

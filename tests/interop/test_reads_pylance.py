@@ -1,4 +1,4 @@
-"""pylance reads a table weir wrote, and weir one that pylance wrote: the same rows."""
+"""pylance reads a table written by weir, and weir one written by pylance, with the same rows."""
 
 import uuid
 
@@ -18,7 +18,7 @@ SCHEMA = pa.schema(
 
 
 def pylance_rows(table, **options):
-    """What pylance's scanner gives, with snapshots built from our manifests."""
+    """The rows that pylance's scanner returns, given snapshots built from our manifests."""
     snapshots = []
     compacted = table.core.lake.open_base().compacted
     for shard in table.shards():

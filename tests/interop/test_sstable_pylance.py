@@ -1,4 +1,4 @@
-"""SSTables of weir under pylance's own readers, and the other way round."""
+"""SSTables of weir under pylance's own readers, and vice versa."""
 
 import uuid
 from pathlib import Path
@@ -118,7 +118,7 @@ def test_bool_keys(tmp_path: Path) -> None:
 
 def test_composite_keys_in_key_order(tmp_path: Path) -> None:
     fields = keyed(("b", pa.utf8()), ("a", pa.int64()), payload=[pa.field("v", pa.int32())])
-    # Stored before its fellow key column, though second in the key.
+    # `a` is stored before the other key column, though it is second in the key.
     lake = make_lake(str(tmp_path / "t"), pa.schema([fields.field(i) for i in (1, 0, 2)]))
     schema = lake.open_base().schema
     assert schema.primary_key == ("b", "a")
@@ -218,7 +218,7 @@ def test_a_table_passes_between_flushes_of_pylance_and_of_weir(tmp_path: Path) -
 
 
 def test_our_files_equal_the_native_ones(tmp_path: Path) -> None:
-    """Key index and Bloom filter byte by byte, the dataset by what it says."""
+    """Compare key index and Bloom filter byte by byte, the dataset by its content."""
     fields = keyed(("id", pa.int64()), payload=[pa.field("v", pa.float64())])
     uri = str(tmp_path / "t")
     lake = make_lake(uri, fields)
@@ -262,7 +262,7 @@ def test_on_s3(s3: Any) -> None:
 
 
 def test_a_dataset_in_lances_memory_is_seen_by_its_own_handle_only():
-    """Why a table cannot be at memory://; when this fails, it can."""
+    """The reason why a table cannot be at memory://; if this test fails, it can."""
     made = lance.write_dataset(pa.table({"a": [1]}), "memory://shared/t")
     assert made.count_rows() == 1
     with pytest.raises(ValueError, match="not found"):

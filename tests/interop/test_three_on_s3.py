@@ -1,4 +1,4 @@
-"""The story of three programs once on an object store: SeaweedFS, by its S3 door."""
+"""The three programs together once on an object store: SeaweedFS, through its S3 interface."""
 
 import uuid
 
@@ -28,9 +28,9 @@ def test_x1_each_keys_newest_acknowledged_row_is_there_once_on_an_object_store(
     handle = lancedb.connect(place, storage_options=options).open_table("t")
     merge(handle, (1, "lancedb"), (4, "lancedb"))
     want = {0: "weir", 1: "lancedb", 2: "weir", 3: "weir", 4: "lancedb"}
-    assert ours(table) == want  # from a log that it did not flush
+    assert ours(table) == want  # from a log that LanceDB did not flush
     killed = weir.open(uri, storage_options=options).writer()
-    killed.put([{"id": 2, "v": "weir again"}])  # left in the log, as a kill would
+    killed.put([{"id": 2, "v": "weir again"}])  # left in the log, as after a kill
     dataset = lance.dataset(uri, storage_options=options)
     with dataset.mem_wal_writer(str(table.shards()[0].id)) as native:
         native.put(pa.table({"id": [3], "v": ["pylance"]}, schema=SCHEMA))

@@ -1,6 +1,6 @@
-"""weir, pylance and LanceDB on one table: in turns, taking over from each other, killed in between.
+"""weir, pylance and LanceDB on one table: by turns, taking over from each other, killed in between.
 
-Whatever the order, weir shows the newest acknowledged row of each key after every step, and in the
+Whatever the order, weir shows the newest acknowledged row of each key after every step, and at the
 end each of the three programs shows each key once.
 """
 
@@ -45,7 +45,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Story:
-    """The table, and what was acknowledged."""
+    """The table, and the rows that were acknowledged."""
 
     def __init__(self, place: Path, table: weir.Table, seed: int) -> None:
         self.place = place
@@ -72,7 +72,7 @@ class Story:
             writer.put([{"id": key, "v": value}])
             self.want[key] = value
         if self.random.random() < 0.7:
-            writer.close()  # otherwise it stays open, and is fenced by whoever comes
+            writer.close()  # otherwise it stays open, and the next owner fences it
 
     def lancedb(self) -> None:
         key, value = self.value("lancedb")
@@ -80,7 +80,7 @@ class Story:
         try:
             merge(handle, (key, value))
         except RuntimeError:
-            # Lance 13 cannot replay what the others left unflushed: nothing was acknowledged.
+            # Lance 13 cannot replay what the others left unflushed, so nothing was acknowledged.
             self.refused += 1
             weir.open(self.table.uri).checkpoint("all")
             merge(opened(self.place), (key, value))

@@ -1,5 +1,5 @@
-"""Separate processes, real signals: no acknowledged row is lost, no refused row is shown, no row is
-there twice."""
+"""Separate processes, real signals: no acknowledged row is lost, no refused row is shown, and no
+row appears twice."""
 
 import collections
 import json
@@ -22,8 +22,8 @@ ASKED = os.environ.get("WEIR_KILL_ROUNDS")
 ROUNDS = {"local": int(ASKED or 10), "s3": int(ASKED or 6), "az": int(ASKED or 3)}
 PATIENCE = 60.0
 TIDY_EVERY = 5
-"""Rounds between compactions: a client that nobody stops meanwhile leaves thousands of tiny
-generations, and reading or replaying all of them is not what is tried here."""
+"""Rounds between compactions: a client left running in the meantime leaves thousands of tiny
+generations, and reading or replaying all of them is not the point of this test."""
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
 
@@ -79,7 +79,7 @@ class Client:
 
 
 def told(clients):
-    """What the clients tried, and what they were told: batches to sizes, acknowledged, refused."""
+    """What the clients tried (sizes by batch), and the batches acknowledged and refused."""
     tried, acked, refused = {}, set(), set()
     for client in clients:
         for line in client.lines():
@@ -93,7 +93,7 @@ def told(clients):
 
 
 def check(table, clients):
-    """Compare what a reader sees with what the clients were told before the read began."""
+    """Compare what a reader sees with the answers that clients had before the read began."""
     _, acked, _ = told(clients)
     rows = table.scan(freshness="durable").to_table()
     tried, _, refused = told(clients)
@@ -134,7 +134,7 @@ def test_killed_and_frozen_writers_lose_and_invent_nothing(store_kind, table_uri
             client.wait_for("ack", rng.randint(1, 30))
             if rng.random() < 0.5:
                 client.send(signal.SIGKILL)
-            else:  # sleeps through the takeover, and goes on afterwards as if nothing had happened
+            else:  # sleeps through the takeover and continues afterwards as if nothing had happened
                 client.send(signal.SIGSTOP)
                 frozen.append(client)
             if frozen and rng.random() < 0.5:
@@ -144,7 +144,7 @@ def test_killed_and_frozen_writers_lose_and_invent_nothing(store_kind, table_uri
                 table.compact()
         for client in frozen:
             client.send(signal.SIGCONT)
-        for client in frozen:  # the newest may still own the shard and go on: all others must stop
+        for client in frozen:  # the newest may still own the shard and continue; all others stop
             if client is not clients[-1]:
                 client.wait_for("end")
         acked = check(table, clients)

@@ -1,7 +1,7 @@
-"""O-2 to O-4 under real signals: decisions of successive owners on few hot keys, from journals.
+"""O-2 to O-4 under real signals: successive owners decide on few hot keys, and keep journals.
 
 Every owner is killed or paused while its threads or tasks decide, and the next takes over; a
-paused one wakes up behind its successor. The journals say what was begun and what was answered.
+paused owner wakes up after its successor. The journals record each call's begin and its answer.
 """
 
 import os
@@ -22,14 +22,14 @@ SCHEMA = pa.schema([pa.field("k", pa.int64()), ("v", pa.int64()), ("by", pa.stri
 HOT = 3
 OWNERS = int(os.environ.get("WEIR_KILL_ROUNDS", "5"))
 HOW = ("threads", "tasks", "tasks")
-"""Both are killed, and both are paused."""
+"""Owners with threads and with tasks are both killed and both paused."""
 PATIENCE = 60.0
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
 
 
 class Op:
-    """One operation of a journal; what was never answered has no end."""
+    """One operation of a journal; one that was never answered has no end."""
 
     def __init__(self, begun: int, name: str, kind: str, key: int, value: int) -> None:
         self.begun, self.name, self.kind, self.key, self.value = begun, name, kind, key, value
@@ -98,13 +98,13 @@ def check(ops: list[Op], rows: dict[int, dict[str, object]]) -> None:
         of_key = [op for op in raised if op.key == key]
         told = [op for op in of_key if op.wrote]
         last = rows[key]["v"]
-        # Each value was reached once, and none that was told of is lost.
+        # Each value was reached once, and no value that was acknowledged is lost.
         assert len({op.value for op in told}) == len(told)
         assert max((op.value for op in told), default=0) <= last
         unknown = {op.value for op in of_key if op.ended is None}
         for value in range(1, last + 1):
             assert value in unknown or any(op.value == value for op in told), (key, value)
-        # What began after another had been answered comes after it.
+        # An operation that began after another was answered comes after it.
         for earlier in told:
             for later in told:
                 if later.begun > earlier.ended:
@@ -119,7 +119,7 @@ def check(ops: list[Op], rows: dict[int, dict[str, object]]) -> None:
         skipped = [op for op in of_key if op.ended is not None and not op.wrote]
         if wrote or skipped:
             assert key in rows
-        for op in skipped:  # somebody's insert can have come before it
+        for op in skipped:  # an insert by another caller may have preceded it
             assert any(o.begun < op.ended and (o.wrote or o.ended is None) for o in of_key)
         if wrote:
             assert rows[key]["by"] == wrote[0].name

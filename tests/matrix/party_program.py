@@ -1,7 +1,7 @@
-"""The other party of the version matrix: pylance or LanceDB, of any version, on its own.
+"""The other party of the version matrix: pylance or LanceDB, in any version, on its own.
 
-Run by path, with nothing of weir importable. One JSON request a line, `{"do": verb, ...}`; one JSON
-answer a line: `{"ok": ...}`, or `{"error": class and message}` for what the library refuses.
+Run by path, with nothing of weir importable. Each line in is a JSON request, `{"do": verb, ...}`;
+each line out is a JSON answer: `{"ok": ...}`, or `{"error": class and message}` for a refusal.
 """
 
 import json
@@ -19,7 +19,7 @@ def table_of(rows, schema=SCHEMA):
 
 
 class Pylance:
-    """One dataset, and one shard writer at a time."""
+    """One dataset, with at most one open shard writer."""
 
     def __init__(self):
         import lance
@@ -75,7 +75,7 @@ class Pylance:
 
 
 class LanceDb:
-    """One table handle; its writer lives in it."""
+    """One table handle, which owns its writer."""
 
     def __init__(self):
         import lancedb
@@ -114,7 +114,7 @@ class LanceDb:
         return sorted((r["id"], r["v"]) for r in self._open(uri).search().limit(1000).to_list())
 
     def base(self, uri):
-        return self.scan(uri, [])  # it has no read of the base alone without pylance beside it
+        return self.scan(uri, [])  # without pylance, LanceDB cannot read the base alone
 
     def upkeep(self, uri):
         self._open(uri).optimize(cleanup_older_than=timedelta(0))

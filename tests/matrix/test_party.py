@@ -1,7 +1,7 @@
-"""weir and another program's version on one table: `make interop` runs this against each of them.
+"""weir and one version of another program on one table; `make interop` runs this for each version.
 
-Each test is a column of the table in docs/compatibility.md. What a version cannot do it must refuse
-with nothing lost: such a test passes, and says "refused". In `make test` the parties are the
+Each test is a column of the table in docs/compatibility.md. A version must refuse what it cannot do
+and lose nothing; such a test passes, and reports "refused". In `make test` the parties are the
 pylance and the LanceDB of this environment.
 """
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture(scope="module", params=chosen(), ids=lambda found: found[0])
 def parties(request) -> Iterator[list[Party]]:
-    """The party that is at work; its import takes seconds."""
+    """The running party, started once because its import takes seconds."""
     started = [Party(*request.param)]
     yield started
     started[-1].kill()
@@ -37,7 +37,7 @@ def party(request, parties: list[Party]) -> Party:
 
 @pytest.fixture
 def told(request):
-    """Says how it went: a word of the table."""
+    """Report the outcome: one of the words in the table."""
     return lambda how: request.node.user_properties.append(("outcome", how))
 
 
@@ -51,7 +51,7 @@ def shard_of(table: weir.Table) -> str:
 
 
 def put(table: weir.Table, **values: str) -> None:
-    """Rows such as k1="a", flushed when it returns."""
+    """Put rows such as k1="a"; they are flushed on return."""
     with weir.open(table.uri).writer() as writer:
         writer.put([{"id": int(k[1:]), "v": v} for k, v in values.items()])
 
@@ -62,7 +62,7 @@ def ours(table: weir.Table, **how) -> list[list]:
 
 
 def snapshots(table: weir.Table) -> list:
-    """What pylance's scanner must be told; LanceDB looks for itself."""
+    """The snapshots that pylance's scanner must be given; LanceDB finds them itself."""
     again = weir.open(table.uri)
     folded = again.core.base().compacted
     return [
@@ -80,7 +80,7 @@ def snapshots(table: weir.Table) -> list:
 
 
 def test_reads_what_weir_wrote(table: weir.Table, party: Party, told) -> None:
-    """SSTables with a delete and an older row, then the base, then after collection."""
+    """Read SSTables with a delete and an older row, then the base, then after collection."""
     put(table, k1="a", k2="b", k3="c")
     with table.writer() as writer:
         writer.put([{"id": 1, "v": "newer"}])
@@ -96,7 +96,7 @@ def test_reads_what_weir_wrote(table: weir.Table, party: Party, told) -> None:
 
 
 def test_is_read_at_once(table: weir.Table, party: Party, told) -> None:
-    """Its unflushed rows, its SSTables, and what is folded of them, in weir."""
+    """weir reads the party's unflushed rows, its SSTables, and the rows folded from them."""
     put(table, k1="weir", k2="weir")
     party.ask("put", uri=table.uri, shard=shard_of(table), rows=[[1, "theirs"], [3, "theirs"]])
     want = [[1, "theirs"], [2, "weir"], [3, "theirs"]]
@@ -139,7 +139,7 @@ def test_each_fences_the_other(table: weir.Table, party: Party, told) -> None:
 
 
 def test_takes_over_weirs_live_log(table: weir.Table, party: Party, told) -> None:
-    """Lance 13 and older cannot replay tagged entries: refused, and nothing is lost by that."""
+    """Lance 13 and older cannot replay tagged entries: they are refused, and nothing is lost."""
     writer = table.writer()
     writer.put([{"id": 1, "v": "unflushed"}])
     try:
@@ -169,7 +169,7 @@ def test_its_tables_are_adopted(tmp_path: Path, party: Party, told) -> None:
 
 
 def test_is_kept_out_where_it_must(tmp_path: Path, party: Party, told) -> None:
-    """A log in a store of its own: refused before it claims."""
+    """With a log in a store of its own, the party is refused before it claims."""
     uri = str(tmp_path / "t.lance")
     table = weir.create(uri, SCHEMA, primary_key="id", wal_uri=str(tmp_path / "wal"))
     put(table, k1="weir")

@@ -1,8 +1,7 @@
 """Two threads waited for one ack (a put and `flush_wal`), and only one of them was ever woken.
 
-Found by the simulator as a deadlock (seed 6 of the first run); a timeout of the one lost the
-wake-up of the other
-(seed 158).
+Found by the simulator as a deadlock (seed 6 of the first run). When one waiter timed out, the other
+one's wake-up was lost (seed 158).
 """
 
 import contextlib
@@ -17,7 +16,7 @@ from weir.testing.fault_store import FaultStore
 
 @pytest.fixture
 def held():
-    """A writer with one entry stuck in the store, and the gate that lets it go."""
+    """A writer with one entry stuck in the store, and the gate that releases it."""
     store = FaultStore(MemoryStore())
     writer = open_writer(site_on(store))
     gate = store.on("put_if_absent", "*/wal/*").pause()

@@ -1,7 +1,7 @@
-"""A read planned on the log; the log was flushed and folded; the base was read last, with the rows.
+"""A read planned on the log, which was then flushed and folded before the read opened the base.
 
-On an append-only table each of them was there twice, and rows written after the cut were shown
-beside older ones (L-5). Found by the simulator (scenario stream, seeds 18 and 227).
+On an append-only table each of those rows was returned twice, and rows written after the cut were
+shown beside older ones (L-5). Found by the simulator (scenario stream, seeds 18 and 227).
 """
 
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ def test_l5_rows_folded_while_a_read_is_planned_are_read_once():
 
 def test_l5_a_writer_reads_its_own_rows_once_while_they_are_folded():
     store = MemoryStore()
-    # The scan looks at the base first when it asks what was folded, and later reads it.
+    # The scan opens the base first to see what was folded, and reads its rows later.
     folding = HookStore(store, "get", "_versions/", lambda: None)
     writer = open_writer(site_on(folding), schema=KEYLESS)
     for key in range(3):

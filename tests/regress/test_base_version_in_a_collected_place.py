@@ -1,9 +1,9 @@
-"""A base version written into a place that was cleaned up counted as a commit; a pin lost its base.
+"""A base version written at a collected number counted as a commit, and a pin lost its base.
 
-A compactor slept between planning and its put; collection removed the version number it aimed at;
-the put succeeded, the generations were marked, pruned and collected: acknowledged rows were gone
-(seed 514273 of the simulator). And a checkpoint was confirmed while collection, which had looked
-at the tags before, removed the base version it pins (seeds 503014, 516028).
+A compactor slept between planning and its put, and collection removed the version whose number it
+was about to use. The put succeeded, and the generations were marked, pruned and collected:
+acknowledged rows were lost (seed 514273 of the simulator). Also, a checkpoint was confirmed while
+collection, which had read the tags before, removed the base version it pins (seeds 503014, 516028).
 """
 
 from datetime import timedelta
@@ -45,7 +45,7 @@ def rows(store):
 
 
 class Sleeper:
-    """A store that lets others act right before the put of that object, once."""
+    """A store that runs `action` once, right before the put of the named object."""
 
     def __init__(self, inner, name, action):
         self._inner, self._name, self._action = inner, name, action
@@ -67,7 +67,7 @@ def test_g6_a_fold_committed_into_a_collected_place_is_no_fold():
         writer.put([{"k": key, "v": key}])
     writer.close()
 
-    def overtake():  # others take over, and what the sleeper aimed at is cleaned up
+    def overtake():  # others commit, and the version that the sleeper aims at is cleaned up
         lake = lake_on(site_on(store))
         for token in ("a", "b", "c"):
             lake.fence_base(token)
@@ -85,7 +85,7 @@ def test_g6_a_fold_committed_into_a_collected_place_is_no_fold():
 
 
 class CleansUpLater:
-    """Lance's clean-up, which looks at the tags a while before it deletes."""
+    """Lance's clean-up, which reads the tags some time before it deletes."""
 
     def __init__(self, lake):
         self._lake = lake

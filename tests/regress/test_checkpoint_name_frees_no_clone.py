@@ -1,5 +1,5 @@
-"""A clone's pin bears the name of the checkpoint it was made from. Deleting that checkpoint by its
-name let go of the pin too, and the next collection deleted the base of the clone (C-1)."""
+"""A clone's pin has the name of the checkpoint it was made from. Deleting that checkpoint by name
+released the pin too, and the next collection deleted the base of the clone (C-1)."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def parent(tmp_path):
 
 
 def collect(table):
-    """Everything that nothing holds is gone afterwards, the old base first of all."""
+    """Replace the base, and collect everything that nothing holds."""
     with table.writer() as writer:
         writer.put([{"id": 1}, {"id": 2}])
     table.compact()

@@ -1,7 +1,7 @@
-"""Found by the simulator (seed 4000498): an opener read the manifest, then met an entry of a newer
-epoch, looked at the manifest again and claimed on what it found, with the position it had probed
-before. R was beyond that position by then, so it probed again after its claim, above the fence of
-somebody newer: an older epoch after a newer one (F-7)."""
+"""Found by the simulator (seed 4000498): an opener read the manifest, met an entry of a newer
+epoch, and claimed on a fresh read of the manifest, but with the position it had probed before. R
+was past that position by then, so it probed again after its claim, above the fence of a newer
+owner: in the log an older epoch followed a newer one (F-7)."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ def test_f7_a_claim_is_of_one_look_at_manifest_and_tip(monkeypatch):
         others.append(open_writer(site))  # a newer epoch, after the manifest was read
         position = probe(*args)
         others[0].put([{"k": 1, "v": 1}])
-        others[0].close()  # R passes the position that was probed
+        others[0].close()  # R passes the probed position
         return position
 
     def newer(step):

@@ -1,9 +1,9 @@
-"""Clones whose maker died, or was taken for dead, at an unlucky moment. Found by the simulator.
+"""Clones whose maker died, or was assumed dead, at an unlucky moment. Found by the simulator.
 
-A retry after a death between the record of the WAL store and the mark that tells readers of it
-never wrote the mark: the clone had a hole where its log was (S-4, seed 94 of the clones). And a
-collection that took a slow clone for dead could let go of its pin just before it said "ready": a
-finished clone of files that nobody protects (C-3).
+When the maker died between the record of the WAL store and the mark that announces it to readers,
+a retry never wrote the mark, and the clone had a hole where its log was (S-4, seed 94 of the
+clones). And a collection that assumed a slow clone dead could release its pin just before the clone
+became "ready": a finished clone of files that nothing protects (C-3).
 """
 
 from dataclasses import replace

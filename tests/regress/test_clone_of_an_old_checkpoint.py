@@ -1,7 +1,7 @@
-"""Once the base was cleaned up past it, no checkpoint could be cloned any more.
+"""A checkpoint could not be cloned once the base had been cleaned up past it.
 
-The pin of a clone is made under the protection of the checkpoint, but it was held to the floor of
-the base like a new one: `CommitConflict`, for ever (K-1b). Found by the simulator's clones.
+The pin of a clone is made under the protection of the checkpoint, but it was checked against the
+floor of the base like a new pin: `CommitConflict`, forever (K-1b). Found by the simulator's clones.
 """
 
 from tests.support.moments import again, expect, make, put, rows

@@ -1,8 +1,8 @@
-"""`close` and `flush_wal` said that all was durable although rows were left (M-8).
+"""`close` and `flush_wal` reported success although some rows were not durable (M-8).
 
-Read in the code and confirmed by the simulator: a writer that fails empties its queue, and an empty
-queue was taken
-for a durable one; a put between the last look at the queue and the end was accepted and forgotten.
+Found by reading the code and confirmed by the simulator. A writer that fails empties its queue, and
+an empty queue was mistaken for a durable one. A put between the last check of the queue and the end
+was accepted and forgotten.
 """
 
 import pytest
@@ -21,7 +21,7 @@ BUFFERED = WriterConfig(enable_memtable=False, durable_write=False, max_wal_flus
 def test_m8_what_waits_for_the_last_row_hears_that_the_writer_failed():
     writer = open_writer(site_on(MemoryStore()), BUFFERED)
     writer.put([{"k": 1, "v": 1}])
-    fail(writer._state, StoreError("out of reach"))  # and the queue is empty
+    fail(writer._state, StoreError("out of reach"))  # this also empties the queue
     with pytest.raises(WriterClosed) as raised:
         writer.flush_wal()
     assert sum(batch.num_rows for batch in raised.value.unacknowledged) == 1

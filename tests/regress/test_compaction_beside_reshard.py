@@ -1,7 +1,8 @@
-"""C-11: a compaction whose looks at the shards are of before and after a reshard.
+"""C-11: a compaction that read some shards before a reshard and others after it.
 
-It saw the old shard before that was closed, and the heir after it was written: the heir's rows were
-folded first, and those of the old shard over them with the next compaction. Found by seed 10624160.
+It read the old shard before that was closed, and the heir after it was written. The heir's rows
+were folded first, and the next compaction folded the old shard's rows over them. Found by seed
+10624160.
 """
 
 import threading
@@ -21,7 +22,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 
 class Paced:
-    """Threads whose first look under a claim stands still after the two old shards."""
+    """Threads that pause the first read of the shards under a claim, after the two old shards."""
 
     def __init__(self, store):
         self._inner = Env().threads

@@ -1,4 +1,4 @@
-"""An object that cannot be read is named by its whole URI, with what to do about it."""
+"""An object that cannot be read is named by its full URI, with advice on what to do."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_a_damaged_object_is_named_with_what_to_do(
         path.write_bytes(b"junk")
     with pytest.raises(weir.CorruptEntry) as raised:
         use(table)
-    # Lance does not tell which of its files it was: then the table is named.
+    # Lance does not say which of its files is damaged, so the table is named.
     named = [table.uri] if pattern.startswith("_versions") else [str(path) for path in found]
     assert any(name in str(raised.value) for name in named), raised.value
     assert advice in str(raised.value)

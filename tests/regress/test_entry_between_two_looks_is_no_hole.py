@@ -1,5 +1,4 @@
-"""A tailer called a fresh entry a hole: missing at its look, and covered by the manifest it read
-next.
+"""A tailer called a new entry a hole: its probe missed it, and the next manifest covered it.
 
 Found by the simulator (seed 5 of the first run): `MissingEntry` on a healthy log.
 """

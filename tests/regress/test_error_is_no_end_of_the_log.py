@@ -1,6 +1,6 @@
-"""A read met an error of the store while it looked for the end of a log beside the data, took the
-log for one that was lost with nothing in it, and left acknowledged rows out (S-7; seed 1487 of the
-simulator, scenario stream)."""
+"""A read hit a store error while it looked for the end of a log beside the data. It treated the
+log as lost and empty, and left acknowledged rows out (S-7; seed 1487 of the simulator, scenario
+stream)."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_s7_an_error_of_the_store_is_not_the_end_of_a_log_beside_the_data(
 ):
     config = WriterConfig(enable_memtable=False)
     table = make(tmp_path / "t", 1, writer_defaults=config)
-    if moved:  # away, and back
+    if moved:  # to another store and back
         again(table, wal_uri=str(tmp_path / "w")).shards()[0].writer().close()
         again(table, wal_uri=table.uri).shards()[0].writer().close()
     with again(table).writer() as writer:

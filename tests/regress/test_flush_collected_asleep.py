@@ -1,7 +1,7 @@
-"""W-5: a writer slept after its flush, until the flush was folded and its manifest collected.
+"""W-5: a writer slept after its flush until the flush was folded and its manifest collected.
 
-It found its version below the floor, which a version in a collected place is too, and took its own
-R for that of a fold of the log: it stopped, with "a compaction folded the log". Found by seed
+It found its version below the floor, as a version in a collected place also is, and mistook its own
+R for that of a fold of the log. It stopped with "a compaction folded the log". Found by seed
 10313779.
 """
 

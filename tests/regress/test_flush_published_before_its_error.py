@@ -1,7 +1,6 @@
-"""A manifest was committed, the read after it failed, and the retry published the SSTable again:
-RuleBroken.
+"""A manifest was committed, the read after it failed, and the retry published the SSTable again.
 
-Found by the simulator (seed 2 of the first run).
+This raised RuleBroken. Found by the simulator (seed 2 of the first run).
 """
 
 import pytest

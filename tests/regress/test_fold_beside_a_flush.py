@@ -1,8 +1,8 @@
 """A log was folded into the base while a flush in the same epoch published a part of it.
 
-Compaction of a WAL-only table then moved R over the rest, and the SSTable of the part, older than
-what the base held, was read as newer: rows went back to what they had been (L-2). A hand-over, a
-seal and a checkpoint of scope "all" flush such tables. Found by the simulator's moves (seed 1184).
+Compaction of a WAL-only table then moved R past the rest. The SSTable of that part was older than
+the base but was read as newer, so rows reverted to earlier values (L-2). A hand-over, a seal and a
+checkpoint of scope "all" flush such tables. Found by the simulator's moves (seed 1184).
 """
 
 from dataclasses import replace
@@ -70,8 +70,8 @@ def test_l2_a_fold_does_not_pass_entries_above_one_that_was_flushed_meanwhile(tm
 
 
 def test_l6_a_log_that_was_discarded_meanwhile_is_not_published(tmp_path):
-    """A restore moves R in the epoch it claimed, without a generation: RuleBroken, and only that
-    kept the discarded rows out (seed 51562 of the simulator's restores)."""
+    """A restore moves R in the epoch it claimed, without a generation. That raised RuleBroken,
+    which alone kept the discarded rows out (seed 51562 of the simulator's restores)."""
     config = WriterConfig(enable_memtable=False, max_memtable_rows=1)
     table = weir.create(str(tmp_path / "t"), SCHEMA, writer_defaults=config)
     with table.shards()[0].writer() as writer:

@@ -1,9 +1,8 @@
-"""A compactor died between its commit and its marks; a reshard took the claim over and dropped the
-job.
+"""A compactor died between its commit and its marks; a reshard took its claim and dropped the job.
 
-The rows were in the base and the generation was unmarked, told only by the fold's announcement. The
-next compaction took that back as settled, and every row of the generation was read twice (L-4; seed
-700127 of the simulator, scenario reshards). A restore held the same claim.
+The rows were in the base and the generation was unmarked, known only by the fold's announcement.
+The next compaction withdrew that as settled, and every row of the generation was read twice (L-4;
+seed 700127 of the simulator, scenario reshards). A restore takes the same claim.
 """
 
 import pyarrow as pa
@@ -41,7 +40,7 @@ def ids_of(table):
 
 @pytest.fixture
 def table(tmp_path):
-    """Append-only, with a fold that is committed and not marked."""
+    """An append-only table with a fold that is committed but not marked."""
     made = weir.create(str(tmp_path / "t"), SCHEMA)
     put(made, 1, 2, 3)
     with pytest.raises(Died):

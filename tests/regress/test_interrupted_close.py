@@ -1,8 +1,8 @@
-"""A close that was interrupted is not done: the next one goes on with it (F-16, M-8).
+"""A close that was interrupted is not done: the next close continues it (F-16, M-8).
 
 Found by the simulator (interrupts, seeds 89, 374 and 536): the second close returned at once, as if
-every row were durable, while a takeover kept the last ones out of the log and nobody was told; and
-the threads of the writer were left running.
+every row were durable, while a takeover kept the last rows out of the log and no caller was told.
+The writer's threads were left running.
 """
 
 import threading
@@ -31,7 +31,7 @@ def interrupt() -> None:
 
 
 def interrupted_in_close(store: MemoryStore, *, memtable: bool, path: str = "/wal/") -> ShardWriter:
-    """A writer with buffered rows whose close was broken off while it wrote."""
+    """A writer with buffered rows whose close was interrupted while it wrote."""
     watched = HookStore(store, "put_if_absent", path, lambda: None)
     writer = open_writer(site_on(watched), WriterConfig(**BUFFERED, enable_memtable=memtable))
     writer.put(row(1))
@@ -50,7 +50,7 @@ def test_f16_a_second_close_makes_rows_durable_and_ends_the_threads(memtable: bo
     assert rows_on_store(site_on(store)) == {1: 1}
     names = [t.name for t in threading.enumerate() if str(writer.site.shard) in t.name]
     assert names == []
-    writer.close()  # twice is harmless
+    writer.close()  # closing again is harmless
 
 
 def test_f16_a_second_close_closes_the_gap() -> None:

@@ -1,8 +1,8 @@
-"""The log moved to another store, and whoever needed the part before looked in the new one.
+"""The log moved to another store, and its earlier part was looked up in the new one.
 
 A checkpoint of scope "durable" made before the move could not be read, cloned or restored by a
 fresh handle (K-7), and a handle kept open since before the move compacted and collected the store
-the log had left (S-3). Found by the simulator's moves.
+that the log had left (S-3). Found by the simulator's moves.
 """
 
 import pytest
@@ -26,13 +26,13 @@ A, B, C = range(10), range(5, 20), range(15, 30)
 
 @pytest.fixture
 def moved(tmp_path):
-    """A table with a durable checkpoint in the log of its first store, and the handle of then."""
+    """A table with a durable checkpoint in its first log store, and a handle of that time."""
     table = make(tmp_path / "t", 1)
     writer = table.shards()[0].writer()
     put(writer, A, "a")
     held = create(again(table).core, "durable")
     assert not held.shards[0].closed
-    rows(table)  # this handle knows where the log is
+    rows(table)  # this handle now remembers where the log is
     with again(table, wal_uri=str(tmp_path / "w")).writer() as other:
         put(other, B, "b")
     return table, held
@@ -74,7 +74,7 @@ def test_s3_an_old_handle_collects_where_the_log_is_now(moved, tmp_path):
 
 
 def test_s3_an_opener_that_lost_to_a_move_leaves_no_fence_in_the_old_store(tmp_path):
-    """Its fence was taken for the tip, the position marked as used, and the new log had a hole."""
+    """Its fence counted as the tip, the position was marked as used, and the new log had a hole."""
     table = make(tmp_path / "t", 1)
     shard = table.shards()[0].id
     with table.writer() as writer:
@@ -94,7 +94,7 @@ def test_s3_an_opener_that_lost_to_a_move_leaves_no_fence_in_the_old_store(tmp_p
 
 
 def test_s3_a_log_that_went_away_and_came_back_has_no_hole(tmp_path):
-    """Who looked for the end of the log meanwhile called a healthy table damaged."""
+    """A search for the end of the log during the move called a healthy table damaged."""
     table = make(tmp_path / "t", 1)
     shard = table.shards()[0].id
     with table.writer() as writer:

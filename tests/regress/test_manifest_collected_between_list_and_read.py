@@ -1,6 +1,7 @@
 """The manifest that a listing found was collected before it was read: the shard looked empty.
 
-A read then returned no rows at all (seed 103457 of the simulator); an opener claimed it as new.
+A read then returned no rows at all (seed 103457 of the simulator), and an opener claimed the shard
+as a new one.
 """
 
 from tests.support.hooks import HookStore

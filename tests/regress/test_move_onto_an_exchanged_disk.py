@@ -1,7 +1,7 @@
-"""S-1: a disk that is exchanged while the log moves to it again does not get the id of the first.
+"""S-1: a disk swapped in while the log moves back does not get the id of the first disk.
 
-Its id was read from the store, the move was prepared, and another disk, empty, was in its place
-when the id was written: two disks bore one id, and each machine took the one it saw for the log.
+The id was read from the store and the move was prepared; when the id was written, an empty disk had
+replaced the first. Two disks had the same id, and each machine used the one it saw as the log.
 Found by seed 11032610.
 """
 

@@ -1,8 +1,8 @@
-"""A put whose answer was lost met an object on repetition; when it was compared it was collected.
+"""A put lost its answer, and its retry met an object that was collected before it was compared.
 
-It was called somebody else's, so the rows went to the shard's heir as well, although they had been
-applied, flushed and folded (F-9, F-11; seed 3007953 of the simulator, scenario reshards). Gone is
-neither ours nor another's: nobody knows.
+The object was called another writer's, so the rows went to the shard's heir as well, although they
+had been applied, flushed and folded (F-9, F-11; seed 3007953 of the simulator, scenario reshards).
+An object that is gone is neither ours nor another's: the outcome is unknown.
 """
 
 import pytest
@@ -19,7 +19,7 @@ from weir.types import Position
 
 
 class LosesAndCollects:
-    """Applies the first put and loses its answer; the object is gone after the second."""
+    """Applies the first put and loses its answer; deletes the object after the second."""
 
     def __init__(self):
         self._inner = MemoryStore()
@@ -45,7 +45,7 @@ def test_f9_an_object_that_is_gone_is_not_called_somebody_elses():
 
 
 class Echoes(HookStore):
-    """A proxy repeated the put, the answer is about the repetition, and the entry is gone."""
+    """Repeats the put as a proxy would: the second answer is returned, and the entry is gone."""
 
     def put_if_absent(self, path, data):
         self._inner.put_if_absent(path, data)

@@ -1,7 +1,7 @@
 """A writer that was fenced while it opened left its flushing thread behind.
 
-Found by the simulator (`modes`, as it was first drawn): an open that flushes what it replayed
-(F-14) began a thread, and who is told that the open failed has no handle to close.
+Found by the simulator (`modes`, in its first form): an open that flushes what it replayed (F-14)
+started a thread, and the caller of a failed open has no handle to close.
 """
 
 import threading

@@ -1,7 +1,7 @@
-"""A request repeated on the way met its own first copy: told as a conflict, although the rows were
-durable.
+"""A request repeated on the way met its own first copy, and the put was reported as a conflict.
 
-Found by the simulator once a conflict had to be one (fault "echo", row 8 of the fault matrix).
+The rows were durable. Found by the simulator once it required that a conflict be a real one (fault
+"echo", row 8 of the fault matrix).
 """
 
 from tests.support.one_shard import open_writer, rows_on_store, site_on

@@ -1,9 +1,7 @@
-"""A read planned on a manifest, the log behind it was flushed and collected, and its end was taken
-for the tip.
+"""After a read had planned, the log was flushed and collected, and its end mistaken for the tip.
 
 The read then missed rows that were acknowledged before it began (L-1). And an opener called the
-collected part a hole:
-`MissingEntry` on a healthy table (seed 10305 of the simulator).
+collected part a hole: `MissingEntry` on a healthy table (seed 10305 of the simulator).
 """
 
 from tests.support.hooks import HookStore

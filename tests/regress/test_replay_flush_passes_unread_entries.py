@@ -1,8 +1,8 @@
 """F-8: a flush during replay moved R to the fence, past entries that replay had not read yet.
 
-Found by the simulator (seed 0 of the first run): a writer died with two generations in the log; the
-next one
-flushed the first during replay, published R = fence, and died; the rows of the second were gone.
+Found by the simulator (seed 0 of the first run): a writer died with two generations in the log. The
+next writer flushed the first during replay, published R = fence, and died; the rows of the second
+were lost.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""Found by the simulator (seeds 6011068, 6012052): a change of routing that read the table's
-record, slept while another change was made, and then read that nothing was going on, went on from
-the old routing. It changed nothing, told success, and kept as its way back a table that others had
+"""Found by the simulator (seeds 6011068, 6012052): a reshard read the table's record, slept while
+another reshard ran, then found none in progress and continued from the old routing. It changed
+nothing, reported success, and its checkpoint, kept as the way back, was of a table that others had
 written to."""
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Found by the simulator (seed 9000545): a change of routing that had sealed its shards and then
-failed wanted their rows folded before it would go on, and was refused for as long as a dead
-compactor's claim stood; all writers waited for it. And it had failed for nothing: a checkpoint of
-several shards did not know its own record when the request was repeated on its way."""
+"""Found by the simulator (seed 9000545): a reshard that had sealed its shards and then failed
+wanted their rows folded before it continued. It was refused as long as a dead compactor's claim
+stood, and all writers waited for it. Its failure had no real cause: a checkpoint of several shards
+did not recognize its own record when the request was repeated on its way."""
 
 from pathlib import Path
 from typing import NoReturn
@@ -23,11 +23,11 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa
 
 
 class Died(BaseException):
-    """Nobody catches it, as nobody catches a death."""
+    """A simulated death, which nothing catches."""
 
 
 class DeadRunner:
-    """Dies with the compaction it was asked to run."""
+    """Dies in the compaction it is asked to run."""
 
     name = "dead"
     slots = 1

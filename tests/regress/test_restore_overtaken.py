@@ -1,5 +1,5 @@
-"""A restore slept after it had rolled the base back, and others went on: `MissingEntry`, as if rows
-were lost, when its version of the base was cleaned up (seed 20896 of the simulator's restores)."""
+"""A restore slept after it had rolled back the base, and others continued. When its base version
+was cleaned up it raised `MissingEntry`, as if rows were lost (simulator's restores, seed 20896)."""
 
 from datetime import timedelta
 

@@ -1,8 +1,8 @@
-"""Rows on their way while the routing changes. Found by the simulator's reshards.
+"""Rows in flight while the routing changes. Found by the simulator's reshards.
 
-A put whose entry had landed when the shard was claimed went to the heir as well: rows twice.
-Buffered rows that a failing flush or close had not named were forgotten (M-8). And no table with a
-`fence_ttl` below a minute could be resharded at all.
+A put whose entry was already written when the shard was claimed went to the heir as well, so its
+rows appeared twice. Buffered rows that a failing flush or close did not report were forgotten
+(M-8). And a table with a `fence_ttl` below a minute could not be resharded at all.
 """
 
 import pytest
@@ -88,7 +88,7 @@ def test_o_a_table_writer_does_not_put_them_again(tmp_path, monkeypatch):
     monkeypatch.setattr(shard._appender.ownership, "require", seal_first)
     with pytest.raises(UnknownOutcome, match="may be in the table"):
         put(writer, B, "b")
-    assert rows(again(table)) == expect((A, "a"), (B, "b"))  # the entry was there before the seal
+    assert rows(again(table)) == expect((A, "a"), (B, "b"))  # the entry was written before the seal
     assert sum(c.batch.num_rows for c in again(table).changes()) == len(A) + len(B)
     put(writer, A, "c")
     writer.close()
@@ -104,7 +104,7 @@ def test_m8_buffered_rows_keep_their_order_when_the_routing_changes(tmp_path):
     again(table).reshard(weir.Bucket("id", 2), compact=False)
     shard = next(iter(writer.shard_writers().values()))
     with pytest.raises(FencedError) as told:
-        shard.put([{"id": i, "v": "another caller's"} for i in B], wait=True)  # it has noticed
+        shard.put([{"id": i, "v": "another caller's"} for i in B], wait=True)  # it notices here
     assert sum(batch.num_rows for batch in told.value.unacknowledged) == len(B)
     put(writer, A, "c")
     writer.close()

@@ -1,8 +1,8 @@
-"""A writer of an identity-sharded table looked for a change of routing, slept, and made a shard.
+"""A writer of an identity-sharded table checked for a reshard, slept, and then made a shard.
 
-Meanwhile the table was resharded: the shard was not there when those of the old routing were
-sealed. Its rows were acknowledged in a shard that has no order with the new ones, and an old row
-could win over a newer one (C-11; seed 2002019 of the simulator, scenario reshards).
+The table was resharded in between, and the shard did not exist when those of the old routing were
+sealed. Its rows were acknowledged in a shard that has no order relative to the new ones, so an old
+row could win over a newer one (C-11; seed 2002019 of the simulator, scenario reshards).
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())
 
 
 def stores_of(table, action):
-    """The table, and `action` right after its next look at the chain of changes."""
+    """The table, which runs `action` right after its next read of the reshard chain."""
     hooked = HookStore(table.core.store, "list_folder", paths.reshard_chain(), action)
     return Table(dataclasses.replace(table.core, store=hooked))
 

@@ -1,4 +1,4 @@
-"""Tables that 0.1.0 made open, read, are written to, compacted, collected and restored as before.
+"""Tables made by 0.1.0 can be opened, read, written, compacted, collected and restored as before.
 
 `tests/fixtures/weir-0.1.0.tar.gz` holds what commit 89bac35 wrote: a keyed table of two buckets
 with rows in the base, in SSTables and in logs, deletes, a checkpoint and an exactly-once batch;
@@ -68,7 +68,7 @@ def test_it_is_cloned_and_resharded(old: Path, tmp_path: Path) -> None:
 
 
 def test_x1_it_keeps_its_shard_ids_and_offers_lancedb_no_spec(old: Path) -> None:
-    """LanceDB would write to shards of other ids; spec id 1 is what it asks for."""
+    """LanceDB would write to shards with other ids; it looks for spec id 1."""
     table = weir.open(str(old / "keyed"))
     ids = {shard.id for shard in table.shards()}
     with table.writer() as writer:
@@ -87,7 +87,7 @@ def test_x1_it_keeps_its_shard_ids_and_offers_lancedb_no_spec(old: Path) -> None
 
 @pytest.mark.parametrize("how", ["writer", "load", "appender"])
 def test_x1_a_shard_that_is_opened_by_itself_shuts_lancedb_out_too(old: Path, how) -> None:
-    """As Spark's tasks open theirs."""
+    """Spark's tasks open shards this way."""
     table = weir.open(str(old / "keyed"))
     shard = table.shard(0)
     if how == "writer":

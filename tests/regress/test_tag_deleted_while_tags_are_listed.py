@@ -1,6 +1,6 @@
 """Found by the simulator (seed 6009809), and then in Lance: it lists the tags of the base, reads
-each, and fails when one was deleted in between. The model passed over such a tag; a pin that was
-being handed from one checkpoint to another then looked like none, and its version was collected.
+each, and fails if one was deleted in between. The model skipped such a tag; a pin that was being
+handed from one checkpoint to another then seemed absent, and its version was collected.
 """
 
 import threading
@@ -30,10 +30,10 @@ def lake(tmp_path: Path) -> PylanceLake:
 
 @contextmanager
 def pins_come_and_go(lake: PylanceLake) -> Iterator[None]:
-    """Another handle that hands the pin of version 1 on and on: there are always two or three.
+    """Another handle keeps handing on the pin of version 1; there are always two or three tags.
 
-    Two, because a folder of a local disk is not listed in one moment: of two tags that change
-    places meanwhile a listing may show neither.
+    At least two, because a listing of a local folder is not atomic: if one tag replaces another
+    during the listing, it may show neither.
     """
     over = threading.Event()
     failed: list[BaseException] = []

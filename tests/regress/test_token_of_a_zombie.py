@@ -1,8 +1,8 @@
-"""A zombie's exactly-once entry landed in a collected place; collection recorded its token.
+"""A zombie's exactly-once entry landed in a collected place, and collection recorded its token.
 
-The zombie was fenced and its rows are nowhere, as is right (G-7b), but the batch was then said to
-be in: lost (P-2; seed 4003709 of the simulator, scenario stream). Tokens are read before the floor
-passes their entries; behind it only zombies write.
+The zombie was fenced and its rows are rightly nowhere (G-7b), but the batch was then reported as
+applied, and so it was lost (P-2; seed 4003709 of the simulator, scenario stream). Tokens are read
+before the floor passes their entries; below the floor only zombies write.
 """
 
 from tests.support.hooks import HookStore
@@ -73,17 +73,17 @@ def test_p2_an_entry_another_collector_passed_meanwhile_is_a_zombies_too():
         store.delete([place])
         store.put(place, entry_with(9))
 
-    # Between the look at the floors and the look at the entries.
+    # Runs between the read of the floors and the read of the entries.
     slow = site_on(HookStore(store, "list_folder", "/tokens", pass_it))
     collect_all(slow)
     assert Tokens(site).load("s") == 2
 
 
 def test_p6_a_dead_writers_note_does_not_lead_to_a_zombies_entry_in_a_collected_place():
-    """Found by the simulator (seed 521) when such notes were new."""
+    """Found by the simulator (seed 521) soon after such notes were introduced."""
     store = MemoryStore()
     site = site_on(store)
-    Tokens(site).begin("s", Position(0), Epoch(1))  # of a writer that died
+    Tokens(site).begin("s", Position(0), Epoch(1))  # the note of a writer that died
     for version in (1, 2):
         put_batch(site, version, app="other")
     collect_all(site)

@@ -1,5 +1,5 @@
-"""A restore slept before its rollback of the base, another one and a compaction went through, and
-it woke up: rows acknowledged since were gone, of a table that called itself whole (seeds 50524 and
+"""A restore slept before its rollback of the base while another restore and a compaction finished,
+and then woke up: rows acknowledged since were lost, and the table seemed whole (seeds 50524 and
 50978 of the simulator's restores)."""
 
 import pytest

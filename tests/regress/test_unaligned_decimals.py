@@ -1,5 +1,5 @@
-"""A decimal column out of an Arrow IPC stream begins at a multiple of 8, not of 16: Lance panicked
-when such rows were flushed, the writer ended, and so did every writer that replayed them."""
+"""A decimal column read from an Arrow IPC stream is aligned to 8 bytes, not 16. Lance panicked when
+such rows were flushed, which ended the writer and every later writer that replayed them."""
 
 from decimal import Decimal
 
@@ -23,7 +23,7 @@ ROWS = [
 
 
 def shifted(by: int) -> pa.Table:
-    """The rows as they come out of bytes that begin `by` bytes after an aligned address."""
+    """The rows as read from a buffer that begins `by` bytes after an aligned address."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_table(pa.Table.from_pylist(ROWS, SCHEMA))

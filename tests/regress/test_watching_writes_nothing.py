@@ -1,5 +1,5 @@
-"""`weir stats`, `weir top` and `weir checkpoint list` asked the store for its time, which takes a
-write: with the right to read only, a person on call saw an error instead of the table."""
+"""`weir stats`, `weir top` and `weir checkpoint list` read the store's time, which takes a write:
+a person on call with read-only access saw an error instead of the table."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""Found by the simulator (seed 7002971): a writer that was fenced and did not know it yet read its
-own rows. Its successor's generation, which has the same number, had been folded into the base, so
-the rows in its memory were taken for folded and left out."""
+"""Found by the simulator (seed 7002971): a fenced writer that did not know it yet read its own
+rows. Its successor's generation, which has the same number, had been folded into the base, so the
+rows in the zombie's memory counted as folded and were left out."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ BUFFERED = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
 
 
 def zombie_of(folder: Path, key: str | None) -> weir.ShardWriter:
-    """It holds a row that is not durable; its successor's rows are in the base."""
+    """A zombie that holds a row that is not durable; its successor's rows are in the base."""
     table = weir.create(str(folder / "t"), SCHEMA, primary_key=key)
     zombie = table.shard(None).writer(BUFFERED)
     zombie.put([{"id": 1, "v": "buffered"}])

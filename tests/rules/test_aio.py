@@ -115,7 +115,7 @@ def test_m6_tasks_wait_for_room_and_take_no_thread_each(tmp_path):
             await writer.put(row(0))
             puts = [asyncio.create_task(writer.put(row(k, "x" * 50))) for k in range(2000)]
             await asyncio.sleep(0)
-            assert threading.active_count() < threads + 80  # the pools, not a thread a task
+            assert threading.active_count() < threads + 80  # the pools, not one thread per task
             await asyncio.gather(*puts)
             (stats,) = writer.stats().values()
             assert stats.memtable.flushes > 0
@@ -125,8 +125,8 @@ def test_m6_tasks_wait_for_room_and_take_no_thread_each(tmp_path):
 
 
 class BareLoop(asyncio.SelectorEventLoop):
-    """A loop with futures and callbacks of its own, as loops that are not asyncio's have them: it
-    has nothing that `asyncio.AbstractEventLoop` does not promise."""
+    """A loop with its own futures and callbacks, like third-party loops: it has nothing beyond
+    what `asyncio.AbstractEventLoop` promises."""
 
     def create_future(self):
         return asyncio.futures._PyFuture(loop=self)
@@ -151,7 +151,7 @@ def test_m7_puts_of_tasks_on_any_loop_are_written_also_after_a_pause(tmp_path, n
     async def run():
         table = await make(tmp_path / "t")
         async with table.writer() as writer:
-            for first in (0, 100, 200):  # the pump had nothing to do in between, and waits
+            for first in (0, 100, 200):  # between rounds the pump is idle and waits
                 puts = [writer.put(row(key)) for key in range(first, first + 100)]
                 receipts = await asyncio.wait_for(asyncio.gather(*puts), 60)
                 assert all(receipt.done for receipt in receipts)
@@ -175,7 +175,7 @@ def test_f16_cancelled_puts_go_on_and_the_writer_stays_sound(tmp_path):
                 task.cancel()
             results = await asyncio.gather(*puts, return_exceptions=True)
             assert all(r.done for r in results[1::2])
-            await writer.flush_wal()  # makes sure of those that were cancelled
+            await writer.flush_wal()  # settles the cancelled puts
             found = await read(table)
             assert all(found[key] == "b" for key in range(1, 30, 2))
             assert all(found[key] in "ab" for key in range(0, 30, 2))

@@ -1,4 +1,4 @@
-"""K-1 to K-8: a checkpoint pins a moment, and holds it until it is let go."""
+"""K-1 to K-8: a checkpoint pins a moment, and holds it until it is released."""
 
 import threading
 import uuid
@@ -20,7 +20,7 @@ A, B, C = range(10), range(5, 20), range(15, 30)
 
 
 def collect_all(table, hook=lambda _step: None):
-    """Garbage collection with no slack at all: only what is referred to stays."""
+    """Garbage collection with no slack at all: only referenced objects stay."""
     target = target_of(table.core)
     report = collect(watched(target, "gc", hook), 0, 120, keep_first_entries=False)
     assert not report.errors, report.errors
@@ -61,7 +61,7 @@ def test_k1_collection_at_every_step_of_creation_never_takes_what_is_pinned(tmp_
                 if at != step or met:
                     return
                 met.append(at)
-                # Later rows, flushed and folded: collection has all it could want to delete.
+                # Flush and fold later rows, so that collection has everything it could delete.
                 put(writer, C, text)
                 writer.flush()
                 table.compact()
@@ -70,7 +70,7 @@ def test_k1_collection_at_every_step_of_creation_never_takes_what_is_pinned(tmp_
             made = checkpoints.create(watched(table.core, "checkpoint", interfere), scope=scope)
             wanted = dict(seen)
             if step in ("pinned", "announced", "tagged"):
-                # Collection was faster, or saw the record: either way one of the two gave way.
+                # Collection was faster, or saw the record: either way one of the two yielded.
                 assert rows(table, checkpoint=made) in (wanted, wanted | expect((C, text)))
                 wanted = rows(table, checkpoint=made)
             assert rows(table, checkpoint=made) == wanted, step
@@ -80,7 +80,7 @@ def test_k1_collection_at_every_step_of_creation_never_takes_what_is_pinned(tmp_
 
 
 def test_k1b_a_checkpoint_made_at_every_step_of_collection_is_kept(tmp_path):
-    """The other way round: the checkpointer runs whole between any two steps of the collector."""
+    """The reverse: a whole checkpoint is made between any two steps of the collector."""
     table = make(tmp_path / "t", 1)
     with table.writer() as writer:
         steps: list[str] = []
@@ -199,7 +199,7 @@ def test_k3_an_empty_flush_pins_a_closed_gap_too(tmp_path):
 
 
 def test_k3_a_later_flush_that_is_faster_does_not_widen_the_cut(tmp_path, monkeypatch):
-    """Breaks (b): between its flush and its manifest others are written; the cut stays."""
+    """Breaks (b): later rows are flushed between its flush and its manifest; the cut stays."""
     from weir.shard.flush import Flusher
 
     table = make(tmp_path / "t", 1)
@@ -276,7 +276,7 @@ def test_k4_detached_next_to_a_live_writer_has_acknowledged_rows_and_disturbs_no
 
 
 def test_k4_a_claim_between_manifest_and_tip_is_noticed(tmp_path):
-    """Else T would reach entries of an epoch the pinned manifest does not know (C-7)."""
+    """Otherwise T would include entries of an epoch unknown to the pinned manifest (C-7)."""
     table = make(tmp_path / "t", 1)
     shard = table.shards()[0]
     with shard.writer() as writer:
@@ -369,7 +369,7 @@ def test_g2_of_refresh_and_expiry_exactly_one_wins(tmp_path, first):
     records = Checkpoints(table.core.store)
     if first == "refresh":
         table.refresh_checkpoint(made, "2h")
-        assert not records.mark_deleted(made)  # what was read has changed: read again
+        assert not records.mark_deleted(made)  # the record changed since it was read
         assert checkpoints.find(table.core, made).id == made.id
     else:
         assert records.mark_deleted(made)
@@ -378,7 +378,7 @@ def test_g2_of_refresh_and_expiry_exactly_one_wins(tmp_path, first):
 
 
 def test_g2_a_refresh_of_a_chain_that_was_swept_away_notices(tmp_path):
-    """The number after the one it read is free again; record 1, which went first, tells."""
+    """The next number of the chain is free again; record 1, which was erased first, shows it."""
     table = make(tmp_path / "t", 1)
     made = table.checkpoint("all", ttl="1h")
     records = Checkpoints(table.core.store)
@@ -413,7 +413,7 @@ def test_k6_a_compactor_at_every_point_loses_and_doubles_nothing(tmp_path):
 
 
 def test_k6_the_base_is_read_after_the_shards(tmp_path, monkeypatch):
-    """Read first, a generation folded and pruned in between would be nowhere."""
+    """If the base were read first, a generation folded and pruned in between would be missed."""
     table = make(tmp_path / "t", 1)
     with table.writer() as writer:
         put(writer, A, "a")
@@ -434,7 +434,7 @@ def test_k6_the_base_is_read_after_the_shards(tmp_path, monkeypatch):
 
 
 def test_k6_a_base_that_moved_while_the_shards_were_pinned_is_not_taken(tmp_path):
-    """It may hold rows past T by now, which no reader at the checkpoint could leave out (K-7)."""
+    """By now it may hold rows past T, which a reader at the checkpoint cannot leave out (K-7)."""
     table = make(tmp_path / "t", 1)
     with table.writer() as writer:
         put(writer, A, "a")
@@ -465,7 +465,7 @@ def test_k7_a_reader_at_a_checkpoint_never_sees_past_t(tmp_path):
                 writer.flush()
             assert {r["v"] for r in scan.to_table().to_pylist()} == {"a"}
             assert table.get([3], checkpoint=made)["v"].to_pylist() == ["a"]
-        # Asked not to read the log: at the first look and at every later one.
+        # Reads without the log see nothing, at the first call and at every later one.
         assert rows(table, checkpoint=made, freshness="flushed") == {}
         assert rows(table, checkpoint=made, freshness="base") == {}
 

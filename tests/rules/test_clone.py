@@ -124,14 +124,14 @@ def test_c1_crash_after_every_write_then_collection_past_every_lifetime_then_ret
         monkeypatch.setattr(clones, "open_store", real)
         place = str(tmp_path / f"copy{count[0]}")
         if not finished and n % 2:
-            now[0] += 200_000  # every lifetime is over, and nothing is too young
+            now[0] += 200_000  # every lifetime has passed, and nothing is too young
             collect_all(at_time(again(table), now))
         copy = again(table).clone(place, made)
         assert rows(copy) == BEFORE, n
         # Nothing of a failed attempt is left.
         assert [c.owner for c in table.checkpoints() if c.owner] == [place]
         shutil.rmtree(place)
-        table.release_clone(place)  # C-15: nobody concludes it from the empty place
+        table.release_clone(place)  # C-15: an empty place alone proves nothing
         now[0] += 200_000
         collect_all(at_time(again(table), now))
         assert [c.id for c in table.checkpoints()] == [made.id], n
@@ -182,7 +182,7 @@ def test_c3_ten_failed_clones_leave_no_immortal_pin(tmp_path):
                 watched(table.core, ("clone", "checkpoint"), stop), str(tmp_path / f"copy{n}"), made
             )
     assert any(c.owner for c in table.checkpoints())
-    assert clones.reclaimable_pins(table.core) == []  # within the grace a retry may come
+    assert clones.reclaimable_pins(table.core) == []  # a retry may come within the grace period
     now = [table.core.store.now() + 90_000]
     collect_all(at_time(again(table), now))
     assert [c.id for c in table.checkpoints()] == [made.id]
@@ -221,7 +221,7 @@ def test_c4_a_retry_means_the_same_clone(tmp_path):
     copy = table.clone(target, first)
     before = {m.path: m.last_modified for m in copy.core.store.list("")}
     assert rows(table.clone(target, first)) == BEFORE  # the same: nothing is written
-    assert rows(table.clone(target)) == BEFORE  # none given: the one it was begun with
+    assert rows(table.clone(target)) == BEFORE  # by default the checkpoint it was begun with
     assert {m.path: m.last_modified for m in copy.core.store.list("")} == before
     for parent, checkpoint in ((table, second), (other, foreign), (other, first)):
         with pytest.raises((InvalidInput, weir.CheckpointNotFound)):
@@ -247,14 +247,14 @@ def test_c5_a_clone_of_a_clone_of_a_clone_pins_the_first_by_itself(tmp_path):
     first = fill(a)
     b = a.clone(str(tmp_path / "b"), first)
     c = b.clone(str(tmp_path / "c"))
-    a.delete_checkpoint(first)  # what the user once named is gone
+    a.delete_checkpoint(first)  # the checkpoint that the user named is gone
     now = [a.core.store.now() + 200_000]
     collect_all(at_time(again(a), now))
     d = c.clone(str(tmp_path / "d"))
     assert rows(d) == BEFORE
     owners = {c.owner.rpartition("/")[2] for c in a.checkpoints() if c.owner}
     assert owners == {"b", "c", "d"}
-    # Take the clones in between away: the pins of D alone keep A's files.
+    # Without the pins of the clones in between, those of D alone keep A's files.
     for name in ("b", "c"):
         for pin in [p for p in a.checkpoints() if p.owner == str(tmp_path / name)]:
             a.delete_checkpoint(pin)
@@ -281,7 +281,7 @@ def test_c6_c7_the_epoch_carries_over_and_later_entries_are_refused(tmp_path):
 
 
 def test_c7_a_position_used_again_after_the_checkpoint_is_refused(tmp_path):
-    """Observed (F-2): the log was wiped, its positions given out again, and a clone served them."""
+    """Observed (F-2): the log was wiped, its positions were reused, and a clone served them."""
     table = make(tmp_path / "t", 1)
     made = fill(table)
     pin = made.shards[0]
@@ -305,7 +305,7 @@ def test_f2_a_checkpoints_positions_are_never_given_out_again(tmp_path):
     through = made.shards[0].wal_through
     table.core.store.delete([m.path for m in table.core.store.list(paths.wal_dir(shard.id))])
     with pytest.raises(MissingEntry):
-        again(table).shards()[0].writer()  # the rows are lost, and it says so
+        again(table).shards()[0].writer()  # the rows are lost, and the open reports it
     used = [
         paths.parse_wal_name(m.path.rpartition("/")[2]) for m in table.core.store.list("_mem_wal")
     ]
@@ -393,7 +393,7 @@ def test_c9c_scope_durable_with_the_store_gone_is_lost_data(tmp_path):
 
 @pytest.mark.parametrize("gone", [1, 3, 4, 5])
 def test_c9c_scope_durable_with_entries_gone_from_a_store_that_is_there(tmp_path, gone):
-    """Two fences, the writer's own and two rows: what is missing in front is loss, fences too."""
+    """Two fences, the writer's own and two rows: a missing entry in front is loss, even a fence."""
     table = make(tmp_path / "t", 1)
     made = gap_of(table, 2, "durable")
     pin = made.shards[0]
@@ -523,7 +523,7 @@ def test_c14_a_finished_clone_holds_the_parents_base_and_nothing_else(tmp_path):
     for sstable in pin.sstables:
         assert not list(table.core.store.list(paths.sstable_dir(pin.shard, sstable.path)))
     assert rows(again(copy)) == BEFORE
-    # It is no checkpoint to read, clone or restore any more, and keeps holding when refreshed.
+    # It can no longer be read, cloned or restored, and still holds the base when refreshed.
     for use in (
         lambda: rows(table, checkpoint=held),
         lambda: rows(table, checkpoint=held.id),
@@ -537,7 +537,7 @@ def test_c14_a_finished_clone_holds_the_parents_base_and_nothing_else(tmp_path):
     second = copy.clone(str(tmp_path / "second"))
     assert rows(second) == BEFORE
     assert len(table.checkpoints()) == 2
-    # A retry of a finished clone finds all as it was (C-4).
+    # A retry of a finished clone changes nothing (C-4).
     assert rows(table.clone(str(tmp_path / "copy"))) == BEFORE
 
 
@@ -576,7 +576,7 @@ def test_c14_a_crash_between_pin_and_note_converges(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             clones.detach(copy.core)
     assert not [c for c in table.checkpoints() if c.owner]
-    assert len(read_lineage(copy.core.store).pins) == 1  # a note of a pin that is gone
+    assert len(read_lineage(copy.core.store).pins) == 1  # it names a pin that is gone
     assert clones.detach(again(copy).core) == [table.uri]
     assert read_lineage(copy.core.store).pins == ()
 
@@ -606,7 +606,7 @@ def test_the_whole_story_flush_wipe_clone_write(tmp_path):
     assert latest_record(copy.core.store, copy.shards()[0].id).uri == str(tmp_path / "nvme2")
     parent = again(table)
     assert rows(parent, checkpoint=made) == BEFORE
-    with parent.writer() as writer:  # the gap was closed: the parent goes on as well
+    with parent.writer() as writer:  # the gap was closed, so the parent can be written too
         put(writer, [0], "z")
     assert rows(again(table)) == BEFORE | {0: "z"}
     assert rows(again(copy)) == expect((A, "a"), (B, "b"), (C, "c"))

@@ -23,7 +23,7 @@ def ids_of(table):
 
 
 def fill(table, where):
-    """Row 1 with c = 11, in the place asked for."""
+    """Write row 1 with c = 11 to the SSTable or the log."""
     writer = table.writer()
     writer.put([{"id": 1, "c": 11}])
     if where == "sstable":
@@ -39,7 +39,7 @@ def test_rows_of_a_dropped_column_are_not_read_as_the_one_that_got_its_id(table,
     base = lance.dataset(table.uri)
     base.drop_columns(["c"])
     base.add_columns(pa.schema([(name, pa.int64())]))
-    # The hazard itself: no file of the base holds the id, and Lance gives it away again.
+    # The hazard itself: no file of the base uses the field id, so Lance assigns it again.
     assert ids_of(table)[name] == before
 
     def check(reader):
@@ -49,7 +49,7 @@ def test_rows_of_a_dropped_column_are_not_read_as_the_one_that_got_its_id(table,
 
     check(weir.open(table.uri))
     if where == "log":
-        # A writer of the old column goes on, unaware.
+        # A writer that still has the old column keeps writing.
         writer.put([{"id": 1, "c": 12}])
         check(weir.open(table.uri))
         writer.close()

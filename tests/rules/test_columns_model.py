@@ -1,7 +1,7 @@
-"""Random histories of a table whose columns pylance adds, drops and renames all the while.
+"""Random histories of a table whose columns pylance keeps adding, dropping and renaming.
 
-The model knows each column as a thing of its own, whatever its name and field id; Lance gives both
-of a dropped column to later ones. A writer goes on with the columns it was opened with.
+The model gives each column an identity (a thing) apart from its name and field id; Lance reuses
+both after a drop. A writer keeps the columns it was opened with.
 """
 
 import random
@@ -17,7 +17,7 @@ HISTORIES, STEPS = 12, 24
 
 
 class Evolving:
-    """A table, its columns now (name to thing) and its rows (key to values by thing)."""
+    """A table, its current columns (name to thing) and its rows (key to values by thing)."""
 
     def __init__(self, uri: str, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -73,7 +73,7 @@ class Evolving:
         weir.open(self.table.uri).compact()
 
     def take_over(self) -> None:
-        """Another process takes the shards over, with the columns of today."""
+        """Another process takes over the shards, with the current columns."""
         self.writers.append((weir.open(self.table.uri).writer(), dict(self.columns)))
 
     def add(self) -> None:

@@ -1,4 +1,4 @@
-"""L-4 to L-6: compaction folds every row once, whoever dies, races or reads meanwhile."""
+"""L-4 to L-6: compaction folds every row once, despite crashes, races and concurrent reads."""
 
 import threading
 import uuid
@@ -59,7 +59,7 @@ def put(table: weir.Table, rows: dict[int, str], deletes: tuple[int, ...] = ()) 
 
 
 def fill(table: weir.Table, *, keyed: bool) -> Rows:
-    """Three overlapping generations in each shard; what a reader must see."""
+    """Write three overlapping generations to each shard; return what a reader must see."""
     model: Rows = Counter()
     for number in range(3):
         rows = dict.fromkeys(range(number * 3, number * 3 + 12), f"{number}")
@@ -102,7 +102,7 @@ def test_l4_everything_waiting_is_folded_in_one_commit(tmp_path: Path, keyed: bo
     ]
     assert len(said) == 1
     assert str(next(iter(report.generations))) in said[0]["weir.progress"]
-    # Native readers are told, and nothing waits any more.
+    # The marks for native readers are set, and nothing is left to fold.
     assert table.core.lake.open_base().marked == report.generations  # type: ignore[attr-defined]
     assert table.stats().generations == 0
     assert table.compact().job is None
@@ -117,7 +117,7 @@ def test_l4_death_after_any_step_is_completed_by_the_next_run(
     model = fill(table, keyed=keyed)
     with pytest.raises(Died):
         compact(watched(table.core, "compact", dies_at(step)))
-    # L-5: in the middle of it all every reader sees every row once.
+    # L-5: in the middle of the fold every reader sees every row once.
     other = weir.open(table.uri)
     assert rows_of(other) == model
     report = compact(other.core, lease=0)
@@ -149,7 +149,7 @@ def test_l5_an_append_only_row_is_never_read_twice(tmp_path: Path, step: str) ->
 
     compact(watched(table.core, "compact", look))
     assert seen == [(step, model)]
-    # What a checkpoint pinned in that moment reads the same for ever.
+    # A checkpoint pinned at that moment always reads the same rows.
     put(table, {100: "late"})
     table.compact()
     assert rows_of(table, checkpoint=pinned[0]) == model
@@ -158,7 +158,7 @@ def test_l5_an_append_only_row_is_never_read_twice(tmp_path: Path, step: str) ->
 def test_l7_without_the_note_rows_are_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: it is the fold's note that keeps the readers right."""
+    """The control: the fold's note is what keeps reads correct."""
     table = make(tmp_path, keyed=False)
     model = fill(table, keyed=False)
     monkeypatch.setattr(fold_commit, "with_note", lambda schema, *_note: schema)
@@ -173,8 +173,8 @@ def test_l4_a_fenced_compactor_cannot_talk_over_its_successor(tmp_path: Path) ->
     second = weir.open(table.uri)
 
     def late(now: str) -> None:
-        # The first has written its files; the second takes over, commits, and is not yet marked
-        # when the first goes on to commit.
+        # The first run has written its files; the second takes over and commits, but has not
+        # set its marks when the first one commits.
         if now == "written":
             with pytest.raises(Died):
                 compact(watched(second.core, "compact", dies_at("committed")), lease=0)
@@ -508,7 +508,7 @@ def test_l6_a_live_wal_only_writer_goes_on(tmp_path: Path) -> None:
         writer.put([{"id": 0, "v": "last"}])
     assert rows_of(table)[0, "last"] == 1
     assert rows_of(table).total() == 30
-    # A native or MemTable writer that replays later finds every entry after R, none before.
+    # A native or MemTable writer that replays later reads every entry after R and none before.
     with table.shard(0).writer(weir.WriterConfig()) as memtable:
         assert memtable.stats().replayed_rows == 1
     table.compact()

@@ -42,7 +42,7 @@ def test_l6_what_writers_without_a_memtable_left_is_folded_unasked(
     report = table.compact()
     assert (report.rows_written, report.notes) == (12, [])
     assert seen(table, "base") == seen(table) == Counter([*range(6), *range(10, 16)])
-    # Whoever comes next goes on above what is in the base, and is folded in turn.
+    # Later writers continue above the rows in the base, and their rows are folded too.
     with table.shard(0).writer(WAL_ONLY) as writer:
         writer.put(rows(20))
     with table.shard(0).writer() as writer:
@@ -61,7 +61,7 @@ def test_l6_a_live_writer_without_a_memtable_goes_on_beside_a_fold(
     with table.shard(0).writer(WAL_ONLY) as writer:
         writer.put(rows(0))
         report = weir.open(table.uri).compact()
-        # Without a key entries of the generation being filled cannot be told from those to come.
+        # Without a key, entries of the generation being filled look the same as later ones.
         assert report.rows_written == (3 if keyed else 0)
         assert keyed or "did not close" in report.notes[0]
         writer.put(rows(10))

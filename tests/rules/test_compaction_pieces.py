@@ -126,20 +126,20 @@ def test_p5_pieces_of_any_size_give_the_rows_of_a_dictionary(
         patch.setattr(reader, "UNIT_ENTRIES", 2)
         fill(table, model, new)
         if reshard_to is not None:
-            # C-11: the sealed shards' rows are older than what their heirs get now.
+            # C-11: rows of the sealed shards are older than rows written to their heirs now.
             table.reshard(weir.Bucket(key[0], reshard_to))
             fill(table, model, [[(3, False), (4, True)]])
         runner = Pieces(slots)
         compact(table.core, engine=runner)
     assert in_base(table) == {f"k{n}": value for n, value in model.items()}
-    # Two shards: one of them has more rows than a slice if all have more than two slices.
+    # If two shards have more rows than two slices, one of them has more rows than a slice.
     rows = sum(len({number for number, _ in put}) for put in new)
     if reshard_to is None and len(new) > 1 and slice_rows < 3 and rows > 2 * slice_rows:
         assert any("units" in task for task in runner.tasks)
 
 
 def test_l4_an_sstable_that_does_not_tell_its_rows_stays_whole(tmp_path: Path) -> None:
-    """Written by others: no bytes, no rows, or only bytes."""
+    """SSTables of other writers may record neither rows nor bytes, or only bytes."""
     table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="n")
     fill(table, {}, [[(n, False) for n in range(9)], [(n, False) for n in range(5, 12)]])
     base, waiting = find_waiting(table.core, fold_wal=False)

@@ -1,8 +1,8 @@
-"""Threads that put to several shards of a table: gathered over all of them, on a simulated machine.
+"""Puts of threads to several shards are gathered over all shards, on a simulated machine.
 
-Each seed is another order of the threads. A waiter that relies on nobody looks again after
-`PATIENCE_SECONDS`; time is virtual and runs a microsecond a step, so that a story that takes as
-long is one in which somebody was forgotten.
+Each seed gives another order of the threads. A waiter that is not woken checks again after
+`PATIENCE_SECONDS`; time is virtual and advances a microsecond per step, so a story that takes
+that long is one in which a waiter was forgotten.
 """
 
 import random
@@ -26,7 +26,7 @@ THREADS, PUTS = 8, 10
 
 
 class Watched:
-    """A store that counts the entries under way, and takes its time for them."""
+    """A store that counts the entries under way, and delays them."""
 
     def __init__(self, story: "Story") -> None:
         self._inner = MemoryStore()
@@ -59,11 +59,11 @@ class Story:
     seconds = 0.0
     """How long the store takes for an entry."""
     strikes = 0.0
-    """How often a thread is interrupted: at the store, where it waits, when it begins to lead."""
+    """How often a thread is interrupted: at the store, in a wait, or as it begins to lead."""
     pumped = 0.2
-    """How many puts nobody waits for, so that the pump leads."""
+    """The share of puts without a waiting caller, which the pump leads."""
     crush = 0.25
-    """How many of the puts go to the first shard."""
+    """The share of puts that go to the first shard."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -124,7 +124,7 @@ class Story:
         return self.actor.env.threads.start(run, name=name)
 
     def others(self) -> list[Any]:
-        """What else goes on."""
+        """Start the other threads of the story."""
         return []
 
     def put_some(self, thread: int) -> None:
@@ -168,7 +168,7 @@ class Story:
         ]
 
     def check_outcomes(self) -> None:
-        """M-7: what was acknowledged is there, once; what was refused is not."""
+        """M-7: acknowledged rows are in the log once, refused rows are not."""
         keys = Counter(key for entry in self.entries for key in entry)
         assert max(keys.values()) == 1
         assert keys.keys() >= set(self.acknowledged)
@@ -183,7 +183,7 @@ class Waited(Story):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_threads_of_all_shards_are_gathered_on_a_store_that_answers_at_once(seed: int) -> None:
-    """2.6 to 3.1 puts an entry of eight threads; 1.5 to 1.9 if each shard gathers by itself."""
+    """With eight threads 2.6 to 3.1 puts per entry; 1.5 to 1.9 if each shard gathers alone."""
     story = Waited(seed).run()
     story.check_outcomes()
     assert len(story.acknowledged) / len(story.entries) > 2.4
@@ -191,7 +191,7 @@ def test_threads_of_all_shards_are_gathered_on_a_store_that_answers_at_once(seed
 
 
 class Far(Waited):
-    """A store that takes its time."""
+    """A slow store."""
 
     seconds = 0.01
 
@@ -222,7 +222,7 @@ def test_f16_an_interrupt_of_whoever_has_its_turn_hangs_nobody(seed: int) -> Non
 
 
 class Taken(Story):
-    """Somebody takes the first shard over meanwhile, to which most puts go."""
+    """Another writer takes over the first shard, to which most puts go."""
 
     crush = 0.7
 
@@ -241,8 +241,8 @@ def test_f13_a_shard_that_is_taken_over_ends_alone(seed: int) -> None:
 
 
 class Hanging(Story):
-    """The store hangs with the entries of the first shard. One thread puts there, and another to
-    the second shard; it has no patience in some stories."""
+    """The store hangs on entries of the first shard. One thread puts to it, and another one to
+    the second shard, in some stories with a timeout."""
 
     ended = 0
     timeout: float | None = None
@@ -273,7 +273,7 @@ def test_no_shard_waits_for_the_store_of_another(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_f16_a_put_whose_time_is_up_goes_before_the_turn_of_another(seed: int) -> None:
-    """Nobody writes its entry: to tell it of a timeout would blame its own shard's store."""
+    """No thread is writing its entry, so a timeout error would blame its own shard's store."""
     story = Hanging(seed)
     story.timeout = PATIENCE_SECONDS / 2
     story.run()

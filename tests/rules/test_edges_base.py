@@ -1,6 +1,6 @@
-"""L-7, L-8: what others do to the base between two steps of a fold neither doubles nor loses rows.
+"""L-7, L-8: other commits to the base between two steps of a fold neither double nor lose rows.
 
-Others are plain Lance programs, which know nothing of weir, and weir's own tidying.
+They come from plain Lance programs, which know nothing of weir, and from weir's own tidying.
 """
 
 import dataclasses
@@ -165,7 +165,7 @@ def test_l8_a_stranger_between_plan_and_commit_never_doubles_a_key(
         **dict.fromkeys(range(8), "new"),
         50: "new",
     }
-    # What the stranger did to other keys stays done.
+    # Changes of the other program to other keys stay.
     untouched = {8: "old", 9: "old"}
     if stranger == "upsert another key":
         untouched[9] = "stranger"
@@ -194,7 +194,7 @@ def test_l8_a_stranger_never_doubles_append_only_rows(tmp_path: Path) -> None:
 
 
 def test_l8_a_merge_planned_before_a_fold_sees_its_rows(tmp_path: Path) -> None:
-    """The other way round: Lance does a stranger's merge again when a fold got in before it."""
+    """The reverse: Lance redoes another program's merge when a fold commits before it."""
     table = make(tmp_path, keyed=True)
     put(table, {1: "old"})
     table.compact()
@@ -207,8 +207,8 @@ def test_l8_a_merge_planned_before_a_fold_sees_its_rows(tmp_path: Path) -> None:
 
 
 def test_l8_a_base_rolled_back_in_the_middle_is_planned_anew(tmp_path: Path) -> None:
-    """A restore to before the last fold takes its progress back: no generation may be skipped, and
-    the SSTables that it needs again are still there (X-4)."""
+    """A restore to before the last fold undoes its progress: no generation may be skipped, and
+    the SSTables that are needed again still exist (X-4)."""
     table = make(tmp_path, keyed=True)
     before = lance.dataset(table.uri).version
     put(table, {1: "one"})
@@ -238,7 +238,7 @@ def test_l8_an_overwritten_base_is_not_folded_into(tmp_path: Path) -> None:
 
 
 class Leaping:
-    """A clock that is ten minutes later at every look."""
+    """A clock that advances ten minutes at every reading."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -254,7 +254,7 @@ class Leaping:
 def test_l4_a_compaction_of_one_long_task_renews_its_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Known to be at work in the middle of a task; else a second run would take it for dead."""
+    """A run shows progress in the middle of a task; otherwise a second run would assume it died."""
     table = make(tmp_path, keyed=True)
     put(table, {1: "one"})
     jobs = Jobs(table.core.store)
@@ -283,7 +283,7 @@ def test_l4_a_compaction_of_one_long_task_renews_its_claim(
 def test_l7_a_version_restored_from_the_middle_of_a_fold_is_marked_by_the_next(
     tmp_path: Path, *, keyed: bool
 ) -> None:
-    """A Lance user goes back to it long after the fold is done: native readers are told again."""
+    """A Lance user restores it long after the fold: the marks for native readers are set again."""
     table = make(tmp_path, keyed=keyed)
     put(table, dict.fromkeys(range(20), "a"))
     committed = []
@@ -309,7 +309,7 @@ def test_l7_a_version_restored_from_the_middle_of_a_fold_is_marked_by_the_next(
 def test_l8_a_key_that_the_base_has_twice_is_shown_by_get_and_scan_and_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Which of the two is the newer Lance does not say: neither is hidden, and not in silence."""
+    """Lance does not tell which of the two is newer: neither is hidden, and it is logged."""
     table = make(tmp_path, keyed=True)
     put(table, {1: "weir", 2: "weir"})
     table.compact()
@@ -321,7 +321,7 @@ def test_l8_a_key_that_the_base_has_twice_is_shown_by_get_and_scan_and_told(
     assert sorted(found["v"].to_pylist()) == sorted(v for _, v in want)
     assert caplog.text.count("base.key_twice") == 1
     assert sorted(rows_of(table).elements()) == want
-    put(table, {1: "again"})  # hides both, and the fold leaves one
+    put(table, {1: "again"})  # hides both rows, and the fold leaves one
     assert table.get([1])["v"].to_pylist() == ["again"]
     table.compact()
     assert rows_of(table, freshness="base") == Counter({(1, "again"): 1, (2, "weir"): 1})

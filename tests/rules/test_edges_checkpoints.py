@@ -19,7 +19,7 @@ OLD, NEW = range(10), range(10, 20)
 
 
 def overtaken(tmp_path, *, flushed=False, idle_flushed=False, **config):
-    """A handle whose idle writers were fenced by somebody who wrote since, and do not know."""
+    """A handle whose idle writers do not know that a newer writer fenced them and wrote rows."""
     table = make(tmp_path / "t", writer_defaults=weir.WriterConfig(**config))
     idle = table.writer()
     put(idle, OLD, "old")
@@ -81,7 +81,7 @@ def test_k9_rows_that_only_a_fenced_writer_holds_are_not_left_out_silently(tmp_p
 
 
 def test_k9_rows_of_a_writer_that_ended_in_the_background_are_not_left_out_silently(tmp_path):
-    """It knows that it was fenced, its owner does not: nobody waited for the row."""
+    """The writer knows that it was fenced, its user does not: no call waited for the row."""
     table = make(tmp_path / "t", shards=1)
     config = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
     idle = table.shards()[0].writer(config)
@@ -94,12 +94,12 @@ def test_k9_rows_of_a_writer_that_ended_in_the_background_are_not_left_out_silen
     with pytest.raises(FencedError) as told:
         table.checkpoint(scope="all")
     assert [b.to_pylist()[0]["id"] for b in told.value.unacknowledged] == [1]
-    held = table.checkpoint(scope="all")  # told once
+    held = table.checkpoint(scope="all")  # reported only once
     assert rows(table, checkpoint=held) == expect((NEW, "new"))
 
 
 def test_k9_a_checkpoint_does_not_make_the_handle_forget_its_writer(tmp_path):
-    """The first one claims the shard for a moment; the second still asks the idle writer."""
+    """The first checkpoint claims the shard briefly; the second still asks the idle writer."""
     table = make(tmp_path / "t", shards=1)
     config = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
     idle = table.shards()[0].writer(config)
@@ -137,7 +137,7 @@ def test_k10_a_checkpoint_beside_a_reshard_is_of_before_or_after_it(tmp_path, sc
         if name != "pinned" or met:
             return
         met.append(name)
-        # Dies after the routing changed, before it tells the base: whose version says nothing.
+        # Dies after the routing changed but before the base did: the base version shows nothing.
         with pytest.raises(Dead):
             reshard(
                 watched(again(table).core, "reshard", dead_at("routed")),
@@ -163,7 +163,7 @@ def test_k10_a_checkpoint_beside_a_reshard_is_of_before_or_after_it(tmp_path, sc
 
 def test_k10_a_shard_that_is_sealed_while_a_checkpoint_claims_it_is_no_error(tmp_path):
     table = make(tmp_path / "t", shards=1)
-    put(again(table).writer(), OLD, "old")  # in the log: whoever flushes must claim
+    put(again(table).writer(), OLD, "old")  # in the log: a flush needs a claim
     met = []
 
     def step(name):

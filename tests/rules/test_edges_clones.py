@@ -1,5 +1,5 @@
-"""C-15: a clone that cannot be seen keeps what it holds; only its own word, or an operator's, lets
-go."""
+"""C-15: an unreachable clone keeps its pins; only its own record, or an operator, releases
+them."""
 
 import shutil
 
@@ -28,7 +28,7 @@ def parent(tmp_path):
 
 
 def collect_later(table):
-    """Collection without slack, past every grace."""
+    """Collect without slack, after every grace period."""
     later = at_time(again(table), [table.core.store.now() + LATER])
     report = collect(target_of(later.core), 0, 120, keep_first_entries=False)
     assert not report.errors, report.errors
@@ -36,7 +36,7 @@ def collect_later(table):
 
 
 def rewrite(table):
-    """Nothing of the base as it was is needed by the table itself any more."""
+    """Replace all rows, so that the table itself no longer needs the old base files."""
     with again(table).writer() as writer:
         put(writer, A, "b")
     again(table).compact()
@@ -94,7 +94,7 @@ def test_c15_an_operators_word_lets_go_of_a_clone_that_was_deleted(parent, tmp_p
 
 
 def test_c15_a_clone_that_let_go_itself_is_believed(parent, tmp_path):
-    """Its own record named the pin once and does not any more: a crash left the pin behind."""
+    """Its own record once named the pin and no longer does: a crash left the pin behind."""
     place = tmp_path / "copy"
 
     class Stop(Exception):
@@ -109,7 +109,7 @@ def test_c15_a_clone_that_let_go_itself_is_believed(parent, tmp_path):
     (pin,) = held(parent)
     assert clones.reclaimable_pins(parent.core) == [], "a retry may come"
     later = at_time(again(parent), [parent.core.store.now() + LATER])
-    assert clones.give_up(later.core, pin.id)  # a collector says so in the clone, and dies
+    assert clones.give_up(later.core, pin.id)  # a collector records it in the clone, and dies
     assert clones.reclaimable_pins(parent.core) == [pin.id]
     collect_later(parent)
     assert held(parent) == []
@@ -117,8 +117,8 @@ def test_c15_a_clone_that_let_go_itself_is_believed(parent, tmp_path):
 
 @pytest.mark.parametrize("there", ["nothing", "a table", "a clone", "a clone begun"])
 def test_c15_a_clone_is_given_up_where_it_is_and_nowhere_else(parent, tmp_path, monkeypatch, there):
-    """Its disk was exchanged after collection had read its records: the clone was told nothing, so
-    that its pin stays, and what is in its place is as it was."""
+    """Its disk was exchanged after collection had read its records: nothing is recorded in the
+    clone, so its pin stays, and the data now in its place is unchanged."""
     place, away = tmp_path / "mnt" / "copy", tmp_path / "away"
     other = make(tmp_path / "other", 1)
 
@@ -146,7 +146,7 @@ def test_c15_a_clone_is_given_up_where_it_is_and_nowhere_else(parent, tmp_path, 
             make(place, 1)
         elif there == "a clone":
             other.clone(str(place))
-            record(2).rename(record(1))  # as if it were as long as the one that is given up
+            record(2).rename(record(1))  # as if its chain were as long as the given-up clone's
         elif there == "a clone begun":
             begin(other, place)
         return real(*args)
@@ -166,7 +166,7 @@ def test_c15_a_clone_is_given_up_where_it_is_and_nowhere_else(parent, tmp_path, 
 
 
 def test_c3_a_clone_that_never_became_ready_is_let_go_by_its_lifetime(parent, tmp_path):
-    """Wherever it failed before its pin was made permanent, and whether or not it can be seen."""
+    """At whichever step it failed before its pin became permanent, and reachable or not."""
 
     class Stop(Exception):
         pass

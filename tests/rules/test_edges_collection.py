@@ -17,7 +17,7 @@ from weir.upkeep.tasks import run_task
 
 
 def positions(table, place):
-    """Positions of the first shard's log at `place`, whichever folder of it the table uses."""
+    """Positions of the first shard's log at `place`, in any folder the table uses there."""
     wal = table.core.wal_stores.at(None if place is None else place)
     return sorted(
         paths.parse_wal_name(meta.path.rpartition("/")[2])
@@ -27,7 +27,7 @@ def positions(table, place):
 
 
 def planned(table, **options):
-    """The tasks of a collection as they travel to an engine."""
+    """The tasks of a collection as they are sent to an engine."""
     report, batches = plan(table.core, 0, 120, **options)
     assert report.ok, report.errors
     tasks = [{"run": "gc.tasks.delete", **batch.to_dict()} for batch in batches]
@@ -35,12 +35,12 @@ def planned(table, **options):
 
 
 def run(table, tasks):
-    """What an executor does with them: it opens the table itself."""
+    """Run the tasks as an executor does, which opens the table itself."""
     return [run_task(again(table).core, task) for task in tasks]
 
 
 def many(table, count=10, **options):
-    """A writer's life: so many entries, then a flush and a clean close."""
+    """A writer's life: `count` entries, then a flush and a clean close."""
     with again(table, **options).writer() as writer:
         for n in range(count):
             put(writer, [n], "x")
@@ -157,7 +157,7 @@ def test_s8_a_task_finds_the_store_under_the_name_it_has_where_it_runs(tmp_path)
 
 
 class Skewed:
-    """A store whose clock is ahead of everybody's: its answers and the times of its objects."""
+    """A store whose clock is ahead of all others, in its answers and in its objects' times."""
 
     def __init__(self, inner, ahead):
         self._inner = inner
@@ -178,7 +178,7 @@ class Skewed:
 
 @pytest.mark.parametrize("ahead", [-8 * 86400, 8 * 86400])
 def test_g3_ages_are_measured_by_the_clock_of_the_store_that_holds_the_entries(tmp_path, ahead):
-    """The table's clock is eight days off the WAL store's: no fence looks old by that."""
+    """The table's clock is eight days off the WAL store's, which makes no fence look old."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     stalled = table.shards()[0].writer()
     put(stalled, [0], "a")

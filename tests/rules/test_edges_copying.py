@@ -17,7 +17,7 @@ LIMIT = 64 << 10
 
 
 class Limited:
-    """A store whose requests carry so many bytes at most, as S3's carry 5 GiB."""
+    """A store whose requests carry at most `LIMIT` bytes, as S3's carry 5 GiB."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -60,11 +60,11 @@ def test_c10_a_large_file_is_copied_in_parts_and_compared_in_parts(
     copied = copying.copy_base(source, target, version, SYSTEM)
     assert copied > largest
     assert target.parts > 3
-    # Again, as after a crash: what is there is compared, and nothing is written.
+    # Again, as after a crash: existing files are compared, and nothing is written.
     target.parts = 0
     assert copying.copy_base(source, target, version, SYSTEM) == copied
     assert target.parts == 0
-    # The whole way.
+    # End to end.
     deep = table.clone(str(tmp_path / "deep"), table.checkpoint(scope="all"), deep=True)
     assert rows_of(deep) == model
     assert isinstance(deep, weir.Table)

@@ -1,5 +1,5 @@
-"""G-7c, P-3: a feed that goes on misses nothing in silence; what is kept for a named consumer is
-kept from the moment on at which it is told where."""
+"""G-7c, P-3: a feed that continues misses nothing silently; entries are kept for a named consumer
+from the moment it is given its position."""
 
 from pathlib import Path
 
@@ -71,7 +71,7 @@ def test_p3_a_consumer_that_collection_overtook_begins_where_the_log_begins(
 def test_p3_a_consumer_that_failed_right_after_it_was_registered_looks_again(
     overtaken: weir.Table, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
-    """The store fails between the record and the look at the floors; the next attempt looks."""
+    """The store fails between the record and the floor check; the next attempt does the check."""
 
     def fail(*_args: object) -> None:
         raise weir.StoreError("out of reach")
@@ -87,7 +87,7 @@ def test_p3_a_consumer_that_failed_right_after_it_was_registered_looks_again(
     assert positions_of(first)[shard.id] >= shard.log.floors().wal
     collect_log(overtaken)
     assert read(feed, first)[-1:] == [4]
-    # From now on the floor says nothing to it.
+    # From now on the floor does not affect it.
     assert feed_of(overtaken, start).initialOffset() == first
 
 
@@ -113,7 +113,7 @@ def test_p3_a_consumer_that_collection_overtook_is_told_if_it_named_its_place(
 def test_g7c_a_following_feed_is_told_of_a_shard_that_was_collected_before_it_looked(
     tmp_path: Path,
 ) -> None:
-    """It began at what was left, and the rows of a whole reshard were passed over."""
+    """The feed began at the remaining entries and skipped the rows of a whole reshard."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     table = weir.create(str(tmp_path / "t"), schema, primary_key="id")
     write(table, 1)
@@ -122,7 +122,7 @@ def test_g7c_a_following_feed_is_told_of_a_shard_that_was_collected_before_it_lo
     def stop() -> bool:
         nonlocal looks
         looks += 1
-        if looks == 3:  # it has seen everything, and waits
+        if looks == 3:  # the feed has read everything, and waits
             weir.open(table.uri).reshard(weir.Bucket("id", 2))
             for key in range(2, 12):
                 write(weir.open(table.uri), key)

@@ -1,4 +1,4 @@
-"""F-15: what can be written can be read, whatever its size, its nesting and its nulls."""
+"""F-15: every row that can be written can be read, whatever its size, nesting and nulls."""
 
 import random
 
@@ -93,7 +93,7 @@ def test_f15_a_null_that_no_reader_would_take_is_refused_with_its_place(
     with table.writer() as writer:
         with pytest.raises(SchemaMismatch, match=path):
             writer.put([{"id": 1, "v": value}])
-        # A slice that leaves the null out is sound, and a delete brings nothing but its key.
+        # A slice without the bad value is valid, and a delete carries nothing but its key.
         both = pa.array([value, None], dtype)
         writer.put(pa.table({"id": [2], "v": both[1:]}))
         writer.put(pa.table({"id": [1, 3], "v": both, TOMBSTONE: [True, False]}))
@@ -161,7 +161,7 @@ def test_f15_a_put_larger_than_an_entry_is_refused_before_it_is_accepted(
         writer.put_once([of_size(ENTRY_BYTES)], app="a", version=1)
     with pytest.raises(InvalidInput, match="whole number"):
         writer.put_once([of_size(1)], app="a", version=True)
-    # The writer goes on, and so do its neighbours: what is nearly too large is taken.
+    # The writer and other puts go on, and puts that are nearly too large are taken.
     for key in range(20):
         writer.put([of_size(ENTRY_BYTES // 3, key)])
     writer.flush_wal()

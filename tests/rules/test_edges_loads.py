@@ -1,4 +1,4 @@
-"""L-7, L-9: loads past the log are there as a whole, stay there, and beat what was there before."""
+"""L-7, L-9: loads that bypass the log are atomic, permanent, and override all earlier rows."""
 
 from collections import Counter
 from datetime import timedelta
@@ -33,7 +33,7 @@ NOTHING: Rows = Counter()
 
 
 def filled(tmp_path: Path, *, keyed: bool) -> tuple[weir.Table, Rows]:
-    """Rows in the base, in SSTables and in a log that nobody closed."""
+    """Rows in the base, in SSTables and in the log of a writer that never closed."""
     table = make(tmp_path, keyed=keyed)
     put(table, dict.fromkeys(range(6), "base"))
     table.compact()
@@ -76,7 +76,7 @@ def test_l7_a_replacing_load_that_dies_at_any_write_brings_nothing_back(
         assert now in (old, rows), "neither what was there nor what replaced it"
         assert now == rows or not finished
         seen["new" if now == rows else "old"] += 1
-        # Whoever comes next completes it; nothing that was replaced comes back, ever.
+        # The next run completes the load; rows that were replaced never come back.
         rewrite_files(table)
         assert rows_of(weir.open(table.uri)) == now
         put(table, {77: "later"})
@@ -124,7 +124,7 @@ def test_l7_a_load_that_died_after_its_commit_is_completed_by_the_next(
 def test_l7_a_load_that_lost_its_claim_after_its_commit_is_done(
     tmp_path: Path, keyed: bool, replaces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told to run it again, an append-only table had its rows twice."""
+    """The load asked for a rerun, after which an append-only table had its rows twice."""
     table, old = filled(tmp_path, keyed=keyed)
     lake = type(table.core.lake)
     commit = lake.commit_fold
@@ -137,7 +137,7 @@ def test_l7_a_load_that_lost_its_claim_after_its_commit_is_done(
         return version
 
     if not replaces:
-        fold_older(table.core)  # so that the one commit is the load's
+        fold_older(table.core)  # so that the only commit is the load's
     monkeypatch.setattr(lake, "commit_fold", overtaken)
     version, _ = load(weir.open(table.uri).core, write_two, job_id="load", replaces=replaces)
     brought: Rows = Counter({(30, "new"): 1, (31, "new"): 1})
@@ -173,7 +173,7 @@ def test_g6_a_load_that_slept_and_came_to_a_collected_place_is_no_success(
 def test_g12_a_load_whose_base_was_cleaned_up_is_to_be_run_again(
     tmp_path: Path, replaces: bool
 ) -> None:
-    """It was told as damage of a healthy table."""
+    """This was reported as damage to a healthy table."""
     table, old = filled(tmp_path, keyed=False)
 
     def write(base: LanceBase, hold: Hold) -> Written:
@@ -277,7 +277,7 @@ def test_l9_a_load_into_a_quiet_table_fences_nobody(tmp_path: Path) -> None:
 def test_l7_a_load_whose_own_commit_came_back_as_taken_and_grew_old_is_no_refused_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A proxy repeats the request, the process sleeps, and the history is cleaned up meanwhile."""
+    """A proxy repeats the request, the process sleeps, and the history is cleaned up."""
     table = make(tmp_path, keyed=False)
     commit = Datasets.commit
 

@@ -1,7 +1,7 @@
-"""S-9: one answer to "where is the log and where was it", for whoever reads it.
+"""S-9: all readers get one answer to "where is the log and where was it".
 
-Feeds and tailers cross moves of the log as if it had always been in one place, and look at the same
-floors: a row that nobody acknowledged is never handed out (G-7c, P-3).
+Feeds and tailers cross moves of the log as if it had always been in one place, and check the same
+floors: a row that was never acknowledged is never handed out (G-7c, P-3).
 """
 
 import shutil
@@ -31,7 +31,7 @@ PLACES = {
 
 @pytest.fixture(params=PLACES.values(), ids=PLACES.keys())
 def travelled(request, tmp_path):
-    """A table whose log was in those places, one put in each: ids 0, 1, 2, ..."""
+    """A table whose log was in the given places, with one put in each: ids 0, 1, 2, ..."""
     first, places = request.param
     table = make(tmp_path / "t", 1, wal_uri=None if first is None else str(tmp_path / first))
     for number, place in enumerate(places):
@@ -45,7 +45,7 @@ def ids(changes):
 
 
 class Feed:
-    """The Spark feed, driven by hand: what Spark calls, in its order."""
+    """The Spark feed, driven by hand with the calls of Spark in the same order."""
 
     def __init__(self, table, **options):
         schema = StructType([StructField("id", LongType()), StructField("v", StringType())])
@@ -53,7 +53,7 @@ class Feed:
         self.offset = self.reader.initialOffset()
 
     def take(self):
-        """The ids of one batch to the heads of the logs."""
+        """The ids of one batch up to the heads of the logs."""
         end = self.reader.latestOffset(self.offset, ReadAllAvailable())
         found = [
             i
@@ -61,7 +61,7 @@ class Feed:
             for batch in self.reader.read(part)
             for i in batch.column("id").to_pylist()
         ]
-        self.reader._seen = None  # heads are believed for a moment
+        self.reader._seen = None  # heads are cached for a moment
         self.offset = end
         return found
 
@@ -81,7 +81,7 @@ def test_s9_changes_resumes_inside_a_place_the_log_has_left(travelled):
         feed = again(table).changes()
         for _ in range(number + 1):
             next(feed)
-        # The bookmark stands before the change just handed out.
+        # The bookmark is before the change just handed out.
         assert ids(again(table).changes(since=feed.bookmark)) == expected[number:]
 
 
@@ -170,7 +170,7 @@ def test_s9_a_place_of_before_that_is_not_there_is_an_error_that_names_it(tmp_pa
 
 
 def zombie_entry(table, epoch, text):
-    """What a writer of an older epoch puts when it wakes up."""
+    """The entry that a writer of an older epoch puts when it wakes up."""
     import pyarrow as pa
 
     encoder = EntryEncoder(schema_for_writing(table.core))
@@ -200,10 +200,10 @@ def test_g7c_a_row_that_nobody_acknowledged_is_never_handed_out(tmp_path, kind, 
     ends = []
     if spark is not None:
         assert spark.take() == [0]
-    # Another writer takes over and flushes; everything it wrote is collected, its fence too.
+    # Another writer takes over and flushes; all its entries are collected, and its fence too.
     for _ in range(2):
         with again(table).shards()[0].writer() as other:
-            for n in range(20):  # more than a reader looks ahead
+            for n in range(20):  # more than a reader probes ahead
                 put(other, [n], "b")
     if spark is not None:  # the batch is planned before the collection and read after it
         end = spark.reader.latestOffset(spark.offset, ReadAllAvailable())

@@ -1,4 +1,4 @@
-"""S-7 for change feeds: a log that was lost with nothing missing is like one that was collected."""
+"""S-7 for change feeds: a log lost without losing rows is like one that was collected."""
 
 import shutil
 
@@ -16,7 +16,7 @@ def ids(feed):
 
 
 def flushed(tmp_path):
-    """A table whose rows are flushed, and bookmarks before and after its last ones."""
+    """A table whose rows are flushed, and bookmarks before and after its last rows."""
     table = make(tmp_path / "t", 2, wal_uri=str(tmp_path / "w"))
     with table.writer() as writer:
         put(writer, A, "a")

@@ -1,4 +1,4 @@
-"""L-10: reads and folds are bounded in bytes, judged by counting the bytes that are held."""
+"""L-10: reads and folds are bounded in bytes, checked by counting the bytes that are held."""
 
 import gc
 import random
@@ -28,7 +28,7 @@ ENTRIES = 256
 
 
 class Held(bytes):
-    """Bytes of the log that tell the judge when they are let go of."""
+    """Bytes of the log that notify the judge when they are freed."""
 
     judge = None
 
@@ -37,7 +37,7 @@ class Held(bytes):
 
 
 class Judge:
-    """A store that counts how many bytes of log entries it handed out are still held."""
+    """A store that counts how many of the log bytes it handed out are still held."""
 
     def __init__(self, inner):
         self._inner = inner
@@ -85,7 +85,7 @@ class Judge:
 
 
 def judged(uri, **limits):
-    """A handle that holds so much at a time, and who watches it."""
+    """A handle with the given memory limits, and the judge that watches it."""
     table = weir.open(uri, env=Env(limits=Limits(**{"read_bytes": READ_BYTES, **limits})))
     table.core.store = judge = Judge(table.core.store)
     return table, judge
@@ -119,8 +119,8 @@ def key(request):
 
 
 ALLOWED = 14 * READ_BYTES
-"""Caches of entries and of tails, four reads each; a round of gets, three; a piece of a tail, one,
-or a generation that becomes an SSTable, two. The tail is more than four times as much."""
+"""Four reads each for the caches of entries and of tails, three for a round of gets, one for a
+piece of a tail or two for a generation being flushed. The tail is over four times as large."""
 
 
 @pytest.mark.parametrize("kind", ["scan", "count", "filter", "get", "changes", "compact", "clone"])
@@ -166,7 +166,7 @@ def test_l10_a_first_round_of_large_entries_is_bounded_too(tmp_path):
 
 
 def compress(table):
-    """Every entry as a stranger might store it: an eighth of its size, until it is read."""
+    """Rewrite every entry as another program might: an eighth of its size until it is read."""
     folder = Path(table.uri, paths.wal_dir(table.shards()[0].id))
     for path in folder.iterdir():
         reader = pa.ipc.open_stream(path.read_bytes())

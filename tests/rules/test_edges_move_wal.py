@@ -1,4 +1,4 @@
-"""S-8: a move of the log is the table's: recorded for it, followed by new shards, resumable."""
+"""S-8: a log move is recorded for the whole table, followed by new shards, and resumable."""
 
 import shutil
 from dataclasses import replace
@@ -21,7 +21,7 @@ A, B, C = range(10), range(5, 20), range(15, 30)
 
 
 def places(table):
-    """Where the log of each shard is, by the records."""
+    """Where the log of each shard is, according to the records."""
     return {latest_record(table.core.store, shard).uri for shard in table.core.shard_ids()}
 
 
@@ -69,7 +69,7 @@ def test_s8_shards_that_are_made_later_follow_the_table(tmp_path):
     with table.writer() as writer:
         writer.put([{"id": 1, "v": "a"}])
     again(table).move_wal(str(tmp_path / "w"))
-    # By a handle that was opened before the move, too.
+    # This also holds for a handle that was opened before the move.
     with before.writer() as writer:
         writer.put([{"id": 2, "v": "b"}])
     with again(table).writer() as writer:
@@ -84,7 +84,7 @@ def test_s8_shards_that_are_made_later_follow_the_table(tmp_path):
 
 
 def test_s8_a_writer_that_was_told_another_place_moves_the_table_too(tmp_path):
-    """`weir.open(..., wal_uri=...)` and a writer: what it left untouched shows, and can follow."""
+    """`weir.open(..., wal_uri=...)` and a writer: shards left behind are listed, and can follow."""
     table = make(tmp_path / "t", 2)
     with table.writer() as writer:
         put(writer, A, "a")
@@ -95,7 +95,7 @@ def test_s8_a_writer_that_was_told_another_place_moves_the_table_too(tmp_path):
     assert [s.wal_uri for s in found.stats().moving] == [None]
     assert len(found.move_wal(str(tmp_path / "w")).moved) == 1
     assert places(table) == {str(tmp_path / "w")}
-    # The same store under another name is no move, and is not recorded as one.
+    # Using the same store under another name is no move, and is not recorded as one.
     shutil.move(tmp_path / "w", tmp_path / "mount")
     with again(table, wal_uri=str(tmp_path / "mount")).writer() as writer:
         put(writer, B, "b")
@@ -208,7 +208,7 @@ def test_s8_the_handle_that_moved_the_log_writes_to_the_new_place(tmp_path):
 def test_s9_a_task_whose_handle_is_older_than_a_move_reads_what_was_planned_after_it(
     tmp_path, back
 ):
-    """Spark's workers keep their handles, and the plan comes from a driver that looked again."""
+    """Spark's workers keep old handles, while the plan comes from a driver with a newer view."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w1"))
     with table.writer() as writer:
         put(writer, A, "a")

@@ -1,4 +1,4 @@
-"""Opening a shard: what it costs, whatever manifest it finds, and what a fenced writer is told."""
+"""Opening a shard: its cost, the manifests it accepts, and the error of a fenced writer."""
 
 import pickle
 from dataclasses import replace
@@ -35,7 +35,7 @@ def ids(table: weir.Table) -> list[int]:
 
 @pytest.mark.parametrize("memtable", [True, False], ids=["memtable", "wal-only"])
 def test_f3_a_manifest_with_r_above_l_is_opened(table: weir.Table, *, memtable: bool) -> None:
-    """No native writer is known to write one. What is covered was used: L is a hint, R is not."""
+    """No known native writer writes one. Positions up to R were used: L is a hint, R is not."""
     shard = table.shards()[0]
     with shard.writer() as writer:
         writer.put(row(1))
@@ -58,7 +58,7 @@ def test_f3_a_manifest_with_r_above_l_is_opened(table: weir.Table, *, memtable: 
 
 
 def named(error: weir.FencedError, table: weir.Table, position: int) -> None:
-    """F-13: table, shard and position, in words and as a number, also in another process."""
+    """F-13: the error names table, shard and position (also as a number), even when unpickled."""
     again = pickle.loads(pickle.dumps(error))
     for told in (error, again):
         assert told.position == position
@@ -110,7 +110,7 @@ def opening(table: weir.Table, **settings: Any) -> int:
 
 @pytest.mark.parametrize("memtable", [True, False], ids=["memtable", "wal-only"])
 def test_opening_a_shard_costs_what_is_told(table: weir.Table, *, memtable: bool) -> None:
-    """`docs/guides/operations.md` tells these numbers."""
+    """`docs/guides/operations.md` gives these numbers."""
     assert opening(table, enable_memtable=memtable) == 20
     weir.open(table.uri).shards()[0].writer().close()
     assert opening(table, enable_memtable=memtable) == 20

@@ -1,8 +1,8 @@
-"""What callers are told when a writer ends or is disturbed: F-16 own rows, true state.
+"""What errors report when a writer ends or is disturbed: F-16 own rows, true state.
 
-Each broke once: a later put was handed rows of others and told that rows in the log were not
-written; an interrupt after the store had applied a put made its rows "never durable"; somebody's
-failing callback stopped the pump, or came out of another caller's put.
+Each broke once: a later put's error held rows of other callers and reported rows in the log as not
+written; an interrupt after the store had applied a put made its rows "never durable"; a failing
+callback of one caller stopped the pump, or was raised from another caller's put.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ def test_f16_a_later_put_gets_its_own_rows_back_and_nobody_elses(memtable: bool)
     assert (keys(later.value.unacknowledged), later.value.maybe_written) == ([3], False)
     with pytest.raises(FencedError) as closed:
         writer.close()
-    assert keys(closed.value.unacknowledged) == [2]  # the others were told of theirs
+    assert keys(closed.value.unacknowledged) == [2]  # the other puts reported their own rows
     assert keys(closed.value.not_written) == [2]
     with pytest.raises(FencedError) as own:
         acks[1].wait()
@@ -79,7 +79,7 @@ def _buffered(memtable: bool) -> dict[str, object]:
 
 
 def test_f16_rows_in_the_log_are_never_told_as_not_written() -> None:
-    """The guide's loop puts what comes back through the new owner: rows in the log would double."""
+    """The guide's loop puts returned rows through the new owner: rows in the log would double."""
     store = MemoryStore()
     site = site_on(store)
     watched = HookStore(store, "put_if_absent", "/wal/", lambda: None)
@@ -89,7 +89,7 @@ def test_f16_rows_in_the_log_are_never_told_as_not_written() -> None:
     watched.arm(lambda: taken.append(open_writer(site, schema=KEYLESS)))  # once the entry is there
     late.put(row(1))
     with pytest.raises(FencedError):
-        late.put(row(2), wait=True)  # one entry of both
+        late.put(row(2), wait=True)  # one entry for both puts
     with pytest.raises(FencedError) as later:
         late.put(row(3))
     assert (keys(later.value.not_written), later.value.perhaps_written) == ([3], [])
@@ -227,7 +227,7 @@ def test_f16_an_interrupt_changes_nobody_elses_outcome() -> None:
     others = [Caller(lambda key=key: writer.put(row(key))) for key in (2, 3, 4)]
     while writer._state.waiting < 4:
         pass
-    watched.arm(lambda: watched.arm(interrupt))  # not the first entry, the one of the others
+    watched.arm(lambda: watched.arm(interrupt))  # at the entry of the others, not the first
     gate.release()
     first.result()
     outcomes = []
@@ -284,8 +284,8 @@ def test_f16_an_interrupted_close_leaves_the_rest_to_the_next_one(
 
 @pytest.mark.parametrize("again", [0, 1, 3])
 def test_f16_a_wait_interrupted_while_it_gives_up_hangs_nobody(again: int) -> None:
-    """Its time is over, and it is interrupted when it takes the lock to say so, and again when it
-    does so for the interrupt: nobody may choose it to lead afterwards."""
+    """The put timed out. It is interrupted as it takes the lock to leave, and again as it does so
+    for the interrupt: it must not be chosen to lead afterwards."""
     store = MemoryStore()
     faults = FaultStore(store)
     writer = open_writer(site_on(faults))
@@ -357,7 +357,7 @@ def test_f16_a_put_broken_off_while_it_is_booked_ends_the_writer_and_hangs_nobod
 
 
 class Strange(Exception):
-    """No error the store's words know."""
+    """An error that the store layer does not translate."""
 
 
 def strange() -> None:
@@ -402,7 +402,7 @@ def test_f16_a_refusal_after_a_lost_answer_settles_nothing() -> None:
 
 
 def test_f16_a_wait_that_times_out_as_the_writer_ends_hears_of_the_end(monkeypatch) -> None:
-    """A close between the two takes the rows for told; so the one who waited must be."""
+    """A close in between leaves the rows to the waiter, so the wait must report them."""
     writer = open_writer(site_on(MemoryStore()))
     state = writer._state
     ack = writer.puts.accept(writer.puts._intake.rows(row(1)))
@@ -419,7 +419,7 @@ def test_f16_a_wait_that_times_out_as_the_writer_ends_hears_of_the_end(monkeypat
 
 
 def test_f13_what_was_handed_back_is_not_written_by_who_waits_behind_it() -> None:
-    """One leads and is refused for good; another's rows, not shaped yet, waited all the while."""
+    """The leader is refused for good while another put, not yet shaped, waits behind it."""
     sent, queued = threading.Event(), threading.Event()
 
     class Failing(MemoryStore):
@@ -583,7 +583,7 @@ def test_every_error_pickles_and_copies_with_all_it_says(kind, travel) -> None:
 
 
 def _interrupted_while_others_close(writer, ack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its caller waits, somebody else closes the fenced writer, and the wait is interrupted."""
+    """While its caller waits, another thread closes the fenced writer; the wait is interrupted."""
 
     def wait(_ack, _timeout=None) -> None:
         monkeypatch.undo()
@@ -608,8 +608,8 @@ def _left_by(writer) -> list[int]:
 def test_f16_a_put_interrupted_while_others_close_is_told_of_by_the_next_close(
     memtable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The close had left its rows to whoever waited, and nobody named them any more. Found by seed
-    10319057."""
+    """The close had left its rows to the waiting caller, and no later error named them. Found by
+    seed 10319057."""
     store = MemoryStore()
     writer = open_writer(site_on(store), WriterConfig(**_buffered(memtable)))
     open_writer(site_on(store)).close()

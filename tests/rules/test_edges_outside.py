@@ -34,7 +34,7 @@ OLD = 30 * 86_400
 
 
 def sweep(table, **how):
-    """A collection that takes all it may."""
+    """A collection that deletes everything it may."""
     return collect(target_of(table.core), 0, 120, keep_first_entries=False, **how)
 
 
@@ -59,7 +59,7 @@ def age(place):
 
 
 def stranger(place, *names):
-    """A folder that is not the table's, with old files of those names in it."""
+    """Make a folder outside the table, with old files of the given names in it."""
     for name in names:
         path = Path(place, name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def test_g13_a_linked_folder_is_not_emptied(tmp_path, where, names):
     assert files(outside) == before
     assert link.is_symlink()
     assert any(str(link) in error and "link" in error for error in report.errors), report.errors
-    # Only what stands behind the link is left alone; reads and writes are not disturbed.
+    # Only files behind the link are left alone; reads and writes are not disturbed.
     assert rows(again(table)) == expect((A, "a2"), (B, "b"))
     with again(table).writer() as writer:
         put(writer, [77], "c")
@@ -124,7 +124,7 @@ def test_g13_a_linked_folder_is_not_emptied(tmp_path, where, names):
 
 @pytest.mark.parametrize("where", ["_mem_wal", "shard", "wal", "manifest"])
 def test_g13_a_shard_behind_a_link_is_another_table_s(tmp_path, where):
-    """The same shard ids in both: a table's clean-up would take the other's entries for its own."""
+    """Both have the same shard ids: a clean-up could mistake the other's entries for its own."""
     table, other = used(tmp_path / "t"), used(tmp_path / "o")
     mine, theirs = shard_folder(table), shard_folder(other)
     assert mine.name == theirs.name
@@ -166,7 +166,7 @@ def test_g13_a_link_between_two_shards_of_one_table_is_refused_too(tmp_path):
     "folder", ["data", "database", "_deletions", "_indices", "_transactions", "_versions"]
 )
 def test_g13_lance_is_not_sent_to_clean_up_behind_a_link(tmp_path, folder):
-    """Lance follows links, and deletes files of another dataset as ones that ours does not name."""
+    """Lance follows links, and deletes another dataset's files, which ours does not name."""
     table, other = used(tmp_path / "t"), used(tmp_path / "o")
     table.compact()
     other.compact()
@@ -188,7 +188,7 @@ def test_g13_lance_is_not_sent_to_clean_up_behind_a_link(tmp_path, folder):
 
 
 def test_g13_discarding_a_failed_clone_stays_in_its_own_folders(tmp_path):
-    """A clone begun in a folder that holds other things as well, and a link in its own."""
+    """A clone begun in a folder that also holds other files, with a link in the clone's folder."""
     table = used(tmp_path / "t")
     target = tmp_path / "place"
     neighbour = used(target / "neighbour")
@@ -256,7 +256,7 @@ def test_g13_nothing_is_written_behind_a_link(tmp_path, verb):
     "way", ["", ".", "..", "../../x", "/etc", "%2e%2e", "a/b", "wal", "manifest"]
 )
 def test_g13_an_sstable_is_named_by_one_folder_of_its_own(tmp_path, way):
-    """In a shard manifest, in a checkpoint's record and in a compaction's: the record is named."""
+    """Checked in shard manifests and in checkpoint and compaction records; the error names it."""
     table = used(tmp_path / "t")
     shard = table.shards()[0].id
     path = max(
@@ -314,7 +314,7 @@ ODD_PLACES = [
 
 
 def rewrite(table, folder, change, seq=None):
-    """Change the newest record of a chain, as a stranger with access to the folder can."""
+    """Change the newest record of a chain, as an outsider with access to the folder can."""
     place = Path(table.uri, folder)
     path = max(place.iterdir()) if seq is None else Path(table.uri, paths.chain_path(folder, seq))
     raw = json.loads(path.read_bytes())
@@ -337,7 +337,7 @@ def record_of(kind, table, made):
 
 @pytest.mark.parametrize("kind", ["owner", "pin", "parent", "wal store", "table"])
 def test_g13_a_record_names_places_as_weir_spells_them(tmp_path, monkeypatch, kind):
-    """Anything else is damage: a relative path means another place in each process."""
+    """Any other spelling is damage: a relative path means another place in each process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     parent = used(tmp_path / "p")
@@ -361,7 +361,7 @@ def test_g13_a_record_names_places_as_weir_spells_them(tmp_path, monkeypatch, ki
 
     for place in ODD_PLACES:
         if place is None and kind not in ("pin", "wal store"):
-            continue  # no place is a fine answer there
+            continue  # these records may name no place
         hostile = place.format(here=tmp_path) if isinstance(place, str) else place
         path = rewrite(table, folder, lambda raw, to=hostile: change(raw, to), seq)
         with pytest.raises(CorruptEntry) as caught:
@@ -374,7 +374,7 @@ def test_g13_a_record_names_places_as_weir_spells_them(tmp_path, monkeypatch, ki
 
 @pytest.mark.parametrize("how", ["collect", "discard"])
 def test_g13_a_clone_lets_go_of_its_own_pins_only(tmp_path, how):
-    """A record that names somebody else's checkpoint as the clone's pin does not end it."""
+    """A record that names another table's checkpoint as the clone's pin does not delete it."""
     parent, other = used(tmp_path / "p"), used(tmp_path / "o")
     kept = other.checkpoint(scope="all", name="month-end")
     deep = how == "collect"
@@ -444,7 +444,7 @@ def test_g13_a_base_manifest_leads_no_clean_up_astray(tmp_path):
 
 
 def test_g13_a_record_chooses_a_bucket_but_never_the_host_that_sees_the_credentials(tmp_path):
-    """The caller's endpoint is asked for the stranger's bucket; the stranger is never asked."""
+    """The forged bucket is requested from the caller's endpoint, never from a foreign host."""
     seen = []
 
     class Endpoint(http.server.BaseHTTPRequestHandler):
@@ -477,7 +477,7 @@ def test_g13_a_record_chooses_a_bucket_but_never_the_host_that_sees_the_credenti
             lambda raw: raw.update(owner="s3://evil.example/x"),
             seq=1,
         )
-        assert not sweep(parent).errors  # who cannot be asked keeps its pin
+        assert not sweep(parent).errors  # an unreachable owner keeps its pin
     finally:
         server.shutdown()
         thread.join()
@@ -505,7 +505,7 @@ def forged(tmp_path):
 
 @pytest.mark.parametrize("way", ["writer", "read", "move", "move back"])
 def test_s8_a_forged_record_leads_nobody_into_another_table_s_log(tmp_path, way):
-    """The store says whose log it holds; what our records say of it does not count (G-13)."""
+    """The store records whose log it holds; our own records about it do not count (G-13)."""
     table, other = forged(tmp_path)
     before = files(tmp_path / "w2")
 
@@ -540,7 +540,7 @@ def test_s8_a_table_that_was_moved_reaches_its_log_when_that_is_allowed(tmp_path
     with moved.writer() as writer:
         put(writer, B, "b")
     assert rows(moved) == expect((A, "a"), (B, "b"))
-    # A link to where it was is the same place.
+    # A link from the old path is the same place.
     (tmp_path / "t").symlink_to(tmp_path / "moved")
     assert rows(weir.open(str(tmp_path / "t"))) == expect((A, "a"), (B, "b"))
 
@@ -557,14 +557,14 @@ def test_g13_with_a_list_of_allowed_places_a_record_chooses_no_new_one(tmp_path)
 
 
 def shard_record(table, place):
-    """A record of a move that never was: the shard's log is said to lie in `place`, with an id."""
+    """Forge the record of a move: it says that the shard's log is in `place`, with an id."""
     folder = paths.wal_store_chain(table.shards()[0].id)
     rewrite(table, folder, lambda raw: raw.update(uri=str(place), store_id="0" * 32))
 
 
 @pytest.mark.parametrize("forge", ["table", "shard"])
 def test_g13_a_record_opens_no_place_for_the_log_where_something_else_is(tmp_path, forge):
-    """Without a list of allowed places too: the place must know the table, or be empty (S-2)."""
+    """Even without a list of allowed places the place must know the table or be empty (S-2)."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     home = tmp_path / "home"
     home.mkdir()
@@ -578,7 +578,7 @@ def test_g13_a_record_opens_no_place_for_the_log_where_something_else_is(tmp_pat
     with pytest.raises(StoreDenied, match=r"not empty.*weir_allow"):
         put(again(table).writer(), B, "b")
     assert files(home) == {"diary": b"mine"}
-    # The call names it: that is consent, and from then on the place knows the table.
+    # Naming the place in the call is consent; from then on the place knows the table.
     with weir.open(table.uri, wal_uri=str(home)).writer() as writer:
         put(writer, B, "b")
     with again(table).writer() as writer:
@@ -588,7 +588,7 @@ def test_g13_a_record_opens_no_place_for_the_log_where_something_else_is(tmp_pat
 
 @pytest.mark.parametrize("word", ["named", "a shard's", "none, and empty"])
 def test_s2_a_replaced_disk_and_an_older_table_need_no_word(tmp_path, word):
-    """Whoever was told of the place before, or finds it empty, goes on by itself."""
+    """A table that used the place before, or finds it empty, goes on without consent."""
     table = make(tmp_path / "t", 2, wal_uri=str(tmp_path / "w"))
     tables = tmp_path / "w" / paths.WAL_TABLES
     assert len(list(tables.iterdir())) == 1
@@ -639,7 +639,7 @@ def test_g13_a_base_that_names_files_elsewhere_is_not_read(tmp_path, spelling):
 
 
 def test_g13_the_files_of_a_parent_are_read_by_its_own_word(tmp_path):
-    """The parent holds a checkpoint for the clone at this URI; a copy of the clone is none."""
+    """The parent holds a checkpoint for the clone at this URI, and none for a copy of the clone."""
     parent = used(tmp_path / "p")
     parent.compact()
     copy = parent.clone(str(tmp_path / "c"))
@@ -669,7 +669,7 @@ def test_g13_an_sstable_names_no_files_elsewhere(tmp_path):
 
 
 def test_g13_a_clone_of_a_forged_clone_pins_nothing_elsewhere(tmp_path):
-    """Cloning pins all the parents the lineage names: only where that table holds one for us."""
+    """Cloning pins the parents named by the lineage, but only those that hold a pin for it."""
     parent, other = used(tmp_path / "p"), used(tmp_path / "o")
     kept = other.checkpoint(scope="all")
     copy = parent.clone(str(tmp_path / "c"))
@@ -683,7 +683,7 @@ def test_g13_a_clone_of_a_forged_clone_pins_nothing_elsewhere(tmp_path):
 
 
 def test_g13_an_unfinished_clone_of_another_table_is_not_given_up(tmp_path):
-    """A forged owner: what the clone holds in its own parent is not ours to end (C-3)."""
+    """A forged owner: this table must not end the clone's pin in its real parent (C-3)."""
     parent, table = used(tmp_path / "p"), used(tmp_path / "t")
 
     def die(step):
@@ -705,7 +705,7 @@ def test_g13_an_unfinished_clone_of_another_table_is_not_given_up(tmp_path):
 
 
 def test_g13_a_corrupt_checkpoint_leaves_the_table_as_it_was(tmp_path):
-    """What a record names is opened, and what would be written is read, before anything is."""
+    """A restore opens what a record names, and reads what it would write, before it writes."""
     table = used(tmp_path / "t")
     made = table.checkpoint(scope="all")
     shard = str(table.shards()[0].id)
@@ -734,7 +734,7 @@ def test_g13_a_corrupt_checkpoint_leaves_the_table_as_it_was(tmp_path):
 
 
 def test_g13_the_account_of_a_record_is_not_taken():
-    """An abfss URI names the account that a request goes to; a record's is not asked."""
+    """An abfss URI names the account that gets the request; a record cannot choose it."""
     consent = Consent.of("abfss://c@mine.dfs.core.windows.net/t", {})
     assert consent.may_ask("abfss://other@mine.dfs.core.windows.net/x")
     assert not consent.may_ask("abfss://c@evil.dfs.core.windows.net/t")

@@ -1,6 +1,6 @@
-"""L-8: a base that another program overwrote, or whose MemWAL index it dropped, is told, not read.
+"""L-8: a base overwritten, or stripped of its MemWAL index, by another program is an error.
 
-What LanceDB does by `mode="overwrite"` and `unset_lsm_write_spec`, done here with pylance's calls.
+The tests do what LanceDB does in `mode="overwrite"` and `unset_lsm_write_spec`, with pylance.
 """
 
 from collections import Counter

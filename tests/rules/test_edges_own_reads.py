@@ -17,7 +17,7 @@ from weir.upkeep.gc.collect import collect, target_of
 
 
 def in_simulation(work, seed=1):
-    """Run `work(env)` under the simulator: a thread that sleeps lets all others run till they
+    """Run `work(env)` under the simulator: while a thread sleeps, all others run until they
     wait."""
     scheduler = Scheduler(seed, Settings())
     actor = make_actor(scheduler, "writer", str(seed))
@@ -29,9 +29,9 @@ def in_simulation(work, seed=1):
 
 @pytest.mark.parametrize("asleep", ["flush() after its commit", "the background after its commit"])
 def test_m1_a_flush_beside_the_background_flush_hides_no_row(asleep):
-    """Of two commits the earlier is heard of later: the manifest in memory must not fall back.
+    """The earlier of two commits is reported last: the manifest in memory must not go back.
 
-    The second story ended the writer: it took the background's commit for somebody's compaction.
+    The second story ended the writer: it mistook the background's commit for a compaction's.
     """
 
     def work(env):
@@ -84,8 +84,8 @@ def row(key, word="fox"):
 def test_m1_a_search_beside_puts_finds_every_key_that_was_there(
     tmp_path, monkeypatch, column, query
 ):
-    """A put of an existing key, in the middle of the search, hides the old row and is not yet seen
-    as the new one: what hides and what is offered must be of one moment."""
+    """A put of an existing key in the middle of the search hides the old row before the search
+    sees the new one: hidden keys and offered rows must be of one moment."""
     table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
     real = plan.best_of
     with table.writer() as writer:
@@ -125,7 +125,7 @@ def collected_once(monkeypatch, lake, name, collect):
 
 @pytest.fixture
 def cold(monkeypatch):
-    """Writers do not hold what they have flushed."""
+    """Writers do not keep flushed rows in memory."""
     monkeypatch.setattr("weir.shard.memtable.WARM_BYTES", 0)
 
 
@@ -162,7 +162,7 @@ def test_g12_a_writer_s_own_read_overtaken_by_collection_is_planned_anew(
 def test_g12_an_sstable_that_is_lost_is_data_and_a_fenced_writer_is_fenced(
     tmp_path, cold, read, taken, told
 ):
-    """Planning again must not make damage look like collection, nor hide who took the shard."""
+    """Planning again must not make damage look like collection, nor hide a takeover."""
     table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
     writer = table.writer()
     writer.put([row(key) for key in range(8)])

@@ -1,4 +1,4 @@
-"""G-7b, F-18: how long a writer trusts its ownership, by whose clock, and who decides."""
+"""G-7b, F-18: how long a writer trusts its ownership, by which clock, and who decides."""
 
 import random
 
@@ -43,11 +43,11 @@ class Snapshotted:
         self.taker = Bench(raw=self.raw, clock=self.outside)
 
     def is_restored_after(self, seconds):
-        """Its clocks show what they showed when the snapshot was taken."""
+        """Advance all clocks but the victim's, which show the time of the snapshot."""
         self.outside.now += seconds
 
     def take_over_and_collect(self):
-        """The taker fences, writes, and whatever stood in the victim's way is collected."""
+        """The taker fences and writes, and its fence in the victim's way is collected."""
         taker = self.taker.open()
         taker.append(self.taker.rows(2))
         collected = taker.claim.fence
@@ -55,7 +55,7 @@ class Snapshotted:
         self.raw.delete([paths.wal_path(self.taker.shard, Position(collected))])
 
     def stalled_put(self):
-        """An appender that slept through it all puts a row."""
+        """An appender that slept through the takeover and the collection puts a row."""
         appender = self.victim.open()
         appender.append(self.victim.rows(1))
         self.take_over_and_collect()

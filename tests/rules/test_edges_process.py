@@ -1,8 +1,8 @@
 """The process around a writer: its forks (F-17, F-16) and its end (F-16).
 
-Each broke once: forked twins drew the same ids, and a child's flush overwrote the files of a
+Each broke once: forked processes drew the same ids, and a child's flush overwrote the files of a
 published SSTable; once the main thread had returned, puts over several shards raised
-`RuntimeError`, and rows that `atexit` was to make durable were lost.
+`RuntimeError`, and rows that `atexit` should have made durable were lost.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no f
 
 
 def run(script: str, *args: str) -> str:
-    """What a program prints; it must end well."""
+    """What a program prints; it must exit without an error."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *args],
         capture_output=True,
@@ -44,7 +44,7 @@ def run(script: str, *args: str) -> str:
 
 
 def in_child(act: Callable[[], str]) -> str:
-    """What `act` says in a forked child."""
+    """What `act` returns or raises in a forked child, as text."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -107,7 +107,7 @@ def test_f16_threads_put_to_several_shards_after_the_main_thread_returned(tmp_pa
 
 
 def test_a_map_works_with_the_threads_it_gets(monkeypatch) -> None:
-    """A process at its limit, or at its end, starts no more threads: this one does the work."""
+    """A process at its limit or at exit cannot start threads: the calling thread does the work."""
     import threading
 
     from weir import env
@@ -172,7 +172,7 @@ def test_f16_a_writer_used_in_a_forked_child_is_refused_with_a_sentence(tmp_path
                 told.append("no error")
             except weir.WriterClosed as error:
                 told.append("forked" if "forked" in str(error) else str(error))
-        shard.close()  # the parent's rows are the parent's: nothing to do here
+        shard.close()  # the rows belong to the parent: nothing to do here
         writer.close()
         return " ".join(told)
 
@@ -197,7 +197,7 @@ def test_f16_a_fork_with_rows_on_their_way_writes_them_once(tmp_path: Path) -> N
 def test_f16_a_table_used_in_a_forked_child_is_refused_with_a_sentence(
     tmp_path: Path, call: str
 ) -> None:
-    """Lance's threads are the parent's: the call might never return."""
+    """Lance's threads exist only in the parent: the call might never return."""
     table = make(tmp_path / "t", 2)
     assert rows(table) == {}
     calls = {
@@ -210,7 +210,7 @@ def test_f16_a_table_used_in_a_forked_child_is_refused_with_a_sentence(
 
 @FORKS
 def test_f16_an_object_store_in_a_forked_child_is_refused_with_a_sentence() -> None:
-    """Its client's threads are the parent's: every call would hang, of a new store as well."""
+    """Its client's threads exist only in the parent: every call would hang, on a new store too."""
     out = run(FORKED_CLIENT)
     assert out.count("start processes by spawn") == 2
 
@@ -265,7 +265,7 @@ def test_f17_an_sstable_of_a_taken_name_is_refused_and_changes_nothing(
 
 
 def test_f17_a_flush_whose_name_is_taken_takes_another(tmp_path: Path) -> None:
-    """Twins draw the same tag: a machine restored from a snapshot, say."""
+    """Two copies of a process draw the same tag, as on a machine restored from a snapshot."""
     shard = LocalShard(tmp_path / "t")
     writer = shard.writer()
     writer.put([row(1), row(2)])
@@ -281,13 +281,13 @@ def test_f17_a_flush_whose_name_is_taken_takes_another(tmp_path: Path) -> None:
 
 
 class End:
-    """A process at its end: from Python 3.12 on it starts no more threads; those there go on."""
+    """A process at exit: since Python 3.12 it starts no more threads; existing ones go on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
 
     def comes(self) -> None:
-        """From now on there are no more threads."""
+        """From now on no thread can be started."""
 
         def start(_: threading.Thread) -> None:
             raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -349,7 +349,7 @@ def test_f16_tasks_look_first_and_compact_at_the_end_of_a_process(tmp_path: Path
 
 
 def test_f16_an_interrupted_flush_is_gone_on_with(tmp_path: Path, end: End) -> None:
-    """Whoever flushes in the place of a thread may be interrupted: after its commit, too."""
+    """A caller that flushes in place of a thread may be interrupted, even after its commit."""
 
     def press() -> None:
         raise KeyboardInterrupt

@@ -1,7 +1,7 @@
-"""L-8: a base that somebody took back with Lance, when the shards hold no longer what it lost.
+"""L-8: a base rolled back with Lance, when the shards no longer hold the rows that it lost.
 
-What LanceDB does by `checkout` and `restore`, done here with pylance's calls. Where the shards
-still have it, nothing is lost and everybody goes on.
+The tests do what LanceDB does in `checkout` and `restore`, with pylance's calls. Where the shards
+still have the rows, nothing is lost and reads and writes go on.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ LOG_ONLY = weir.WriterConfig(enable_memtable=False)
 
 
 def rolled_back(tmp_path: Path, *, from_log: bool) -> tuple[weir.Table, int, int]:
-    """A table taken back to before a fold whose rows are nowhere else; both versions."""
+    """A table rolled back to before a fold whose rows are nowhere else; both versions."""
     table = make(tmp_path, keyed=True)
     put(table, {1: "first"})
     table.compact()
@@ -65,7 +65,7 @@ def test_l8_writers_and_compaction_refuse_before_they_write(tmp_path: Path, from
     assert Jobs(table.core.store).latest() == jobs
     bad = [f.detail for f in findings(table.uri, {}) if f.state == "bad"]
     assert any("Restore" in text for text in bad), bad
-    # The way back that the message names.
+    # The repair that the message names.
     lance.dataset(table.uri, version=after).restore()
     put(weir.open(table.uri), {3: "third"})
     table.compact()
@@ -75,7 +75,7 @@ def test_l8_writers_and_compaction_refuse_before_they_write(tmp_path: Path, from
 def test_l8_where_the_shards_still_have_it_everybody_goes_on(tmp_path: Path) -> None:
     table = make(tmp_path, keyed=True)
     before = lance.dataset(table.uri).version
-    # Shards of a reshard begin above generation 1: numbers that were never used are not missed.
+    # Shards of a reshard begin above generation 1: unused numbers do not count as missing.
     put(table, {1: "first"})
     table.reshard(weir.Bucket("id", 1))
     put(table, {2: "second"})
@@ -113,7 +113,7 @@ def test_l8_an_index_that_was_unset_and_set_again_has_lost_the_progress(tmp_path
     )
     put(table, dict.fromkeys(range(8), "old"))
     table.compact()
-    put(table, {1: "new"})  # the note of this fold tells of one shard only
+    put(table, {1: "new"})  # the note of this fold names one shard only
     table.compact()
     table.gc(min_age=0, kinds=["sstables"])
     drop_index(table)
@@ -133,8 +133,8 @@ def test_what_was_reached_is_joined_and_survives_the_record() -> None:
 def test_l8_a_base_that_weir_takes_back_late_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restore slept before its rollback, and a compaction went on meanwhile: what waits for that
-    restore to be run again was told as the work of another program. Found by seed 10001865."""
+    """A restore slept before its rollback while a compaction went on: the state that waits for
+    a rerun of the restore was blamed on another program. Found by seed 10001865."""
     table = make(tmp_path, keyed=True)
     put(table, {1: "kept"})
     moment = table.checkpoint("durable")

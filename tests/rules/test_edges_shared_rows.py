@@ -1,4 +1,4 @@
-"""Rows of small puts are shaped by whoever leads: each caller still hears of its own rows only."""
+"""The leader shapes the rows of small puts; each caller's error still names only its own rows."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ MODES = pytest.mark.parametrize("memtable", [True, False])
 
 
 def busy(config: WriterConfig | None = None):
-    """A writer whose log is being written to, and what ends that."""
+    """A writer with an entry under way, and the gate that holds the entry up."""
     store = MemoryStore()
     faults = FaultStore(store)
     writer = open_writer(site_on(faults), config)
@@ -27,7 +27,7 @@ def busy(config: WriterConfig | None = None):
 
 
 def puts_waiting(writer, puts):
-    """A thread for each put, all of them waiting behind the entry under way."""
+    """Start a thread for each put, all of them waiting behind the entry under way."""
     callers = []
     for put in puts:
         callers.append(Caller(lambda put=put: writer.put(put)))
@@ -87,7 +87,7 @@ def test_m7_a_put_that_timed_out_goes_on_with_the_rows_it_was_given() -> None:
     row = {"k": 1, "v": 1}
     with pytest.raises(TimeoutError):
         writer.put([row], timeout=0.01)
-    row["v"] = 2  # the caller has it back
+    row["v"] = 2  # the caller may change it again
     writer.put([{"k": 1, "v": 3}], wait=False)
     gate.release()
     first.result()
@@ -149,9 +149,9 @@ def test_f16_a_cancelled_task_leaves_the_writer_sound_and_its_put_goes_on() -> N
 
 
 def test_f16_rows_of_a_task_cancelled_after_the_end_are_handed_back_by_close() -> None:
-    """Refused because the writer had ended, told to a task that did not come for it any more.
+    """The put was refused because the writer had ended, but its task never saw the error.
 
-    Found by seed 95: the same for a thread that was interrupted.
+    Found by seed 95, which showed the same for an interrupted thread.
     """
     store, writer, gate, first = busy()
 
@@ -164,7 +164,7 @@ def test_f16_rows_of_a_task_cancelled_after_the_end_are_handed_back_by_close() -
             first.result()
         while writer._state.unshaped:
             pass
-        task.cancel()  # the loop had no time to tell it
+        task.cancel()  # before the loop could deliver the error
         with pytest.raises(asyncio.CancelledError):
             await task
 

@@ -1,4 +1,4 @@
-"""F-14 and F-15: generation tags, whoever writes and whatever is folded between."""
+"""F-14 and F-15: generation tags, for all kinds of writers and with folds in between."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -60,7 +60,7 @@ def seen(table: weir.Table) -> list[int]:
 
 
 def fold_between_two_tags(table: weir.Table) -> Any:
-    """A fold passes all of generation 1; the live WAL-only writer goes on with generation 2."""
+    """A fold takes all of generation 1; the live WAL-only writer goes on with generation 2."""
     writer = table.shards()[0].writer()
     writer.put(rows(1, 2))
     table.compact()
@@ -113,7 +113,7 @@ def test_f14_pylance_takes_over_after_a_fold_between_two_tags(tmp_path: Path) ->
 
 
 def leave(table: weir.Table, position: int, tag: int | None, number: int, epoch: int = 1) -> None:
-    """An entry as another program, or an older release, may have left it."""
+    """Write an entry as another program, or an older release, may have left it."""
     schema = table.core.schema().wal
     batch = pa.record_batch([[number], [0], [False]], schema=schema)
     metadata = {**(schema.metadata or {}), b"writer_epoch": b"%d" % epoch}
@@ -128,7 +128,7 @@ def leave(table: weir.Table, position: int, tag: int | None, number: int, epoch:
 
 
 def left_behind(table: weir.Table, tagged: list[int | None]) -> list[int]:
-    """A log of one row an entry with those tags, of a first owner without a fence; its ids."""
+    """Write one-row entries with the given tags, by a first owner without a fence; their ids."""
     manifests = Manifests(table.shards()[0].site)
     manifests.claim(manifests.require())
     for position, tag in enumerate(tagged, start=1):
@@ -160,8 +160,8 @@ def test_f14_a_log_that_breaks_the_rule_is_read_and_mended(
 
 
 def test_f14_an_entry_above_r_is_not_hidden_by_a_lower_tag(tmp_path: Path) -> None:
-    """A native writer with little room numbered untagged entries anew; the tagged ones after them
-    are below the current generation then, and above R."""
+    """A native writer with a small MemTable renumbered untagged entries; the tagged ones after
+    them are then below the current generation, and above R."""
     table = make(tmp_path)
     left_behind(table, [None] * 4 + [1, 1])
     with pytest.raises(OSError, match=r"past what the memtable|below the generation"):

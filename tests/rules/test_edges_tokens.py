@@ -1,5 +1,5 @@
-"""P-6: exactly-once tokens live as long as the rows, whoever flushes, collects, reshards, restores
-or clones."""
+"""P-6: exactly-once tokens live as long as the rows, through any flush, collection, reshard,
+restore or clone."""
 
 import lance
 import pyarrow as pa
@@ -21,7 +21,7 @@ class Dead(Exception):
 
 @pytest.fixture
 def dies_before_the_marker(monkeypatch):
-    """A context in which writers end right after their entry is durable."""
+    """A context in which writers die right after their entry is durable."""
     real = Tokens.record
 
     def die(*_args):
@@ -43,7 +43,7 @@ def shard(tmp_path):
 
 
 def native_flush(shard):
-    """pylance takes the shard over, flushes what it finds, and goes."""
+    """pylance takes over the shard, flushes the rows it finds, and closes."""
     native = lance.dataset(shard.uri).mem_wal_writer(str(shard.shard))
     native.put(pa.table({"id": pa.array([99]), "x": pa.array([0.0]), "s": pa.array(["native"])}))
     native.close()
@@ -55,7 +55,7 @@ def count(shard, number):
         return sum(1 for i in w.scan().read_all().column("id").to_pylist() if i == number)
 
 
-# -- flushed by anybody ----------------------------------------------------------------------------
+# -- flushed by any writer -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("memtable", [True, False])
@@ -115,7 +115,7 @@ ROWS = [{"id": i, "v": f"v{i}"} for i in range(20)]
 
 
 def put_all(table, rows, version):
-    """One batch of an application, as whoever sorts it by shard puts it; how many shards took it"""
+    """Put one batch of an application, split by shard; return how many shards took it."""
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     taken = 0
     for value, part in table.core.router.split(batch):
@@ -252,7 +252,7 @@ def test_p6_a_clone_of_a_resharded_table_knows_its_former_routings(table, tmp_pa
 def test_p6_batches_put_while_a_checkpoint_flushes_are_in_it_with_their_tokens_or_not_at_all(
     tmp_path, monkeypatch
 ):
-    """One before the cut of the writer's flush, one after it: both after the first look."""
+    """One before the cut of the writer's flush, one after it: both after the first check."""
     table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=weir.Unsharded())
     writer = table.shards()[0].writer()
     assert writer.put_once(ROWS[:5], app="q", version=0)
@@ -274,7 +274,7 @@ def test_p6_batches_put_while_a_checkpoint_flushes_are_in_it_with_their_tokens_o
 
 
 def test_p6_a_token_outlives_the_restore_that_discarded_its_rows(table, dies_before_the_marker):
-    """It is said so: a batch that was in is not taken again, nor twice when the undo is restored"""
+    """As documented: an applied batch is not taken again, nor twice when the undo is restored."""
     put_all(table, ROWS[:5], 0)
     target = table.checkpoint(scope="all")
     shard = table.shards()[0]
@@ -301,7 +301,7 @@ def test_p6_a_token_outlives_the_restore_that_discarded_its_rows(table, dies_bef
 
 def test_p6_the_name_of_an_application_belongs_to_the_query_that_took_it_first(table, tmp_path):
     core = table.core
-    for batch in (0, 1, 0):  # a query may be set back: its own numbers are its own
+    for batch in (0, 1, 0):  # a query may go back to its own earlier numbers
         require_own_numbers(core, "q", "query-1", batch)
     with pytest.raises(InvalidInput, match="an appId of its own"):
         require_own_numbers(core, "q", "query-2", 0)

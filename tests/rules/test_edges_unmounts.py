@@ -1,4 +1,4 @@
-"""S-7: disks that go or are exchanged in the middle of a call; found by the simulator."""
+"""S-7: disks that vanish or are exchanged in the middle of a call; found by the simulator."""
 
 import shutil
 import threading
@@ -16,7 +16,7 @@ A, B, C = range(10), range(5, 20), range(15, 30)
 
 
 def test_s7_a_fence_in_the_hole_where_a_disk_was_counts_for_nothing(tmp_path):
-    """It was told to the table as the last entry, and the log had a hole there for good."""
+    """It was recorded in the table as the last entry, which left a permanent hole in the log."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     alive = table.shards()[0].writer()
     put(alive, A, "a")
@@ -36,7 +36,7 @@ def test_s7_a_fence_in_the_hole_where_a_disk_was_counts_for_nothing(tmp_path):
 
 
 def test_s7_nothing_is_acknowledged_into_another_disk_in_the_same_place(tmp_path):
-    """It bears an id too: the log's own, of before a move, or another table's."""
+    """The other disk has an id too: this log's own from before a move, or another table's."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     other = make(tmp_path / "other", 1, wal_uri=str(tmp_path / "w2"))
     other.shards()[0].writer().close()
@@ -67,7 +67,7 @@ def test_s7_a_checkpoint_without_its_disk_is_not_called_collected(tmp_path):
 
 
 class Returning:
-    """A store whose disk is in the hole again right after the log was looked at there."""
+    """A store whose disk is mounted again right after the empty mount point was read."""
 
     def __init__(self, inner, there, place):
         self._inner = inner
@@ -85,7 +85,7 @@ class Returning:
         return self._look(self._inner.head_many(paths), paths)
 
     def get_many(self, paths, *, first=None):
-        # Whatever order the real one reads them in, here the id comes last.
+        # The real store may read in any order; here the id comes last.
         asked = sorted(paths, key=lambda path: "/wal/" not in path)
         found = {}
         for path in asked:
@@ -109,8 +109,8 @@ class Beside:
 
 @pytest.mark.parametrize("looks", ["with care", "at a glance"])
 def test_s7_a_disk_that_comes_back_while_a_read_looks_hides_nothing(tmp_path, looks):
-    """Entries were looked for in the hole, and the id found on the disk that was back: the log
-    seemed to end where it had ended before. Found by seed 60220 of "unmounts"."""
+    """The read probed entries in the empty mount point, then found the id on the remounted disk:
+    the log seemed to end where it had ended before. Found by seed 60220 of "unmounts"."""
     place, there = tmp_path / "w", tmp_path / "there"
     table = make(tmp_path / "t", 1, wal_uri=str(place))
     writer = table.shards()[0].writer()
@@ -118,7 +118,7 @@ def test_s7_a_disk_that_comes_back_while_a_read_looks_hides_nothing(tmp_path, lo
     places = Beside(str(place), lambda store: Returning(store, there, place))
     reader = again(table, env=replace(Env(), places=places))
     if looks == "with care":
-        reader.core.site(reader.shards()[0].id)  # met, and never read
+        reader.core.site(reader.shards()[0].id)  # opened, and never read
     else:
         assert rows(reader) == expect((A, "a"))
     put(writer, B, "b")
@@ -137,9 +137,9 @@ class Died(BaseException):
 
 
 def test_s3_a_log_given_up_for_the_disk_that_is_back_is_not_written_where_it_was(tmp_path):
-    """One opener gave its lost disk up, passed over positions, and found the very disk again; the
-    other had claimed meanwhile, saw the same id, and its rows went to the positions that were
-    passed over: acknowledged, and in no read. Found by seed 10223349."""
+    """One opener gave up its lost disk, skipped positions, and found the same disk again. The
+    other had claimed in between, saw the same id, and wrote its rows to the skipped positions:
+    acknowledged, and in no read. Found by seed 10223349."""
     place, there = tmp_path / "w", tmp_path / "there"
     table = make(tmp_path / "t", 1, wal_uri=str(place))
     table.shards()[0].writer().close()

@@ -1,4 +1,4 @@
-"""S-7, S-8: a log that is not there is never empty, and a wrong store is refused untouched."""
+"""S-7, S-8: a missing log is never taken as empty, and a wrong store is refused untouched."""
 
 import shutil
 from dataclasses import replace
@@ -42,7 +42,7 @@ def close_fences(table, _writer):
     [(fold, WAL_ONLY), (close_fences, WAL_ONLY), (close_fences, weir.WriterConfig())],
 )
 def test_s7_rows_above_an_r_that_others_moved_are_never_left_out(tmp_path, mover, config):
-    """Its disk is elsewhere. Whoever moved R: no read, takeover or checkpoint without the log."""
+    """The disk is away: no read, takeover or checkpoint works without the log, whatever moved R."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"), writer_defaults=config)
     alive = table.shards()[0].writer()
     told = mover(table, alive)
@@ -61,7 +61,7 @@ def test_s7_rows_above_an_r_that_others_moved_are_never_left_out(tmp_path, mover
         other.shards()[0].writer()
     shutil.rmtree(tmp_path / "w")
     shutil.move(tmp_path / "there", tmp_path / "w")
-    put(alive, C, "c")  # nobody was fenced by the looks
+    put(alive, C, "c")  # the failed attempts fenced no writer
     assert rows(again(table)) == expect(told, (B, "b"), (C, "c"))
 
 
@@ -80,7 +80,7 @@ def test_s7_a_wal_only_writer_that_closed_lets_its_folded_log_go(tmp_path):
 
 @pytest.mark.parametrize("config", [weir.WriterConfig(), WAL_ONLY])
 def test_s7_a_handle_that_looked_before_notices_that_the_disk_is_gone(tmp_path, config):
-    """The identity of a store was checked when it was first met; it may be unmounted since."""
+    """A store's id was checked when it was first used; it may have been unmounted since."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"), writer_defaults=config)
     (tmp_path / "w").rename(tmp_path / "there")
     (tmp_path / "w").symlink_to(tmp_path / "there")  # as this machine mounts it
@@ -103,7 +103,7 @@ def test_s7_a_handle_that_looked_before_notices_that_the_disk_is_gone(tmp_path, 
 
 
 def test_s7_a_handle_that_looked_before_notices_that_the_bucket_was_emptied(tmp_path, s3):
-    """What it knows of the log is in memory: without the id it would take that for all there is."""
+    """It caches the log in memory: without the id check it would assume that there is no more."""
     uri, options = f"s3://weir-test/{tmp_path.name}", s3.storage_options()
     table = make(tmp_path / "t", 1, wal_uri=uri, storage_options=options)
     alive = again(table).shards()[0].writer()
@@ -151,7 +151,7 @@ def test_s7_what_it_costs_is_two_marks_a_flush_and_none_a_put(tmp_path):
 
 
 class _During:
-    """A store that calls back while an entry is on its way to it."""
+    """A store that calls back while an entry is being put."""
 
     def __init__(self, inner, call):
         self._inner = inner
@@ -167,7 +167,7 @@ class _During:
 
 
 def test_s7_a_log_is_not_shut_while_an_entry_is_under_way(tmp_path):
-    """A flush publishes everything before it, and its row is above the R of that flush."""
+    """A flush publishes everything before the entry, whose row is above the R of that flush."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     shard = table.shards()[0]
     shard.writer().close()
@@ -216,7 +216,7 @@ def test_s7_a_lost_store_with_nothing_missing_blocks_nobody(tmp_path, lose):
 
 @pytest.mark.parametrize("config", [weir.WriterConfig(), WAL_ONLY])
 def test_s5_the_empty_log_of_a_sealed_shard_is_not_needed(tmp_path, config):
-    """A reshard with another wal_uri: the old disk holds nothing any more, and is thrown away."""
+    """A reshard with another wal_uri: the old disk holds nothing that is needed, and is removed."""
     w1, w2 = str(tmp_path / "w1"), str(tmp_path / "w2")
     table = make(tmp_path / "t", 2, wal_uri=w1, writer_defaults=config)
     with table.writer() as writer:
@@ -273,7 +273,7 @@ def _open(shard, how):
 
 @pytest.mark.parametrize("how", ["wal-only", "memtable", "appender"])
 def test_f7_no_open_accepts_a_log_with_a_greater_epoch_in_it(tmp_path, how):
-    """A manifest that was set back, say: what such a writer acknowledged nobody could read."""
+    """A manifest was rolled back, say: rows that such a writer acknowledges are unreadable."""
     table = make(tmp_path / "t", 1)
     writer = table.shards()[0].writer()
     put(writer, A, "a")
@@ -296,7 +296,7 @@ def test_f7_nor_one_with_a_greater_epoch_before_its_fences(tmp_path):
 
 
 def test_f7_a_claim_that_came_while_we_looked_is_no_damage(tmp_path):
-    """The fence of its epoch is met before the manifest that it follows."""
+    """The opener reads the fence of the new epoch before the manifest of that claim."""
     table = make(tmp_path / "t", 1)
     put(table.shards()[0].writer(), A, "a")
     rival = []
@@ -336,7 +336,7 @@ def test_s8_another_tables_store_is_refused_before_anybody_is_fenced(tmp_path, b
     assert _untouched(table) == state
     put(alive, C, "c")
     put(theirs, C, "c")
-    # Nor when the recorded store is gone and could be done without.
+    # It is also refused when the recorded store is gone and not needed.
     alive.close()
     if own is not None:
         shutil.rmtree(own)
@@ -347,7 +347,7 @@ def test_s8_another_tables_store_is_refused_before_anybody_is_fenced(tmp_path, b
 
 
 def test_s8_a_place_with_stray_entries_is_no_wal_store(tmp_path):
-    """A fence that somebody put there while this disk was mounted in the place of the log."""
+    """A fence was written to this disk while it was mounted in the place of the log."""
     table = make(tmp_path / "t", 1)
     with table.writer() as writer:
         put(writer, A, "a")
@@ -362,7 +362,7 @@ def test_s8_a_place_with_stray_entries_is_no_wal_store(tmp_path):
 
 
 def test_s8_the_place_of_another_table_is_no_wal_store(tmp_path):
-    """Its shards have the same ids: our log would grow in theirs."""
+    """Its shards have the same ids, so our entries would go into its log."""
     table, other = make(tmp_path / "t", 1), make(tmp_path / "other", 1)
     theirs = other.shards()[0].writer()
     alive = table.shards()[0].writer()

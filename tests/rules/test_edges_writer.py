@@ -1,4 +1,4 @@
-"""What opening, replaying and writing cost and leave behind: promises that no other test names."""
+"""What opening, replaying and writing cost and leave behind, where no other test covers it."""
 
 import contextlib
 from pathlib import Path
@@ -26,18 +26,18 @@ def shard(tmp_path) -> LocalShard:
 
 
 def killed(writer):
-    """A writer whose process died: nothing of it is closed."""
+    """Make the writer look as if its process died: nothing is closed."""
     writer._closed = True
 
 
 def calls(shard, since):
-    """What the store was asked after so many calls."""
+    """The requests to the store after the first `since` ones."""
     return [(event.op, event.path) for event in shard.faults.log[since:]]
 
 
 @MODES
 def test_m7_ten_durable_puts_are_ten_conditional_puts_on_the_wire_and_nothing_else(s3, memtable):
-    """On S3 itself: no probe, no listing, no head, no retry; each position asked for once."""
+    """On S3 itself: no probe, no listing, no head, no retry; each position requested once."""
     options = s3.storage_options()
     port = int(options["aws_endpoint"].rpartition(":")[2])
     uri = f"s3://weir-test/wire-{memtable}"
@@ -66,7 +66,7 @@ def test_f13_an_owner_is_fenced_by_a_higher_epoch_only(shard):
     manifest = manifests.require()
     assert manifest.writer_epoch == 1
     manifests.require_owner(manifest, Epoch(1))
-    # Higher than the manifest's: one that was read before this epoch's claim landed there.
+    # A higher epoch than the manifest's: the manifest was read before this epoch's claim.
     manifests.require_owner(manifest, Epoch(2))
     with pytest.raises(FencedError) as caught:
         manifests.require_owner(manifest, Epoch(0))
@@ -140,7 +140,7 @@ def test_m1_memtable_stats_of_a_closed_writer_say_how_it_ended(shard):
 
 @pytest.mark.parametrize(("column", "query"), [("vec", [5.0, 0.0]), ("text", "word5")])
 def test_f8_replay_fills_the_indexes_of_the_memtable(tmp_path, column, query):
-    """Rows of a dead writer are found by their vector and by their words, with no put since."""
+    """Rows of a dead writer are found by vector and by text, without a new put."""
     schema = pa.schema(
         [
             pa.field("id", pa.int64(), nullable=False),
@@ -199,7 +199,7 @@ def test_f8_replay_of_a_fresh_shard_is_a_no_op(shard):
     ids=["rows", "batches", "bytes"],
 )
 def test_m6_a_memtable_freezes_by_rows_by_batches_and_by_bytes(shard, settings, puts):
-    """Two rows a put; the put that reaches the bound closes the generation, and none before it."""
+    """Each put has two rows; the put that reaches the bound closes the generation, none before."""
     with shard.writer(**settings) as writer:
         seen = []
         for i in range(puts + 1):

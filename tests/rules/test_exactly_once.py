@@ -34,7 +34,7 @@ def test_p2_a_batch_in_part_in_before_a_reshard_is_completed_after_it(
     table = weir.create(str(tmp_path / "t"), SCHEMA, sharding=old)
     sink = sink_of(table)
     message = stage(sink, ROWS)
-    # The driver dies after some shards: all but the last.
+    # The driver dies after all shards but the last.
     some = message.staged[:-1] or message.staged
     sink.publish([replace(message, staged=some)], TOKEN)
     partly = in_weir(table).total()
@@ -44,7 +44,7 @@ def test_p2_a_batch_in_part_in_before_a_reshard_is_completed_after_it(
         sink = sink_of(table)
         sink.publish([stage(sink, ROWS)], TOKEN)
         assert in_weir(table) == once(ROWS)
-    # The next batch is another one, and twice is no different after a second reshard.
+    # After a second reshard a new batch is taken, and a repeated one still changes nothing.
     weir.open(table.uri).reshard(weir.Bucket("id", 2))
     for token in (TOKEN, Token("app", 4), Token("app", 4)):
         sink = sink_of(table)

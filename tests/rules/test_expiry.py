@@ -1,4 +1,4 @@
-"""L-11: a row whose time has passed is gone from every read, and brings no older row back."""
+"""L-11: an expired row is gone from every read, and brings no older row back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
 
 
 class AheadClock(SystemClock):
-    """The machine's clocks, its wall clock a number of seconds ahead."""
+    """The machine's clocks, with the wall clock `ahead` seconds ahead."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -43,7 +43,7 @@ def now() -> dt.datetime:
 
 
 def row(key: int, text: str, age: float | None) -> dict[str, object]:
-    """A row whose time was so many days ago; None: it has none."""
+    """A row whose time was `age` days ago; with None it has no time."""
     ts = None if age is None else now() - dt.timedelta(days=age)
     return {"id": key, "v": text, "ts": ts, "vec": [float(key), 0.0]}
 
@@ -66,7 +66,7 @@ def texts(table: weir.Table, **how: object) -> dict[int, str]:
 
 
 def put(table: weir.Table, *rows: dict[str, object], flush: bool = False) -> None:
-    """As an SSTable, or as an entry of the log and nothing else."""
+    """Put rows as an SSTable, or only as an entry of the log."""
     with table.writer(weir.WriterConfig(enable_memtable=flush)) as writer:
         writer.put(list(rows))
 
@@ -123,7 +123,7 @@ def test_l11_compaction_drops_by_the_store_clock_not_by_a_machine_that_runs_ahea
     table: weir.Table, clock: AheadClock
 ) -> None:
     put(table, row(1, "expired", 31), row(2, "young", 5), flush=True)
-    clock.ahead = 365 * DAY  # this machine believes that all is over
+    clock.ahead = 365 * DAY  # by this machine's clock every row has expired
     report = table.compact()
     assert (report.rows_written, report.rows_deleted) == (1, 1)
     clock.ahead = 0.0
@@ -275,12 +275,12 @@ def test_l11_a_feed_tells_of_expired_rows_once_and_only_if_asked(
     feed = table.changes(feed.bookmark.to_json(), expired=True)
     assert told(feed) == [("expire", [1])]
     assert told(table.changes(feed.bookmark, expired=True)) == []
-    # A row that lives on is not told of, one that comes too late at once, behind its put.
+    # A renewed row is not reported; one put after its expiry is, right after its put.
     put(table, row(2, "again", -100), row(4, "late", 40))
     clock.ahead = 15 * DAY
     feed = table.changes(feed.bookmark, expired=True)
     assert told(feed) == [("put", [2, 4]), ("expire", [4])]
-    # Who did not ask keeps what was told for who does.
+    # A feed without `expired` keeps the expiry state in its bookmark for one with it.
     silent = table.changes(feed.bookmark)
     assert told(silent) == []
     assert silent.bookmark == feed.bookmark

@@ -1,7 +1,7 @@
-"""A read in two rounds of requests is believed only if nothing moved meanwhile (L-1, L-5).
+"""A read in two rounds of requests counts only if nothing moved between them (L-1, L-5).
 
-Each test lets the world go on right after round 1, when the reader has seen the log and not yet the
-floors, the base and the shards; the reader is warm, so that it tries the short way first.
+Each test changes the table right after round 1, when the reader has read the log but not yet the
+floors, the base and the shards. The reader is warm, so it tries the fast path first.
 """
 
 from types import SimpleNamespace
@@ -50,7 +50,7 @@ class Warm:
         self.store = MemoryStore()
         self.writer = open_writer(site_on(self.store), ALWAYS_PROVE, schema=schema)
         put(self.writer, 0, 1)
-        # Round 1 is the one call that asks for log entries by get_many and for a manifest.
+        # Round 1 is the only get_many call that requests log entries and a manifest.
         self.hooked = HookStore(self.store, "get_many", "/manifest/", lambda: None)
         self.core = core_on(site_on(self.hooked), schema)
         assert keys_of(self.core) == [0, 1]
@@ -58,7 +58,7 @@ class Warm:
         put(self.writer, 2)
 
     def then(self, action):
-        """Read again; `action` happens after round 1."""
+        """Read again, and run `action` after round 1."""
         self.hooked.arm(action)
         try:
             return keys_of(self.core)
@@ -92,7 +92,7 @@ def test_l1_a_flush_and_collection_after_round_one_is_noticed():
 
 
 def test_l1_a_collected_end_of_the_log_is_not_taken_for_its_tip():
-    """The entries were gone before round 1, the newer manifest was collected too."""
+    """The entries and the newer manifest were collected before round 1."""
     warm = Warm()
     warm.writer.flush()
     for key in range(3, 8):
@@ -145,7 +145,7 @@ def test_l1_a_floor_that_passed_what_is_known_refuses_a_fast_snapshot(kind, numb
 
 
 def test_l2_a_newer_manifest_refuses_a_fast_snapshot():
-    """It may seal the shard, whose rows are then older than its heirs'."""
+    """The newer manifest may seal the shard, whose rows are then older than its heirs'."""
     warm = Warm()
     warm.writer.flush()
     assert fast_snapshot(warm.core, list) is None

@@ -72,7 +72,7 @@ def test_f1_after_a_second_open_the_first_appender_can_never_write_again(bench: 
     tried = bench.faults.events("write")[writes:]
     assert [event.outcome for event in tried] == [
         "ObjectExists"
-    ]  # and then never asks again (F-13)
+    ]  # and no further request follows (F-13)
     assert second.append(bench.rows(3)) == second.claim.fence + 1
     assert [ids for _, _, ids in bench.log()] == [None, [1], None, [3]]
 
@@ -156,7 +156,7 @@ def test_f3_the_replay_point_moves_only_with_proof(bench: Bench) -> None:
 def test_f4_the_fence_is_validated_whatever_happened_while_opening(
     bench: Bench, step: str, third: bool, collect: bool
 ) -> None:
-    """The old writer appends and flushes, GC collects, a third opens: in each pause of ours."""
+    """At each step the old writer appends and flushes, GC collects, and a third writer opens."""
     old = bench.open()
     old.append(bench.rows(1))
     acked: list[int] = [1]
@@ -305,7 +305,7 @@ def test_f7_rows_of_an_epoch_that_fell_are_damage(bench: Bench) -> None:
 
 
 def test_f7_a_late_fence_of_an_older_epoch_is_passed_over(bench: Bench) -> None:
-    """A native claimant that slept between its claim and its look for the tip leaves one."""
+    """A native claimant that slept between its claim and its search for the tip leaves one."""
     bench.open()
     second = bench.open()
     second.append(bench.rows(1))
@@ -332,7 +332,7 @@ def test_f9_append_after_lost_answer_is_not_written_twice(bench: Bench, applied:
 def test_f9_somebody_elses_entry_after_a_lost_answer_is_not_taken_for_ours(bench: Bench) -> None:
     appender = bench.open()
     bench.faults.on("put_if_absent", "*/wal/*").drop()
-    # The put was lost on its way; a newer writer takes the place before the retry.
+    # The put was lost in transit; a newer writer takes its position before the retry.
     original = bench.clock.sleep
 
     def newer_writer_comes(seconds: float) -> None:
@@ -410,7 +410,7 @@ def test_f11_an_outcome_that_stays_unknown_is_its_own_answer(bench: Bench, appli
     with pytest.raises(UnknownOutcome) as unknown:
         appender.append(bench.rows(2))
     assert unknown.value.unacknowledged == bench.rows(2)
-    with pytest.raises(WriterClosed) as later:  # of these it is known: they were never sent
+    with pytest.raises(WriterClosed) as later:  # these rows were certainly never sent
         appender.append(bench.rows(3))
     assert later.value.not_written == bench.rows(3)
     assert not bench.faults.events("delete")

@@ -1,6 +1,6 @@
 """L-3 with real predicates: a merged scan under a filter is the filter over the merged scan.
 
-The other side is DataFusion for SQL text and pyarrow itself for expressions, over the same scan
+The reference is DataFusion for SQL text and pyarrow itself for expressions, over the same scan
 without a filter.
 """
 
@@ -40,7 +40,7 @@ TEXTS = ["apple", "banana", "a%b", "Cherry", "a_b", "it's", "日本"]
 
 
 def row(i, version):
-    """A row whose every column depends on the version: an old one passes other filters."""
+    """A row whose columns all depend on the version, so old versions pass other filters."""
     k = (i * 7 + version * 3) % 11
     if k == 0:
         return dict.fromkeys(SCHEMA.names) | {"id": i}
@@ -64,7 +64,7 @@ def row(i, version):
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """Base, an SSTable over it, a log over both; rows replaced and deleted on each level."""
+    """A base, an SSTable and a log, each replacing and deleting rows of the levels below."""
     uri = str(tmp_path_factory.mktemp("filters") / "t")
     table = weir.create(uri, SCHEMA, primary_key="id", sharding=weir.Bucket("id", 2))
     with table.writer() as writer:
@@ -81,12 +81,12 @@ def table(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unfiltered(table):
-    """The scan without a filter, by freshness, to memory and to DataFusion."""
+    """The scan without a filter at each freshness, in memory and in DataFusion."""
     rows = {level: table.scan(freshness=level).to_table() for level in LEVELS}
     assert [rows[level].num_rows for level in LEVELS] == [30, 27, 30]
     context = datafusion.SessionContext()
     for level, scanned in rows.items():
-        # Below a null struct DataFusion sees what stands in the buffers: make it null.
+        # DataFusion reads the child buffers below a null struct: make the children null too.
         found = scanned.combine_chunks()
         at, structs = SCHEMA.get_field_index("p"), found["p"].chunk(0)
         fields = list(structs.type)
@@ -228,7 +228,7 @@ def test_a_filter_that_makes_no_sense_is_the_callers_error(table, predicate):
 
 
 def test_rows_with_a_struct_in_a_struct_can_be_flushed_folded_and_filtered(tmp_path):
-    """arrow-rs panics on a slice of such a column; routing hands out slices."""
+    """arrow-rs panics on a slice of such a column, and routing produces slices."""
     schema = pa.schema([("id", pa.int64()), SCHEMA.field("p")])
     uri = str(tmp_path / "t")
     table = weir.create(uri, schema, primary_key="id", sharding=weir.Bucket("id", 2))

@@ -1,4 +1,4 @@
-"""G-1 to G-12: collection takes nothing somebody may need, and opens no hole for a late writer."""
+"""G-1 to G-12: collection deletes nothing still needed and opens no hole for a late writer."""
 
 import json
 from dataclasses import replace
@@ -37,7 +37,7 @@ class FakeBase:
 
 
 class FakeLake:
-    """Only what collection asks of Lance: how far each shard is folded."""
+    """The part of Lance that collection needs: how far each shard is folded."""
 
     def __init__(self) -> None:
         self.compacted: dict[UUID, int] = {}
@@ -46,7 +46,7 @@ class FakeLake:
         return FakeBase(self.compacted)
 
     def base_before(self, moment: float) -> FakeBase:
-        """What is folded here was folded long ago."""
+        """Treat every fold in this fake as an old one."""
         return FakeBase(self.compacted)
 
 
@@ -56,7 +56,7 @@ class Place(Bench):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.lake = FakeLake()
-        if self.raw._env is SYSTEM:  # the first on this store: its clock stamps the objects
+        if self.raw._env is SYSTEM:  # first Place on this store: its clock stamps the objects
             self.raw._env = self.env
 
     def target(self, **changes) -> Target:
@@ -119,7 +119,7 @@ def place() -> Place:
 
 
 def taken_over(place: Place, **settings) -> tuple:
-    """The story of G-7: A writes 2 and sleeps; B fences at 3, writes 4 to 8 and flushes."""
+    """The scenario of G-7: A writes 2 and sleeps; B fences at 3, writes 4 to 8 and flushes."""
     a = place.open(**settings)
     a.append(place.rows(1))
     b = place.open()
@@ -212,7 +212,7 @@ def test_g2_expiry_is_recorded_before_anything_is_taken(place: Place) -> None:
 
 
 def test_g3_the_clock_of_this_machine_decides_nothing(place: Place) -> None:
-    """Only differences of store times count: a collector whose clock is years off does the same."""
+    """Only differences of store times count, so a collector with a wrong clock acts the same."""
     taken_over(place)
     ahead = Place(raw=place.raw)
     ahead.clock.now += 10 * 365 * 86400
@@ -241,7 +241,7 @@ def test_g4_an_orphan_goes_by_its_number_and_a_stalled_upload_never(place: Place
 
 
 def test_g4_folders_are_listed_before_the_manifest_is_read(place: Place) -> None:
-    """An SSTable published between the two is in the manifest that is read second."""
+    """An SSTable published between the two is named in the manifest, which is read second."""
     place.open().append(place.rows(1))
 
     def publish(step: str) -> None:
@@ -270,7 +270,7 @@ def test_g5_a_fold_that_ends_while_we_collect_loses_nothing(place: Place) -> Non
 
 
 def test_a_restore_during_collection_keeps_what_it_names_again(place: Place) -> None:
-    """The checkpoint that held the SSTable is gone when pins are read; the manifest is not."""
+    """When pins are read, the checkpoint of the SSTable is gone, but the manifest names it."""
     for step in ("listed", "read", "floors"):
         p = Place()
         p.open().append(p.rows(1))
@@ -351,7 +351,7 @@ def test_g7_stale_ownership_alone_stops_the_sleeper(place: Place) -> None:
 
 
 def test_g7_without_either_lock_the_row_is_acknowledged_and_lost(place: Place) -> None:
-    """The test of the tests above: what happens in a world without the two locks."""
+    """Validates the tests above: without the two locks the row is lost."""
     a, _ = taken_over(place, fence_ttl=float("inf"))
     place.gc(keep_first_entries=False)
     position = a.append(place.rows(99))
@@ -370,7 +370,7 @@ def test_g7_a_put_delayed_past_the_retention_is_unknown_or_fenced_never_success(
 
 
 def taken_over_late(place: Place, *, keep: bool) -> tuple:
-    """A's put at 3 leaves before B opens and arrives after the collection."""
+    """A sends its put at 3 before B opens; the put arrives after the collection."""
     a = place.open()
     a.append(place.rows(1))
     gate = place.faults.on("put_if_absent", paths.wal_path(place.shard, Position(3))).pause()
@@ -404,11 +404,11 @@ def test_g7a_first_entries_go_after_the_retention(place: Place) -> None:
 
 
 def test_g7a_entries_beside_a_silent_claim_stay(place: Place) -> None:
-    """A native claimant may sleep before its sentinel and aim where an older writer then writes."""
+    """A sleeping native claimant may aim its sentinel at a position an older writer then takes."""
     a = place.open()
     a.append(place.rows(1))
     manifests = place.manifests()
-    manifests.claim(manifests.require())  # epoch 2 claims and sleeps; it means to write at 3
+    manifests.claim(manifests.require())  # epoch 2 claims and sleeps; it will write at 3
     a.append(place.rows(2))  # 3, by epoch 1
     c = place.open()  # epoch 3, fence at 4
     c.append(place.rows(3))
@@ -601,7 +601,7 @@ def test_s3_what_an_earlier_log_left_beside_the_data_is_collected_too(place: Pla
 
 
 def test_p2_tokens_outlive_the_entries_that_carried_them(place: Place) -> None:
-    """A native writer flushed weir's rows and recorded no token; collection does, in time."""
+    """A native writer flushed weir's rows without recording tokens; collection records them."""
     a = place.open()
     a.append(place.rows(1), tokens=[("app", 7)])
     a.append(place.rows(2), tokens=[("app", 9), ("other", 1)])

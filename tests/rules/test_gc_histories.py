@@ -16,7 +16,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa
 
 
 class History:
-    """One table, a dict that says what it must hold, and operations drawn at random."""
+    """One table, a dict of the rows it must hold, and operations drawn at random."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -66,7 +66,7 @@ class History:
         self.writer = self.shard.writer()
 
     def zombie_put(self) -> None:
-        """A writer that was fenced long ago tries again: it must be told no."""
+        """A put by a writer that was fenced long ago must be refused."""
         if self.old:
             with pytest.raises(WeirError):
                 self.rng.choice(self.old).put([{"id": 1, "v": -1}])
@@ -118,7 +118,7 @@ def content(table: weir.Table, **where) -> dict[int, int]:
 
 
 def age(folder: Path, seconds: float) -> None:
-    """Let time pass on the store: local files know their time only by what is written on them."""
+    """Let time pass on the store by setting back the modification times of its files."""
     then = time.time() - seconds
     for path in folder.rglob("*"):
         if path.is_file():
@@ -138,7 +138,7 @@ def test_g1_random_histories_lose_nothing_and_leave_nothing(tmp_path: Path, seed
         error.add_note(f"seed {seed}: {' '.join(history.told)}")
         raise
     if clones:
-        return  # their pins are permanent: what they share stays
+        return  # clone pins are permanent, so shared objects stay
     age(history.folder, 8 * 86400)
     history.table.gc(0, "7d")
     history.table.gc(0, "7d")

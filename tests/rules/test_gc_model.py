@@ -32,7 +32,7 @@ from weir.types import Generation, Position
 from weir.upkeep.gc.collect import Target, collect
 from weir.upkeep.gc.pins import Chains, load_pins
 
-# What each lock alone must do, and both.
+# Both locks, each lock alone, and neither.
 BOTH = {"retention": NEVER, "fence_ttl": 0}
 FIRST_ENTRIES = {"retention": NEVER, "fence_ttl": NEVER}
 STALE_OWNERSHIP = {"retention": 0, "fence_ttl": 0}
@@ -71,7 +71,7 @@ def test_g7a_alone_protects_native_writers() -> None:
 
 
 def test_g7a_needs_the_entries_beside_a_silent_claim() -> None:
-    """Found by this checker: a claimant that sleeps before its sentinel aims at no first entry."""
+    """Found by this checker: a claimant asleep before its sentinel aims at no first entry."""
     roles = ("w30", "n10", "w01")
     with pytest.raises(Broken, match=r"twice|acked"):
         explore(Bounds(roles, **FIRST_ENTRIES, silent_claims=False))
@@ -92,7 +92,7 @@ def test_the_command_prints_how_it_breaks(capsys: pytest.CaptureFixture[str]) ->
 
 
 class World:
-    """One shard in memory, and what its writers were told."""
+    """One shard in memory, and the rows acknowledged to its writers."""
 
     def __init__(self, *, keep_first_entries: bool, fence_ttl: float) -> None:
         self.keep_first_entries = keep_first_entries
@@ -129,7 +129,7 @@ class World:
         return ended
 
     def flush(self, manifests, epoch, covered, rows) -> None:
-        """Publish the rows as an SSTable, by name: if the answer is lost, the manifest tells."""
+        """Publish the rows as a named SSTable; if the answer is lost, the manifest shows it."""
         tag = next(self.numbers)
 
         def change(m):
@@ -163,7 +163,7 @@ class World:
         assert report.ok, report.errors
 
     def check(self) -> None:
-        """Open the shard once more, as anybody would: every acknowledged row is there."""
+        """Open the shard again and check that every acknowledged row is there."""
         site = self.site(self.raw)
         manifests = Manifests(site)
         claim = claim_shard(site, manifests)
@@ -211,7 +211,7 @@ def test_g7_three_writers_and_two_collectors(locks) -> None:
 
 
 class Pinned(World):
-    """A shard that a writer flushed twice; the versions before the last may go at any moment."""
+    """A shard flushed twice; all versions but the last may be collected at any moment."""
 
     def __init__(self) -> None:
         super().__init__(keep_first_entries=False, fence_ttl=0.0)
@@ -219,7 +219,7 @@ class Pinned(World):
         self.writer(2, 2)(self.raw)
 
     def checkpointer(self, store) -> None:
-        """The order of `weir.upkeep.pinning`: manifest, record, floors, confirmation."""
+        """Follow the order of `weir.upkeep.pinning`: manifest, record, floors, confirmation."""
         site = self.site(store)
         manifest = Manifests(site).require()
         pin = ShardCut.of(manifest, Position(manifest.last_seen))
@@ -262,7 +262,7 @@ def test_k1b_a_confirmed_checkpoint_keeps_what_it_names_in_every_interleaving() 
 
 
 def test_k1b_a_collector_that_asks_before_it_raises_the_floor_breaks_it(monkeypatch) -> None:
-    """The test of the test above: pins read too early."""
+    """Validates the test above: the pins are read too early."""
 
     def early(world, store) -> None:
         site = world.site(store)

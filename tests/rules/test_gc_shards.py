@@ -1,4 +1,4 @@
-"""A collection takes each step of all shards before the next: what that must keep, and saves."""
+"""Collection does each step for all shards before the next: its safety and its savings."""
 
 import pyarrow as pa
 import pytest
@@ -13,7 +13,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()
 
 
 def flushed(path, shards):
-    """A table in which every shard has entries, versions and SSTables that may go."""
+    """A table in which every shard has entries, versions and SSTables to collect."""
     table = weir.create(str(path), SCHEMA, primary_key="id", sharding=weir.Bucket("id", shards))
     for turn in range(3):
         with table.writer() as writer:
@@ -24,7 +24,7 @@ def flushed(path, shards):
 
 
 def traced(table, **settings):
-    """Collect everything; the report, and each request as (verb, path)."""
+    """Collect everything; return the report and each request as (verb, path)."""
     core = weir.open(table.uri).core
     core.store = FaultStore(core.store)
     target = target_of(core)
@@ -80,7 +80,7 @@ def test_k1b_pins_are_read_once_when_the_floors_of_every_shard_are_up(tmp_path):
 
 
 def test_k1b_in_waves_too_the_floors_come_before_the_pins(tmp_path, monkeypatch):
-    """Listings larger than memory is for: one shard at a time here."""
+    """With more listed objects than the bound, shards go in waves, here one at a time."""
     monkeypatch.setattr(gc_shard, "LISTED_MAX", 1)
     monkeypatch.setattr(gc_shard, "_SHARDS_LISTED", 1)
     table = flushed(tmp_path / "t", 3)
@@ -93,7 +93,7 @@ def test_k1b_in_waves_too_the_floors_come_before_the_pins(tmp_path, monkeypatch)
 
 
 def test_l2_the_base_is_read_once_and_after_every_manifest(tmp_path):
-    """A restore claims before it names SSTables again: a base from before would take them away."""
+    """A restore claims before it names SSTables again; an older base would get them deleted."""
     table = flushed(tmp_path / "t", 3)
     report, trace = traced(table, kinds=["sstables"])
     assert report.pruned == 9

@@ -72,7 +72,7 @@ os._exit(0)
 
 @contextmanager
 def sleeper(table: weir.Table, options: dict[str, str], **said) -> Iterator[subprocess.Popen]:
-    """A process that has written row 1 and is stopped (SIGSTOP) on its way to row 99."""
+    """A process that has written row 1 and is stopped (SIGSTOP) before it writes row 99."""
     from weir.store.open import lance_options
 
     child = subprocess.Popen(
@@ -117,7 +117,7 @@ def ids(table: weir.Table) -> set[int]:
 
 
 def told(table: weir.Table, options: dict[str, str], *, keep_first: bool, **said) -> str:
-    """The story; what the sleeper was told about row 99."""
+    """Run the scenario and return the answer that the sleeper got for row 99."""
     with sleeper(table, options, **said) as child:
         take_over(table)
         report = collect(target_of(table.core), 0, "7d", keep_first_entries=keep_first)
@@ -148,7 +148,7 @@ def test_g7_a_stopped_writer_is_told_it_is_fenced(table, store_kind, keep_first,
 
 @pytest.mark.slow
 def test_g7_without_locks_a_stopped_writer_is_told_a_lie(table, store_kind) -> None:
-    """The test of the tests: the story does what it says when nothing prevents it."""
+    """Validates the tests above: without the locks the scenario loses the row."""
     options = store_kind.storage_options
     said = told(table, options, keep_first=False, kind="weir", fence_ttl="300d")
     assert said == "acknowledged"

@@ -1,4 +1,4 @@
-"""P-1, P-2: a batch too large for one log entry is all there or not there, whoever dies when."""
+"""P-1, P-2: a batch too large for one log entry is all there or not at all, after any crash."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ ROWS = {k: f"v{k}" for k in range(10)}
 
 
 class Died(Exception):
-    """The process, at this step."""
+    """The process died at this step."""
 
 
 def batch(rows: dict[int, str]) -> pa.RecordBatch:
@@ -27,7 +27,7 @@ def batch(rows: dict[int, str]) -> pa.RecordBatch:
 
 
 def write(table: weir.Table, rows: dict[int, str], number: int = 1) -> ShardSink:
-    """Row by row, three to a chunk."""
+    """Add the rows one by one, three to a chunk."""
     size = batch({0: "v0"}).nbytes * 3
     sink = ShardSink(table.core, 0, Token("app", number), entry_bytes=size)
     for key, value in rows.items():
@@ -36,7 +36,7 @@ def write(table: weir.Table, rows: dict[int, str], number: int = 1) -> ShardSink
 
 
 def die_at(monkeypatch: pytest.MonkeyPatch, step: str, *, nth: int = 1) -> None:
-    """Every load dies when it gets there for the nth time."""
+    """Let loads die when they reach `step` for the nth time."""
 
     def die() -> None:
         raise Died(step)
@@ -47,7 +47,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch, step: str, *, nth: int = 1) -> None:
 def at(
     monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], None], *, nth: int = 1
 ) -> None:
-    """Let something happen when loads get to a step for the nth time."""
+    """Run `act` when loads reach `step` for the nth time."""
     seen = 0
 
     def pause(name: str) -> None:
@@ -80,7 +80,7 @@ def test_p2_a_large_batch_becomes_visible_in_one_manifest_commit(
     sink.finish()
     assert table.shard(0).manifest().version == versions + 1
     manifest = table.shard(0).manifest()
-    # Four chunks of at most three rows: memory holds one of them.
+    # Four chunks of at most three rows; memory holds one chunk at a time.
     assert [t.physical_rows for t in manifest.sstables][-4:] == [3, 3, 3, 1]
     expected = {50: "old", 60: "in the log only"} | ROWS
     assert in_weir(table) == once(expected) + once({} if keyed else {0: "old"})
@@ -106,11 +106,11 @@ def test_p2_who_dies_at_any_step_left_all_or_nothing(
             write(table, ROWS).finish()
     expected = once(ROWS if step == "published" else {})
     assert in_weir(table) == expected
-    # Whoever opens the shard next finds nothing of it to replay, and writes on.
+    # The next writer of the shard replays no row of the batch and can write.
     put(table, {100: "after"})
     assert in_weir(table) == expected + once({100: "after"})
     if step == "published":
-        # The token holds although its SSTables are folded, pruned and collected.
+        # The token remains after its SSTables are folded, pruned and collected.
         assert list(table.core.store.list("_weir/shards"))
         table.compact()
         table.gc(min_age=0, fence_retention="2m")
@@ -132,7 +132,7 @@ def test_p1_an_attempt_overtaken_by_another_changes_nothing(tmp_path: Path) -> N
     with pytest.raises(weir.FencedError):
         slow.finish()
     assert in_weir(table) == once(ROWS)
-    # A writer in between fences it too, and its rows stay.
+    # A writer that opens in between also fences the attempt, and its rows stay.
     slow = write(table, dict.fromkeys(range(200, 210), "x"), number=2)
     put(table, {300: "y"})
     with pytest.raises(weir.FencedError):
@@ -154,7 +154,7 @@ def test_p1_an_attempt_overtaken_right_before_its_commit_changes_nothing(
 
 
 def test_a_writer_that_gets_in_between_flush_and_claim_loses_nothing(tmp_path: Path) -> None:
-    """Its live entry is flushed first: a tag may not fall behind it (W-1)."""
+    """The writer's live entry is flushed first, since tags may not fall behind it (W-1)."""
     table = make_table(tmp_path, keyed=False, buckets=1)
     shard = table.shard(0)
     came: list[int] = []
@@ -184,7 +184,7 @@ def test_p2_an_announced_token_counts_only_once_it_is_true(tmp_path: Path) -> No
     assert tokens.load("app") is None
     tokens.announce("app", 5, [manifest.sstables[0].path], epoch=manifest.writer_epoch)
     assert tokens.load("app") == 5
-    put(table, {2: "b"})  # a newer epoch: what is not named by now never will be
+    put(table, {2: "b"})  # a newer epoch: SSTables not named by now never will be
     assert tokens.load("app") == 5
     names = [meta.path for meta in table.core.store.list("_weir/shards")]
     assert not [name for name in names if "/load-" in name]

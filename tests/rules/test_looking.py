@@ -1,7 +1,7 @@
 """Writes that look first: O-1 to O-5.
 
 O-1 the log holds whole rows; O-2 a decision sees every row accepted before it and none after; O-3
-it dies with the rows it rested on; O-4 it dies with its owner; O-5 its outcome can be asked for.
+it fails with the rows it rests on; O-4 it fails with its owner; O-5 its outcome can be resolved.
 """
 
 import pickle
@@ -56,7 +56,7 @@ def have(writer: ShardWriter) -> dict[int, int | None]:
 
 
 class Points:
-    """Runs an action at a failpoint, so many times."""
+    """Runs the next queued action each time the failpoint is reached."""
 
     def __init__(self) -> None:
         self.actions: list[Callable[[], object]] = []
@@ -70,7 +70,7 @@ class Points:
 
 
 def watched() -> tuple[ShardWriter, Points]:
-    """A writer, and hands on the moment between its looks and its decisions."""
+    """A writer, and control of the point between its lookups and its decisions."""
     points = Points()
     site = site_on(MemoryStore(), env=Env(failpoint=points))
     return open_writer(site), points
@@ -195,7 +195,7 @@ def test_o2_a_row_that_changed_since_its_key_was_found_is_decided_again(
         writer.put([row(1, 10), row(2, 20), row(3, 30)])
         if then == "gone from the base":
             writer.flush()
-        points.actions = [change]  # found were all three; the first is decided on
+        points.actions = [change]  # all three were found; only the first still matches
         assert writer.update_where("v < 100", {"v": "v + 1"}) == WriteCounts(updated=1, skipped=2)
         assert have(writer) == {1: 11, 2: 500, 4: 40}
         points.actions = [lambda: writer.put([row(4, 400)])]
@@ -208,7 +208,7 @@ def test_o2_two_of_one_group_on_one_key_are_as_if_one_came_after_the_other() -> 
     late: list[Caller] = []
 
     def let_others_come() -> None:
-        """While the first decides, others gather, and are decided together after it."""
+        """While the first call decides, other calls gather; they are then decided together."""
         late.extend(
             Caller(lambda: writer.put([row(1, 5)], when="current.v = 1 AND incoming.v = 5"))
             for _ in range(4)
@@ -225,11 +225,11 @@ def test_o2_two_of_one_group_on_one_key_are_as_if_one_came_after_the_other() -> 
         assert sorted(t.updated for t in told[:4]) == [0, 0, 0, 1]
         assert told[4:] == [WriteCounts(skipped=1), WriteCounts(inserted=1)]
         assert have(writer) == {1: 5, 2: 8}
-        assert points.met == 2  # the others with one look
+        assert points.met == 2  # the others share one lookup
 
 
 def waiting(writer: ShardWriter, count: int) -> None:
-    """Return when so many calls wait to be decided, or are."""
+    """Return once `count` calls are pending, whether decided yet or not."""
     while len(writer._looking._pending) < count:  # type: ignore[union-attr]
         pass
 
@@ -283,7 +283,7 @@ def test_o2_a_key_twice_in_one_call_is_decided_in_the_order_of_the_rows() -> Non
         with pytest.raises(KeyConflict) as met:
             writer.insert([row(5, 1), row(6, 2), row(5, 3)])
         assert met.value.keys == [5]
-        assert have(writer) == {1: 1, 2: 2}  # nothing of it
+        assert have(writer) == {1: 1, 2: 2}  # no row of the failed insert
         rows = [row(1, 5), row(1, 4), row(1, 6)]
         counts = writer.put(rows, when="incoming.v > current.v")
         assert counts == WriteCounts(updated=2, skipped=1)
@@ -341,7 +341,7 @@ def test_o3_a_decision_on_rows_that_fail_fails_too(look: Callable[[ShardWriter],
     gate.wait_reached()
     looking = Caller(lambda: look(writer))
     assert decided.wait(10)
-    open_writer(site_on(raw)).close()  # takes the place of the entry that is under way
+    open_writer(site_on(raw)).close()  # its fence takes the position of the entry in flight
     gate.release()
     with pytest.raises(FencedError):
         looking.result()
@@ -364,7 +364,7 @@ def test_o3_an_error_hands_back_the_rows_as_they_were_given() -> None:
 
 @pytest.mark.parametrize("how", ["fenced", "closed"])
 def test_f16_a_writer_that_has_ended_hands_back_the_rows_of_every_verb(how: str) -> None:
-    """In neither list means written: they were in neither."""
+    """A row in neither list counts as written; these rows used to be in neither."""
     store = MemoryStore()
     writer = open_writer(site_on(store))
     writer.put([row(1, 1)])
@@ -409,12 +409,12 @@ def test_f16_a_decision_broken_off_while_it_is_booked_ends_the_writer(
 
 @pytest.mark.parametrize("again", [0, 2])
 def test_f16_whoever_is_interrupted_after_it_decided_passes_that_on(again: int) -> None:
-    """Nobody would decide any more, and all who look first would wait for ever."""
+    """Otherwise no call would decide, and every write that looks first would wait forever."""
     store = MemoryStore()
     writer = open_writer(site_on(store))
     looking = writer._look("insert")
     lock = looking._pending_lock = InterruptedLock(looking._pending_lock)
-    lock.arm(False, False, True, *[True] * again)  # to join, to see who else waits, to leave
+    lock.arm(False, False, True, *[True] * again)  # to join, to list the pending calls, to leave
     with pytest.raises(KeyboardInterrupt):
         writer.insert([row(1, 1)])
     assert lock._strikes == []
@@ -462,7 +462,7 @@ def test_o4_a_fenced_owner_decides_nothing(look: Callable[[ShardWriter], Any]) -
     with open_writer(site_on(store)) as successor:
         successor.delete([1])
         successor.put([row(7, 7)])
-    with pytest.raises(FencedError):  # what it looked at is no longer so
+    with pytest.raises(FencedError):  # the rows it looked at have changed
         look(writer)
     assert writer.fenced
     assert rows_on_store(site_on(store)) == {7: 7}
@@ -519,7 +519,7 @@ def test_p2_a_batch_is_decided_once_whatever_came_of_it(
     assert first.decide_once(rows, asked, app="job", version=3) == told
     assert first.decide_once(rows, asked, app="job", version=3) is None
     assert have(first) == after
-    # It dies without a word. Everything it could rest on changes; the batch comes again.
+    # The writer dies silently. Every row it could rest on changes; the batch is sent again.
     with open_writer(site_on(store)) as second:
         second.delete([1, 5])
         for version in (2, 3):

@@ -1,7 +1,7 @@
-"""O-1, O-2: writes that look first against a dictionary, over all levels and both kinds of key.
+"""O-1, O-2: writes that look first match a dictionary, on all levels and both kinds of key.
 
-Each step is a verb on few keys, or something that moves rows to another level: a flush, a
-compaction, another writer. After each the counts and all rows are those of the dictionary.
+Each step is a verb on a few keys, or an event that moves rows to another level: a flush, a
+compaction, another writer. After each step the counts and all rows match the dictionary.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VALUES = [
 
 
 class Model:
-    """The table, a writer of its only shard, and what must be in it."""
+    """The table, a writer of its only shard, and the rows it must hold."""
 
     def __init__(self, place: Path, kind: str, rng: random.Random) -> None:
         schema, self.key = SCHEMAS[kind]
@@ -166,7 +166,7 @@ class Model:
 
     def reopen(self) -> None:
         if self.rng.random() < 0.5:
-            self.writer.close()  # else: the next one fences it, and replays
+            self.writer.close()  # otherwise the next writer fences it and replays
         self.writer = self.table.shard(0).writer()
 
     def named(self, keys: list[Any]) -> set[Key]:

@@ -1,4 +1,4 @@
-"""Writes that look first over many shards: routed, decided by each, counted together."""
+"""Writes that look first over many shards: routed, decided in each shard, counted together."""
 
 from __future__ import annotations
 

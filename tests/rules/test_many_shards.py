@@ -1,4 +1,4 @@
-"""A table of many shards: rounds of requests, one level for what all of them hold."""
+"""A table of many shards: rounds of requests, and one level for the rows of all shards."""
 
 import pyarrow as pa
 import pytest
@@ -27,7 +27,7 @@ def found(table, **scan):
 
 
 def opened(table):
-    """A warm handle, and what counts its calls: each is one round of requests."""
+    """A warm handle and a counter of its store calls, each one round of requests."""
     warm = weir.open(table.uri)
     counting = count_requests(warm)
     for _ in range(2):
@@ -45,7 +45,7 @@ def test_l1_a_durable_read_of_a_warm_handle_takes_two_rounds_whatever_the_shards
         warm, counting = opened(table)
         put(writer, range(shards * 4), 1)
         assert set(found(warm).values()) == {1}
-        # The manifests and entries after the known ones; then floors, shards and the base at once.
+        # First manifests and entries after the known ones; then floors, shards and base together.
         assert counting.calls == {"get_many": 1, "list_many": 1, "list_folder": 1}
         assert counting.requests == 4 * shards + 1
         counting.reset()
@@ -80,7 +80,7 @@ def test_l2_what_many_shards_hold_is_one_level(tmp_path):
 
 
 def test_l2_older_rows_stay_behind_a_level_that_is_too_large_to_join(tmp_path, monkeypatch):
-    """Of one shard the newest SSTable is large: what lies behind it must not come before it."""
+    """A shard's newest SSTable is large: the older rows behind it must not come before it."""
     monkeypatch.setattr(reader_module, "PART_ROWS", 40)
     table = make(tmp_path / "t", 2)
     with table.writer() as writer:
@@ -166,7 +166,7 @@ def test_an_append_only_table_keeps_every_row_of_every_shard(tmp_path):
 
 
 def test_l2_a_shard_that_has_nothing_in_a_cut_has_nothing_in_the_level(tmp_path):
-    """Seen by the random histories: a flushed read after a durable one of the same handle."""
+    """Found by the random histories: a flushed read after a durable one on the same handle."""
     table = make(tmp_path / "t", 2)
     with table.writer() as writer:
         put(writer, range(20), 0)

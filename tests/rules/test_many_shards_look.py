@@ -1,4 +1,4 @@
-"""L-1: what a handle asked of many shards together is asked again, and believed only as a whole."""
+"""L-1: a handle repeats a kept round of requests to many shards and trusts only all of it."""
 
 import pyarrow as pa
 import pytest
@@ -8,7 +8,7 @@ from weir.log.floors import Floors
 from weir.read.fast_snapshot import fast_snapshot
 
 SHARDS = 80
-"""More than a folder's worth, so that floors are looked for in the folder above them first."""
+"""Enough shards that the store checks the folder above the floors before the floors."""
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
 
@@ -23,7 +23,7 @@ def table(tmp_path):
 
 
 def warm(table):
-    """A handle that has looked, and found all as it was."""
+    """A handle that has read the table repeatedly and found it unchanged."""
     reader = weir.open(table.uri)
     for _ in range(3):
         values(reader)

@@ -1,9 +1,9 @@
 """K-1b: another program rewrites shard manifests while a checkpoint is made, refreshed or deleted.
 
-pylance writes manifests of its own and drops what it does not know, checks no floor, asks nobody.
-Here a process does to the store exactly what its writer does (claim, sentinel, entry, SSTable,
-manifest), and every interleaving of its requests with those of the real checkpoint code is run; a
-collector joins in. The real pylance comes in at every request of weir's side.
+pylance writes manifests of its own, drops what it does not know, checks no floor and asks nobody.
+Here a process issues exactly the requests of pylance's writer (claim, sentinel, entry, SSTable,
+manifest), and the tests run every interleaving of them with the real checkpoint code, with and
+without a collector. The real pylance runs before every request of weir's side.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ HOUR = 3600.0
 
 
 class World:
-    """A shard with row 1 in an SSTable and row 2 in the log; row 3 is the native writer's."""
+    """A shard with row 1 in an SSTable and row 2 in the log; the native writer adds row 3."""
 
     def __init__(self) -> None:
         self.raw = MemoryStore()
@@ -88,7 +88,7 @@ class World:
         )
 
     def native(self, store) -> None:
-        """Open, replay, put row 3, flush: as pylance's writer, with nothing of weir's in it."""
+        """Open, replay, put row 3 and flush as pylance's writer does, without weir's code."""
         try:
             self._native(store)
         except ObjectExists:
@@ -155,7 +155,7 @@ class World:
         self.made.append(checkpoints.create(self.table(store).core, scope="durable"))
 
     def check(self) -> None:
-        """Each checkpoint is whole, and stays so when all that may go is gone."""
+        """Each checkpoint is complete, and stays complete after everything else is collected."""
         first = [self.read(made) for made in self.made]
         assert all(keys in ({1, 2}, {1, 2, 3}) for keys in first), first
         for _ in range(2):
@@ -197,14 +197,14 @@ def test_k1b_with_a_collector_too() -> None:
 
 
 def test_k1b_without_the_handshake_a_checkpoint_loses_what_it_names(monkeypatch) -> None:
-    """The test of the tests above."""
+    """Validates the tests above."""
     monkeypatch.setattr(pinning, "_check_floors", lambda *_: None)
     with pytest.raises((ObjectMissing, MissingEntry, AssertionError)):
         explore(story("creator", "native", "collector"), preemptions=1)
 
 
 class Held(World):
-    """A checkpoint stands; it is refreshed or deleted while manifests are rewritten."""
+    """A checkpoint exists, and is refreshed or deleted while manifests are rewritten."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ def test_k1b_a_checkpoint_changed_while_manifests_are_rewritten(change) -> None:
     assert explore(both, preemptions=1, runs_max=60) == 60
 
 
-# -- the real pylance, whole, before every request of weir's side ----------------------------------
+# -- a full run of the real pylance before every request of weir's side ----------------------------
 
 
 class Stepping:

@@ -1,4 +1,4 @@
-"""What is pending in Lance, by hand-made bytes of that shape: weir works, or stops with a sentence.
+"""Pending changes of Lance, as hand-made bytes: weir works, or stops with a clear error.
 
 Flags and fields of later manifests: tests/rules/test_pending_bytes.py.
 """
@@ -58,7 +58,7 @@ def test_x9_a_physical_row_id_in_the_log_is_passed_over(table: weir.Table) -> No
     entry.write_bytes(out.getvalue())
     want = {1: "a", 2: "b"}
     assert rows(table) == want
-    with weir.open(table.uri).writer() as again:  # replays it, and flushes
+    with weir.open(table.uri).writer() as again:  # replays the entry and flushes
         again.put([{"id": 3, "v": "c"}])
     assert rows(table) == want | {3: "c"}
     table.compact()
@@ -97,7 +97,7 @@ def test_x9_an_sstable_whose_key_file_is_not_complete_is_read(table: weir.Table,
 
 
 def test_x9_maintained_indexes_may_change_under_an_open_writer(table: weir.Table) -> None:
-    """lance#9335: the set is replaced on a live table, also by one that names what is not there."""
+    """lance#9335: the set is replaced on a live table, even by one naming a missing index."""
     writer = table.writer()
     writer.put([{"id": 1, "v": "a"}])
     lake = table.core.lake
@@ -115,6 +115,6 @@ def test_x9_maintained_indexes_may_change_under_an_open_writer(table: weir.Table
 
 
 def test_x9_no_promise_rests_on_the_text_of_lances_fencing_error() -> None:
-    """lance#7896 gives it a type: weir fences and is fenced by its own reads of the store."""
+    """lance#7896 gives the error a type; weir detects fencing by its own reads of the store."""
     assert len(SOURCES) > 100
     assert not [path for path in SOURCES if "Writer fenced" in path.read_text(encoding="utf-8")]

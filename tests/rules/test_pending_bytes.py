@@ -21,7 +21,7 @@ def with_flags(number: int, flags: int) -> bytes:
 @pytest.mark.parametrize(("number", "kind"), [(9, "reader"), (10, "writer")])
 @pytest.mark.parametrize("flag", [64, 128, 1 << 9, 1 << 40])
 def test_x9_an_unknown_feature_flag_is_named(number, kind, flag):
-    """1 << 9 is where stable field ids are to go (lance#8658)."""
+    """1 << 9 is planned for stable field ids (lance#8658)."""
     with pytest.raises(CorruptEntry, match=rf"unknown {kind} feature flag {flag}: .*upgrade weir"):
         parse_base_manifest(with_flags(number, 1 | flag), path="m")
 
@@ -38,7 +38,7 @@ def test_x9_an_unknown_field_of_a_shard_manifest_is_named():
 
 
 def test_x9_an_sstable_with_a_state_that_we_do_not_know_is_named():
-    """As lance#9035 may say that the key file of an SSTable is not complete yet."""
+    """lance#9035 may add such a state for an SSTable whose key file is not complete yet."""
     table = bytes.fromhex("0801120e31393430396636375f67656e5f31")
     for extra in (b"", b"\x30\x01"):
         raw = bytes.fromhex("08021001180320033002")

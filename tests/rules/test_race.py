@@ -21,7 +21,7 @@ SHARD = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
 class Place:
-    """A shard as one process sees it: with a connection of its own."""
+    """A shard as one process sees it, with its own connection."""
 
     def __init__(self, uri: str, options: dict[str, str]) -> None:
         store = open_store(uri, options)
@@ -32,7 +32,7 @@ class Place:
         return self.table_schema
 
 
-# SeaweedFS answers racers for one name by a lock that it asks for once a second: few racers there.
+# SeaweedFS serialises racers for one name by a lock polled once a second: few racers there.
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("store_kind", "racers", "entries"),
@@ -62,7 +62,7 @@ def test_f1_racing_appenders_write_one_log(
                     assert acked.setdefault(position, value) == value
                     written += 1
                     if written % 50 == 0:
-                        break  # give the shard up, so that all get their turn to fence the others
+                        break  # give up the shard, so every racer gets to fence the others
             except (FencedError, CommitConflict):
                 fenced.append(n)
                 if len(fenced) > 40 * racers:
@@ -76,7 +76,7 @@ def test_f1_racing_appenders_write_one_log(
         for thread in threads:
             thread.join()
     finally:
-        over.set()  # a test that ran out of time leaves no racer behind for the tests after it
+        over.set()  # a test that timed out leaves no racer running
     place = Place(table_uri, store_kind.storage_options)
     log = list(WalTailer(place, fences=True))
     assert [e.position for e in log] == list(range(1, len(log) + 1))

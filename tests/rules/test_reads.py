@@ -63,10 +63,10 @@ def test_l3_an_old_version_never_comes_back_through_a_filter(table, predicate):
         writer.put([row(i, 9) for i in range(6)])
         writer.flush()
         compact_with_pylance(table)
-        writer.put([row(0, 1)])  # out of the range, over a base row
+        writer.put([row(0, 1)])  # outside the range, replaces a base row
         writer.delete([1])
         writer.flush()
-        writer.put([row(2, 1)])  # the same in the log alone
+        writer.put([row(2, 1)])  # the same, in the log only
         writer.delete([3])
         assert ids(table, filter=predicate) == [4, 5]
         assert ids(table, filter=predicate, freshness="flushed") == [2, 3, 4, 5]
@@ -115,7 +115,7 @@ def test_l1_base_is_opened_after_every_manifest_and_tail(table):
         reader.core.lake.open_base(1)
         before = counting.requests
         reader.snapshot()
-        # Once before, to see that it stands still, and once after everything else.
+        # Once at the start, to detect changes, and once after all other requests.
         assert seen == [before, counting.requests]
         assert counting.requests > before
 
@@ -166,7 +166,7 @@ def test_l5_a_stream_in_progress_keeps_its_snapshot(table):
 
 @pytest.mark.slow
 def test_l5_a_reader_in_a_loop_is_right_while_rows_are_put_flushed_and_folded(tmp_path):
-    """One entry a put: a reader sees all keys at one version, and never an older one."""
+    """Each put is one entry: a reader sees all keys at one version, which never goes back."""
     table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="id")
     keys, rounds = range(20), 40
     with table.writer() as writer:
@@ -211,7 +211,7 @@ def test_l2_compacted_generations_are_skipped(table):
     compact_with_pylance(table)
     import lance
 
-    # Only the base has this: a reader that still merged the SSTable would show 1.
+    # Only the base has this value; a reader that still merged the SSTable would return 1.
     lance.dataset(table.uri).update({"x": "7"})
     assert set(table.scan().to_table()["x"].to_pylist()) == {7}
     assert set(table.get([0, 1])["x"].to_pylist()) == {7}
@@ -238,8 +238,8 @@ def test_l2_rows_of_a_sealed_shard_are_older_than_those_of_its_heirs(tmp_path):
 
 
 def test_l2_entries_already_in_an_sstable_are_not_read_again():
-    """pylance may leave R behind what it flushed; on a table without a key rows would double. With
-    one they are the same rows, and a tag alone hides nothing (F-14)."""
+    """pylance may leave R behind the entries it flushed; without a key, rows would be duplicated.
+    With a key they are the same rows, and a tag alone hides nothing (F-14)."""
     batch = pa.record_batch({"id": [1]})
 
     def entry(position, generation, *, rows=(batch,), fence=False, staged=False):
@@ -320,7 +320,7 @@ def test_l1_another_process_sees_an_acknowledged_row_in_its_next_read(store_kind
         )
         try:
             assert child.stdout.readline() == "ready\n"
-            writer.put([row(2)])  # returns when acknowledged; nobody tells the child but the test
+            writer.put([row(2)])  # returns when acknowledged; only the test signals the child
             child.stdin.write("read\n")
             child.stdin.flush()
             answer = json.loads(child.stdout.readline())
@@ -333,17 +333,17 @@ def test_l1_another_process_sees_an_acknowledged_row_in_its_next_read(store_kind
             child.stdout.close()
     assert answer["ids"] == [1, 2]
     # Two rounds (`weir.read.fast_snapshot`): the manifest after the known one and two entries after
-    # the known tip; then the floors and the shards (and Lance's listing of its versions, unseen
-    # here). The new entry came with the first round.
+    # the known tip; then the floors and the shards (and Lance's listing of its versions, which is
+    # not counted here). The new entry arrived in the first round.
     assert answer["requests"] == 5, answer
     assert answer["calls"] == {"get_many": 1, "list_many": 1, "list_folder": 1}, answer
-    # Nothing new costs the same.
+    # A read that finds nothing new costs the same.
     assert idle["requests"] == 5, idle
 
 
 def test_g7b_a_scan_shows_nothing_of_a_sleeper_in_a_collected_place(tmp_path, monkeypatch):
-    """Planned, then overtaken: its entries are flushed and collected, and a writer that slept puts
-    its own where one of them was. Nobody acknowledged that one."""
+    """After the scan is planned, its entries are flushed and collected, and a sleeping writer puts
+    its own entry at one of their positions. That put was never acknowledged."""
     table, sleeper = make(str(tmp_path / "t")), make(str(tmp_path / "s"))
     with sleeper.writer() as writer:
         writer.put([row(666)])
@@ -358,7 +358,7 @@ def test_g7b_a_scan_shows_nothing_of_a_sleeper_in_a_collected_place(tmp_path, mo
             found = take(*args, **options)
             if not taken:
                 writer.flush()
-                # Collected, after the floor was raised; and the sleeper's put succeeds.
+                # The entry is collected after the floor rises, and the sleeper's put succeeds.
                 table.core.log(table.shards()[0].id).manifests.floors.raise_to("wal", 2)
                 (tmp_path / "t" / wal / name).write_bytes(stray)
             taken.append(found)
@@ -375,7 +375,7 @@ class Halted(Exception):
 
 @pytest.mark.parametrize("way", ["careful", "fast", "flushed"])
 def test_c11_a_read_across_a_reshard_sees_new_rows_only_with_all_old_ones(table, monkeypatch, way):
-    """A look at the old shard, a whole reshard with puts before and after, a look at its heir."""
+    """Read the old shard, run a whole reshard with puts before and after, read its heir."""
 
     def reshard_until(last):
         def halt(point):

@@ -1,8 +1,8 @@
 """L-1, L-2, L-3: random histories of a real table equal dictionaries, at every level of freshness.
 
-Puts, deletes, flushes, closes, compactions and deaths in the middle of them, over 1 to 8 shards and
-every type of key; after each step several reads of random level, projection and filter. A read that
-is compared is an example: thousands in a normal run. `WEIR_READ_HISTORIES=100` makes it a long one.
+Puts, deletes, flushes, closes, compactions and crashes during them, over 1 to 8 shards and every
+type of key; after each step, several reads with random level, projection and filter. Each compared
+read is an example: thousands in a normal run. `WEIR_READ_HISTORIES=100` makes the run a long one.
 """
 
 import os

@@ -35,7 +35,7 @@ def make(uri, buckets=1, key="id", **options):
 
 
 def row(i, seed=0, x=0):
-    """A row whose content follows from its key and a seed; now and then without text or vector."""
+    """A row derived from its key and a seed; some rows have no text or vector."""
     rng = np.random.default_rng([i, seed])
     words = " ".join(rng.choice(WORDS, rng.integers(1, 7)))
     vector = rng.normal(size=DIM).astype(np.float32)
@@ -71,7 +71,7 @@ def index_base(table, *, metric="l2", vector="IVF_FLAT", **options):
 
 
 def bm25(texts_of_levels, terms):
-    """Score of a text by the statistics of all levels together."""
+    """A function that scores a text by the statistics of all levels together."""
     docs = [text.split() for level in texts_of_levels for text in level if text is not None]
     count, average = len(docs), sum(map(len, docs)) / len(docs)
     df = {term: sum(term in doc for doc in docs) for term in terms}
@@ -144,7 +144,7 @@ def test_l1_a_search_is_brute_force_over_the_newest_rows(tmp_path_factory, steps
 
 
 def check_words(table, truth, terms, k, filter, passes):
-    """Every row with one of the words, once; equal texts score alike; k rows are the first k."""
+    """Each match is found once; equal texts score alike; k limits the result to the best k."""
     everything = table.search("text", " ".join(terms), k=1000, filter=filter).to_pylist()
     matching = {
         r["id"]
@@ -182,7 +182,7 @@ def test_l2_a_vector_that_moved_away_is_not_found_where_it_was(tmp_path, indexed
         compact_with_pylance(table)
         if indexed:
             index_base(table, num_partitions=1)
-        # The 30 nearest of the base are all stale: the search must go on behind them.
+        # The 30 nearest rows of the base are all stale: the search must continue past them.
         writer.put([at(i, 100 + i, 0, 0, 0) for i in range(30)])
         assert table.search("vec", ORIGIN, k=3)["id"].to_pylist() == [30, 31, 32]
         writer.flush()
@@ -204,7 +204,7 @@ def test_l3_an_old_version_never_comes_back_through_a_filter(tmp_path, predicate
         if level == "base":
             compact_with_pylance(table)
             index_base(table, num_partitions=1)
-        writer.put([at(1, 1, 0, 0, 0, x=1)])  # the nearest no longer passes
+        writer.put([at(1, 1, 0, 0, 0, x=1)])  # the nearest row no longer passes the filter
         assert table.search("vec", ORIGIN, filter=predicate)["id"].to_pylist() == [2]
         assert table.search("text", "fox", filter=predicate)["id"].to_pylist() == [2]
 
@@ -230,7 +230,7 @@ def test_scores_of_all_levels_compare(tmp_path):
         writer.flush()
         compact_with_pylance(table)
         index_base(table, num_partitions=1)
-    with table.writer() as writer:  # reopened: it keeps the new indexes
+    with table.writer() as writer:  # reopened: this writer maintains the new indexes
         writer.put(rows(flushed))
         writer.flush()
         writer.put(rows(tail))
@@ -240,7 +240,7 @@ def test_scores_of_all_levels_compare(tmp_path):
         for k in (1, 5, 20, 200):
             found = table.search("text", "fox owl", k=k)
             assert found["_score"].to_pylist() == pytest.approx(expected[:k], rel=1e-5)
-            # Without the tail: the newest level is one that Lance could answer alone.
+            # Without the tail, the newest level is one that Lance could search alone.
             part = bm25(levels[:2], ["fox", "owl"])
             fewer = sorted((part(t) for lv in levels[:2] for t in lv if part(t)), reverse=True)
             found = table.search("text", "fox owl", k=k, freshness="flushed")
@@ -286,7 +286,7 @@ def test_recall_where_the_base_is_approximate(tmp_path):
 
 @pytest.mark.parametrize("bytes_compared", [0, 16 << 20])
 def test_recall_on_random_vectors_with_nothing_said(tmp_path, monkeypatch, bytes_compared):
-    """The worst case of a quantized index, whether or not it is small enough to be left alone."""
+    """The worst case for a quantized index, whether or not the table is small enough to skip it."""
     monkeypatch.setattr("weir.search.plan.EXACT_BYTES", bytes_compared)
     rng = np.random.default_rng(5)
     stored = rng.normal(size=(8_000, 32)).astype("f4")

@@ -1,4 +1,4 @@
-"""L-1, L-2 for what a search can be asked: against brute force over the newest rows of all levels.
+"""L-1, L-2 for all kinds of queries: against brute force over the newest rows of all levels.
 
 One table with rows in the base (indexed), the base (not indexed), an SSTable and the log, some of
 them superseded, some deleted.
@@ -94,7 +94,7 @@ QUERIES = [
 
 
 def matches(query, text):
-    """Said again, plainly: "the" is a stop word that leaves its place empty."""
+    """A plain reimplementation; "the" is a stop word that leaves its position empty."""
     words = (text or "").split()
     if isinstance(query, str | Match):
         operator = "or" if isinstance(query, str) else query.operator
@@ -148,7 +148,7 @@ def as_lance(query):
 
 
 def test_words_mean_and_score_what_they_do_in_lance(tmp_path):
-    """One level alone (Lance answers), and the same rows in the log (weir does)."""
+    """The same rows in one level, searched by Lance, and in the log, searched by weir."""
     made = [row for row in rows(range(80), 9) if row["text"]]
     flushed = weir.create(str(tmp_path / "flushed"), SCHEMA, primary_key="id")
     with flushed.writer() as writer:

@@ -1,4 +1,4 @@
-"""X-1 to X-5 without the other program: what the table tells it, and shards as it makes them.
+"""X-1 to X-5 without the other program: what it reads in the table, and shards like its own.
 
 With LanceDB itself: `tests/interop/test_lancedb.py`.
 """
@@ -36,7 +36,7 @@ def rows(table: weir.Table) -> dict[int, str]:
 
 
 def specs(table: weir.Table) -> list[int]:
-    """Ids that the MemWAL index offers: 1 alone lets LanceDB in, two let nobody in."""
+    """Spec ids in the MemWAL index: 1 alone admits LanceDB, two ids admit nobody."""
     details = weir.open(table.uri).core.base().mem_wal
     assert details is not None
     return [spec.spec_id for spec in details.sharding_specs]
@@ -106,11 +106,11 @@ def test_x1_an_adopted_table_begins_with_the_first_routing(tmp_path):
     record = TableRecords(table.core.store).load()
     assert (record.format, record.routing_version, record.maintain_all) == (2, 0, True)
     assert specs(table) == [1]
-    assert table.core.schema().unmarked == []  # columns are marked before anybody writes
+    assert table.core.schema().unmarked == []  # columns are marked before the first write
 
 
 def test_x5_an_entry_that_names_no_sharding_is_left_as_it_is(tmp_path):
-    """Shards are chosen by hand there; weir routes what it writes itself."""
+    """Shards of such a table are chosen by hand; weir routes only its own writes."""
     key = {b"lance-schema:unenforced-primary-key": b"true"}
     marked = pa.schema([SCHEMA.field("id").with_metadata(key), SCHEMA.field("v")])
     lance.write_dataset(marked.empty_table(), str(tmp_path / "t")).initialize_mem_wal()
@@ -126,7 +126,7 @@ def test_x5_an_entry_that_names_no_sharding_is_left_as_it_is(tmp_path):
 
 
 def unnamed(table: weir.Table, value: int) -> None:
-    """Make the shard of that value one as LanceDB leaves it: nothing says what it stands for."""
+    """Make the shard of that value like LanceDB's: its manifest does not name the value."""
     manifests = table.core.log(table.shard(value).id).manifests
     manifests.update(
         lambda latest: (replace(latest, field_entries=()), Evidence()),
@@ -146,7 +146,7 @@ def test_x2_a_shard_that_names_no_value_is_known_by_its_first_row(tmp_path, flus
     assert (found.value, found.is_routed) == (7, True)
     with weir.open(table.uri).writer() as again:
         again.put([{"id": 7, "v": "b"}])
-    assert found.manifest().field_entries  # said when it was opened
+    assert found.manifest().field_entries  # written when the shard was opened
     assert rows(table) == {7: "b"}
 
 
@@ -154,7 +154,7 @@ def test_x2_a_reshard_seals_shards_that_name_no_value(tmp_path):
     table = make(tmp_path, weir.Identity("id"))
     with table.writer() as writer:
         writer.put([{"id": 7, "v": "a"}])
-    empty = table.shard(8)  # made, and never written to
+    empty = table.shard(8)  # created, never written to
     unnamed(table, 7)
     unnamed(table, 8)
     report = weir.open(table.uri).reshard(weir.Unsharded())
@@ -194,11 +194,11 @@ def test_x4_compaction_leaves_sstables_to_readers_of_an_older_base(tmp_path, key
     (shard,) = table.shards()
     table.compact()
     assert [t.generation for t in shard.manifest().sstables] == [1]
-    assert table.stats().generations == 0  # nothing waits
+    assert table.stats().generations == 0  # nothing left to fold
     assert table.scan().to_table().num_rows == table.scan().count() == 2
     assert table.compact().base_version is None  # nothing to do
     assert table.gc(dry_run=True).pruned == 0
-    assert table.gc().pruned == 0  # in the base for some moments only
+    assert table.gc().pruned == 0  # folded only moments ago
     assert [t.generation for t in shard.manifest().sstables] == [1]
     now = table.core.store.now() + 16 * 60
     late = at_time(table, [now])
@@ -218,7 +218,7 @@ def test_x4_a_base_rolled_back_by_lance_releases_nothing_that_it_does_not_hold(t
         first = first or lance.dataset(table.uri).version
     folded = table.core.store.now()
     lance.dataset(table.uri, version=first).restore()
-    # Fifteen minutes ago the base held both rows; the one that counts holds the first alone.
+    # Fifteen minutes ago the base held both rows; the current base holds only the first.
     assert at_time(table, [folded + 15 * 60]).gc().ok
     assert [t.generation for t in table.shards()[0].manifest().sstables] == [2]
     assert rows(table) == rows(weir.open(table.uri)) == {1: "a", 2: "a"}
@@ -226,10 +226,10 @@ def test_x4_a_base_rolled_back_by_lance_releases_nothing_that_it_does_not_hold(t
 
 @pytest.fixture(params=["named by LanceDB", "says so itself"])
 def beside(request, tmp_path, monkeypatch) -> tuple[weir.Table, UUID]:
-    """A table of two buckets, and a shard of another program that takes rows of bucket 0."""
+    """A table of two buckets, and another program's shard that takes rows of bucket 0."""
     sharding = weir.Bucket("id", 2)
     if request.param == "named by LanceDB":
-        monkeypatch.setattr(opening, "FIRST_ROUTING", 1)  # as 0.1.0 made tables
+        monkeypatch.setattr(opening, "FIRST_ROUTING", 1)  # as in tables made by 0.1.0
         rival = shard_id(sharding, 0, FIRST_ROUTING)
     else:
         rival = uuid4()
@@ -258,7 +258,7 @@ def test_x3_writers_of_the_value_are_refused_and_others_go_on(beside):
     with weir.open(table.uri).writer() as writer:
         writer.put([{"id": other, "v": "still"}])
     routed = table.shard(0).id
-    # Looked for also by who has seen nothing of the table yet, and by who opens one shard.
+    # A handle that has read nothing yet looks for rivals too, and so does a shard's writer.
     for put in (
         lambda late: late.writer().put([{"id": first, "v": "late"}]),
         lambda late: late.shard(0).writer(),
@@ -288,7 +288,7 @@ def test_x3_a_rival_of_an_identity_value_is_found_by_the_first_writer(tmp_path):
 def test_x3_a_rival_of_lancedbs_name_is_seen_by_a_writer_that_was_there_before(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(opening, "FIRST_ROUTING", 1)  # as 0.1.0 made tables
+    monkeypatch.setattr(opening, "FIRST_ROUTING", 1)  # as in tables made by 0.1.0
     sharding = weir.Bucket("id", 2)
     table = make(tmp_path, sharding)
     with table.writer() as writer:
@@ -301,7 +301,7 @@ def test_x3_a_rival_of_lancedbs_name_is_seen_by_a_writer_that_was_there_before(
 
 
 def test_x3_the_first_writer_looks_for_rivals_by_one_listing(tmp_path):
-    """Shards that the record explains, those of former routings too, are not asked."""
+    """Shards that the record explains, including those of former routings, are not read."""
     table = make(tmp_path, weir.Bucket("id", 4))
     table.reshard(weir.Bucket("id", 2))
     handle = weir.open(table.uri)
@@ -316,7 +316,7 @@ def test_x3_compaction_leaves_both_shards_alone(beside):
     with Shard(table.core, routed, 0, is_routed=False).writer() as writer:
         writer.put([{"id": zeroes()[0], "v": "newest"}])
     before = rows(table)
-    assert before[zeroes()[0]] == "newest"  # of two that wait the routing's is shown
+    assert before[zeroes()[0]] == "newest"  # of two unfolded rows, the routed shard's is shown
     report = table.compact()
     assert rival not in report.generations
     assert routed not in report.generations

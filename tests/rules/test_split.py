@@ -128,7 +128,7 @@ def test_c11_a_sealed_shard_takes_no_writer_and_has_no_gap(tmp_path):
 
 
 def test_c11_writes_in_flight_at_the_seal_are_replayed_or_follow(tmp_path):
-    """Breaks (a): rows acknowledged by the old writer after the checkpoint would be only there."""
+    """Breaks (a): rows the old writer acknowledges after the checkpoint exist only in its shard."""
     table = make(tmp_path / "t", 1)
     slow = again(table).writer()
     put(slow, A, "a")
@@ -140,7 +140,7 @@ def test_c11_writes_in_flight_at_the_seal_are_replayed_or_follow(tmp_path):
             put(slow, B, "b")  # before the seal: in the old shard, and acknowledged
 
     resharding.reshard(watched(table.core, "reshard", meanwhile), weir.Bucket("id", 2))
-    put(slow, C, "c")  # fenced and sealed under it: it follows the new routing
+    put(slow, C, "c")  # its shard was fenced and sealed: it follows the new routing
     slow.close()
     assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
     assert steps[0] == "begun"
@@ -162,7 +162,7 @@ def test_c11_rows_only_buffered_at_the_seal_follow_when_the_writer_is_closed(tmp
 @pytest.mark.parametrize("asked", ["_weir/reshard", "_weir/table"])
 @pytest.mark.parametrize("call", ["flush_wal", "close", "put"])
 def test_f16_rows_on_their_way_to_an_heir_are_told_of_when_the_store_fails(tmp_path, call, asked):
-    """The shard was sealed, and whether it was cannot be asked: no row is lost in silence."""
+    """The shard was sealed, but the writer cannot read that: no row is lost silently."""
     faulty = FaultyStores()
     table = make(tmp_path / "t", 1)
     config = weir.WriterConfig(durable_write=False, max_wal_flush_interval="1h")
@@ -292,7 +292,7 @@ def test_a_crash_after_every_write_of_a_reshard_is_finished_by_the_next_run(tmp_
 
     def run(life) -> None:
         count[0] += 1
-        # Its writer waits for a routing that does not come, on a clock that costs no time.
+        # The writer waits for a routing that never comes; on this clock the wait takes no time.
         env = Env(clock=SteppedClock())
         state["table"] = table = make(tmp_path / str(count[0]), 1, env=env)
         with table.writer() as writer:
@@ -374,7 +374,7 @@ def test_restore_fences_writers_and_positions_are_not_used_again(tmp_path):
 
 
 def test_restore_survives_the_marks_of_a_compactor_that_slept(tmp_path):
-    """It committed before the restore and marks after it; restored SSTables are above all marks."""
+    """It commits before the restore and marks after it; restored SSTables are above all marks."""
     table = make(tmp_path / "t", 1)
     with table.writer() as writer:
         put(writer, A, "a")

@@ -1,4 +1,4 @@
-"""G-13: real objects of a table, changed by somebody who may write below it, lead nowhere else."""
+"""G-13: real objects of a table, changed by an attacker with write access, lead nowhere else."""
 
 import contextlib
 import dataclasses
@@ -36,7 +36,7 @@ def files(place):
 
 
 class World:
-    """A table that a stranger may write to, and everything around it that they may not."""
+    """A table that an attacker may write to, and surrounding data that they may not."""
 
     def __init__(self, root):
         self.root = root
@@ -73,7 +73,7 @@ class World:
         shutil.copytree(self.root / "backup", self.root / "t")
 
     def hostile(self, rng):
-        """A value that tries to lead elsewhere, or to break whoever takes it."""
+        """A value that tries to lead elsewhere, or to break the code that reads it."""
         shard = self.other.shards()[0].id
         stamp = json.loads((self.root / "other-wal" / paths.store_id_path(shard)).read_bytes())
         return rng.choice(
@@ -120,7 +120,7 @@ def leaves(value, found):
 
 
 def change(world, rng):
-    """Change one record or manifest of the table; says what was done."""
+    """Change one record or manifest of the table; return a description of the change."""
     if rng.random() < 0.2:
         return change_manifest(world, rng)
     records = sorted(p for p in (world.root / "t" / "_weir").rglob("*.json"))
@@ -159,7 +159,7 @@ def change_manifest(world, rng):
 
 
 def use(world, number):
-    """Everything an operator may do; each verb fails with an error of weir's or does its work."""
+    """Do everything an operator may do; each verb works or fails with an error of weir's."""
 
     def write():
         with weir.open(world.uri).writer() as writer:
@@ -217,7 +217,7 @@ MESSAGES = message_classes(
 
 @pytest.mark.parametrize("way", ["../../o/data/{}", "{root}/o/data/{}", "%2e%2e/%2e%2e/o/data/{}"])
 def test_g13_lance_takes_the_name_of_a_file_for_one_name(tmp_path, way):
-    """Our check of places rests on it: below `data` a manifest cannot lead out of the folder."""
+    """weir's path check relies on this: a file name in a manifest cannot lead out of `data`."""
     lance.write_dataset(pa.table({"v": ["mine"]}), str(tmp_path / "t"))
     lance.write_dataset(pa.table({"v": ["secret"]}), str(tmp_path / "o"))
     theirs = next((tmp_path / "o" / "data").iterdir()).name

@@ -1,4 +1,4 @@
-"""A table's writer has every verb of a shard's, and costs no more where one shard is concerned."""
+"""A table's writer has every verb of a shard's writer, and costs no more for a single shard."""
 
 import asyncio
 import threading
@@ -119,7 +119,7 @@ def test_c11_tasks_and_threads_follow_a_reshard(tmp_path, shards):
 
 
 def test_p2_a_batch_is_taken_once_by_each_shard_whatever_it_met(tmp_path, monkeypatch):
-    """The first try dies between two shards: the second passes over what is in."""
+    """The first try fails between two shards; the second skips the shards that have the batch."""
     sharding = weir.Bucket("id", 4)
     table = weir.create(str(tmp_path / "t"), KEYLESS, sharding=sharding)
     batch = [row(key) for key in range(40)]
@@ -161,7 +161,7 @@ def test_f16_a_receipt_says_which_parts_are_not_durable(tmp_path):
     assert isinstance(partial.value.failures[table.shards()[0].id], FencedError)
     with pytest.raises(PartialWrite) as closed:
         writer.close()
-    assert closed.value.not_written == []  # the receipt has told of them
+    assert closed.value.not_written == []  # the receipt has already reported them
 
 
 def test_m8_a_closed_writer_takes_no_put(tmp_path):

@@ -1,4 +1,4 @@
-"""`weir upgrade`: a table of 0.1.0 gets LanceDB's shard ids; nothing is lost, whenever it dies."""
+"""`weir upgrade`: a table of 0.1.0 gets LanceDB's shard ids; a crash at any step loses nothing."""
 
 import shutil
 from dataclasses import replace
@@ -26,7 +26,7 @@ def old(tmp_path: Path) -> Path:
 
 
 def of_format_1(place: Path, monkeypatch, sharding=None) -> weir.Table:
-    """A small table as 0.1.0 made them: a row in the base, one in an SSTable, one in the log."""
+    """A small table as made by 0.1.0: a row in the base, one in an SSTable, one in the log."""
     with monkeypatch.context() as patch:
         patch.setattr(opening, "FIRST_ROUTING", 1)
         table = weir.create(str(place), SCHEMA, primary_key="id", sharding=sharding)
@@ -37,7 +37,7 @@ def of_format_1(place: Path, monkeypatch, sharding=None) -> weir.Table:
     table.compact()
     with table.writer() as writer:
         writer.put([{"id": 2, "v": "flushed"}])
-    table.writer().put([{"id": 3, "v": "logged"}])  # left open, as who was killed leaves it
+    table.writer().put([{"id": 3, "v": "logged"}])  # left open, as by a killed process
     return weir.open(table.uri)
 
 
@@ -68,7 +68,7 @@ def test_x7_a_table_of_0_1_0_gets_lancedbs_ids_and_keeps_every_row(old: Path) ->
     assert all(s.manifest().status is Status.SEALED for s in again.shards() if not s.is_routed)
     with again.writer() as writer:
         writer.put([{"id": 3, "v": "new", "n": 0}])
-        # P-6: a batch that a shard of the old ids took in is known to its heir.
+        # P-6: a batch accepted by a shard with an old id is known to its heir.
         assert not writer.put_once([{"id": 100, "v": "again", "n": 0}], app="job", version=7)
     assert {row["id"]: row["v"] for row in rows(again)}[3] == "new"
     again.reshard(weir.Bucket("id", 3))
@@ -156,7 +156,7 @@ def test_x7_rows_of_who_slipped_in_before_the_seal_are_folded(tmp_path, monkeypa
 
 
 def test_x7_nothing_is_stamped_when_a_row_is_missing(tmp_path, monkeypatch) -> None:
-    """The base holds other keys than readers saw: as many, so that only the keys can tell."""
+    """The base holds as many rows as readers saw, so only their keys show the difference."""
     table = of_format_1(tmp_path / "t", monkeypatch)
     fold = module._fold
 

@@ -1,4 +1,4 @@
-"""W-1 to W-5: R says exactly what recovery need not read."""
+"""W-1 to W-5: R says exactly which entries recovery need not read."""
 
 import threading
 
@@ -71,7 +71,7 @@ def test_w2_whatever_ends_a_piece_of_work_leaves_r_equal_to_l(tmp_path, how):
     elif how == "checkpoint":
         assert table.checkpoint("all").shards[0].closed
     elif how == "detached":
-        del writer  # another process, long gone
+        del writer  # a process that is long gone
         assert again(table).checkpoint("all").shards[0].closed
     if how in ("close", "flush", "checkpoint"):
         writer.close()
@@ -104,7 +104,7 @@ def test_w3_closing_writes_a_manifest_and_nothing_else(tmp_path):
         writer.flush()
         assert manifest_of(table).version == before + 1
         writer.flush()
-        assert manifest_of(table).version == before + 1  # closed already: not even that
+        assert manifest_of(table).version == before + 1  # the gap is closed already: no manifest
         assert objects(table, paths.wal_dir(shard.id)) == log
         assert len(manifest_of(table).sstables) == generations == 0
 

@@ -38,7 +38,7 @@ def places(request, tmp_path):
 
 
 def wal_of(table, shard=None):
-    """Where the log of a shard is, by the record."""
+    """Where the log of a shard is, according to the record."""
     return latest_record(table.core.store, shard or table.shards()[0].id).uri
 
 
@@ -91,7 +91,7 @@ def test_s1_a_wiped_store_with_rows_in_it_is_lost_data(tmp_path):
     assert lost.value.kind == "data"
     with pytest.raises(WalStoreMismatch):
         rows(again(table))
-    assert table.shards()[0].manifest().writer_epoch == writer.epoch  # nobody fenced it by looking
+    assert table.shards()[0].manifest().writer_epoch == writer.epoch  # no attempt fenced it
     with pytest.raises(weir.UnknownOutcome):
         put(writer, B, "b")
 
@@ -126,8 +126,8 @@ def test_s2_a_lost_store_is_survived_when_the_gap_is_closed(places):
 
 
 def test_s2_what_dead_claims_left_in_a_lost_store_is_never_used_again(tmp_path):
-    """Fences are in it that nobody can count any more, and who sees the disk reads and marks them:
-    their positions are passed over, and read as fences by everybody (F-2)."""
+    """The lost store holds fences that nobody can count, and a reader that sees the disk marks
+    them: writers skip their positions, and every reader takes them as fences (F-2)."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     with table.writer() as writer:
         put(writer, A, "a")
@@ -181,7 +181,7 @@ def test_s2_a_take_over_that_dies_before_it_covers_what_it_passed_is_read_all_th
 
 
 def test_s2_rows_after_a_flush_open_the_gap_again(tmp_path):
-    """R = L in the manifest, and yet the log holds a row: the mark beside the data tells."""
+    """R = L in the manifest, yet the log holds a row: only the mark beside the data shows it."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     writer = table.shards()[0].writer()
     put(writer, A, "a")
@@ -207,11 +207,11 @@ def test_s2_one_mark_a_flush_is_all_it_costs(tmp_path):
 
 
 def test_s2_a_living_writer_elsewhere_is_not_robbed_of_an_acknowledged_row(tmp_path):
-    """Its disk looks lost from here. It marks its first row and looks for a claim; we claim first
-    and look for the mark: one of the two gives way."""
+    """The writer's disk looks lost from here. It marks its first row, then checks for a claim; the
+    other writer claims, then checks for the mark. One of the two gives way."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     table.shards()[0].writer().close()
-    # The disk as its own machine has it; here, under the recorded name, there is nothing.
+    # Only the writer's own machine sees the disk; here the recorded name leads to nothing.
     shutil.move(tmp_path / "w", tmp_path / "there")
     away = again(table, wal_uri=str(tmp_path / "there"))
     alive = away.shards()[0].writer(weir.WriterConfig(fence_ttl="1m"))
@@ -232,7 +232,7 @@ TRANSITIONS = [("t", "w1"), ("w1", "t"), ("w1", "w2")]
 @pytest.mark.parametrize(("before", "after"), TRANSITIONS)
 @pytest.mark.parametrize("state", ["closed", "open", "alive"])
 def test_s3_a_move_loses_nothing_and_fences_the_old_writer(tmp_path, before, after, state):
-    """None to Some, Some to None, Some to other, with the gap closed, open, or its writer alive."""
+    """None to Some, Some to None, Some to other; the gap closed or open, or the writer alive."""
     place = {n: str(tmp_path / n) for n in ("t", "w1", "w2")}
     start = None if before == "t" else place[before]
     table = make(place["t"], 1, wal_uri=start)
@@ -251,7 +251,7 @@ def test_s3_a_move_loses_nothing_and_fences_the_old_writer(tmp_path, before, aft
         # A reader that opened before the move learns of it from the floors.
         assert rows(table) == expect((A, "a"), (B, "b"))
         assert rows(again(table)) == expect((A, "a"), (B, "b"))
-    # And back: nothing reappears, nothing is lost.
+    # Moving back makes nothing reappear and loses nothing.
     back = again(table, wal_uri=place[before])
     with back.shards()[0].writer() as old:
         put(old, C, "c")
@@ -288,7 +288,7 @@ def test_s3_the_recorded_store_unreachable_is_a_refusal_unless_the_gap_is_closed
 
 @pytest.mark.parametrize("step", ["claimed", "flushed", "prepared", "stamped", "proved"])
 def test_s3_a_claim_in_the_middle_of_a_move_wins_or_follows(tmp_path, step):
-    """Of the mover's confirmation and the claimant's refusal exactly one gets the number."""
+    """Exactly one of the mover's confirmation and the claimant's refusal gets the number."""
     table = make(tmp_path / "t", 1)
     with table.writer() as writer:
         put(writer, A, "a")
@@ -384,7 +384,7 @@ def test_s5_only_what_reads_the_log_needs_its_store(tmp_path):
     shutil.move(tmp_path / "hidden", tmp_path / "w")
     writer.close()
     shutil.rmtree(tmp_path / "w")
-    # Now every row is in an SSTable, and the marks beside the data prove it: no log is needed.
+    # Every row is now in an SSTable, and the marks beside the data prove it: no log is needed.
     assert rows(again(table)) == expect((A, "a"), (B, "b"), (C, "c"))
 
 
@@ -398,14 +398,14 @@ def test_s6_collection_without_the_wal_store_skips_the_log_and_says_so(tmp_path)
     shutil.move(tmp_path / "w", tmp_path / "hidden")
     report = collect(target_of(again(table).core), 0, 120, keep_first_entries=False)
     assert any("wal" in text.lower() for text in [*report.skipped, *report.errors])
-    assert floors.load().wal <= 1  # beside the data a fence was; not listed is not absent
+    assert floors.load().wal <= 1  # a fence was beside the data; unlisted is not absent
     shutil.move(tmp_path / "hidden", tmp_path / "w")
     assert rows(again(table)) == expect((A, "a"), (B, "b"))
 
 
 def moved_twice(tmp_path):
-    """A log that went from w1 to w2 to beside the data, a checkpoint of the time in w1, and a
-    writer that was left behind there."""
+    """A log moved from w1 to w2 to beside the data, a checkpoint made while it was in w1, and a
+    writer left behind in w1."""
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w1"))
     left_behind = table.writer()
     put(left_behind, A, "a")
@@ -438,7 +438,7 @@ def test_g1_entries_in_stores_the_log_was_moved_away_from_are_collected(tmp_path
 
 
 def test_g7_a_writer_left_behind_in_a_former_store_is_stopped_there_after_collection(tmp_path):
-    """Its next place is taken by the fence of the hand-over, and both locks hold in that store."""
+    """The hand-over's fence holds its next position, and both locks work in that store."""
     table, held, left_behind = moved_twice(tmp_path)
     table.delete_checkpoint(held)
     before = entries(table, str(tmp_path / "w1"))

@@ -118,7 +118,7 @@ def test_m3_a_store_that_stays_down_gives_everything_back(
     assert closed.value.unacknowledged[0].column("id").to_pylist() == [1]
     with pytest.raises(WriterClosed) as closed:
         w.close()
-    assert [b.column("id").to_pylist() for b in closed.value.not_written] == [[2]]  # 1 was told
+    assert [b.column("id").to_pylist() for b in closed.value.not_written] == [[2]]  # 1 was reported
     assert shard.logged_ids() == [0]
 
 
@@ -137,7 +137,7 @@ def test_m4_puts_go_on_during_a_flush_and_a_flush_is_one_commit(shard: LocalShar
         manifest = shard.manifest()
         assert manifest.version == before + 1
         assert [t.generation for t in manifest.sstables] == [1]
-        assert manifest.replay_after == 2  # the entry of row 1, not that of row 2
+        assert manifest.replay_after == 2  # the entry of row 1, not of row 2
         assert ids(w) == [1, 2]
 
 
@@ -172,7 +172,7 @@ def _flush_until_crash(w) -> None:
 
 
 def _reconnect(shard: LocalShard) -> None:
-    """The same table from a new process: no fault plan, nothing cached."""
+    """Act as a new process on the same table: no fault plan, nothing cached."""
     from weir.lake.pylance_lake import PylanceLake
     from weir.log.site import ShardSite
     from weir.testing.fault_store import FaultStore
@@ -200,7 +200,7 @@ def test_m5_statistics_are_true_right_after_reopen(shard: LocalShard, memtable: 
 def test_m6_a_put_that_does_not_fit_has_written_what_nobody_waits_for(
     shard: LocalShard, memtable: bool
 ) -> None:
-    """Below the bound, but with no room for it: it waited for the whole flush interval."""
+    """Below the bound but without room, the put used to wait a whole flush interval."""
     w = shard.writer(
         enable_memtable=memtable,
         durable_write=False,
@@ -431,7 +431,7 @@ def test_f13_a_flush_of_a_fenced_writer_publishes_nothing(shard: LocalShard) -> 
 
 
 def test_g7b_a_stale_proof_is_renewed_before_the_acknowledgement(shard: LocalShard) -> None:
-    """The stalled writer: the newer epoch's fence was collected, so put-if-absent cannot tell."""
+    """The newer epoch's fence was collected, so put-if-absent cannot stop the stalled writer."""
     w = shard.writer(fence_ttl=60)
     w.put([row(1)])
     other = shard.writer()

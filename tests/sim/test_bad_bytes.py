@@ -1,6 +1,7 @@
-"""Damaged bytes give a documented error or what they say, never a crash or foreign rows (I).
+"""Damaged bytes give a documented error or decode as they are, never a crash or foreign rows (I).
 
-Real objects of a real history are cut, flipped, swapped and prolonged; every decoder gets them.
+Real objects of a real history are truncated, flipped, swapped and extended, then given to every
+decoder.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ QUICK = settings(
 
 
 def objects() -> dict[str, bytes]:
-    """One of each kind, as the product writes them."""
+    """One object of each kind, as the product writes them."""
     store = MemoryStore()
     site = site_on(store)
     writer = open_writer(site, WriterConfig(max_memtable_rows=3))
@@ -60,7 +61,7 @@ OBJECTS = objects()
 
 @st.composite
 def damaged(draw, kind):
-    """An object of that kind, broken in one to three places."""
+    """An object of that kind, damaged in one to three places."""
     data = bytearray(OBJECTS[kind])
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, max(0, len(data) - 1)))
@@ -94,7 +95,7 @@ DECODERS = {
 @pytest.mark.parametrize("kind", sorted(DECODERS))
 def test_i_damaged_bytes_give_a_documented_error(kind):
     decode = DECODERS[kind]
-    decode(OBJECTS[kind])  # sound as it is
+    decode(OBJECTS[kind])  # undamaged, it decodes
 
     @QUICK
     @given(damaged(kind))

@@ -1,4 +1,4 @@
-"""The model of Lance and Lance itself, held to the same contract: what the mass runs rest on."""
+"""The model of Lance and Lance itself meet the same contract, which the mass runs rely on."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ FIELD = ShardingField("bucket", (), "unsharded", None, "int32")
 
 
 class Model:
-    """The model behind the calls of this suite."""
+    """The model behind the interface of this suite."""
 
     def __init__(self, folder, *, keyed):
         self.schema = small_schema(keyed=keyed)
@@ -37,7 +37,7 @@ class Model:
         return ModelLake(store, self.schema, self.stores.__getitem__)
 
     def clone(self, version):
-        """A clone of that version, as its own lake."""
+        """A clone of that version, as a lake of its own."""
         store = MemoryStore(f"{self.folder.name}-clone")
         for _ in range(2):  # idempotent
             assert self.lake.shallow_clone(store, version) == version
@@ -48,7 +48,7 @@ class Model:
 
 
 class OnFragments:
-    """What weir does with fragments, whoever holds them."""
+    """What weir does with fragments, whichever lake holds them."""
 
     def changes(self, rows):
         table = wal_rows(rows, self.schema)
@@ -59,7 +59,7 @@ class OnFragments:
 
 
 class Fragments(OnFragments):
-    """The model with fragments behind the same calls."""
+    """The model with fragments behind the same interface."""
 
     def __init__(self, _folder, *, keyed):
         self.schema = small_schema(keyed=keyed)
@@ -75,7 +75,7 @@ class Fragments(OnFragments):
 
 
 class Lance(OnFragments):
-    """pylance behind the same calls."""
+    """pylance behind the same interface."""
 
     def __init__(self, folder, *, keyed):
         self.folder = folder
@@ -96,7 +96,7 @@ class Lance(OnFragments):
             lance.write_dataset(table, self.lake.uri, mode="append")
 
     def clone(self, version):
-        """A clone of that version, as its own lake."""
+        """A clone of that version, as a lake of its own."""
         store = open_store(str(self.folder / "clone"))
         for _ in range(2):  # idempotent
             assert self.lake.shallow_clone(store, version) == version
@@ -119,13 +119,13 @@ def pairs(batches):
 
 @pytest.fixture(params=[Model, Lance], ids=["model", "lance"])
 def whole(request, tmp_path):
-    """Those that make clones and change the sharding."""
+    """The lakes that make clones and change the sharding."""
     return request.param(tmp_path, keyed=True)
 
 
 @pytest.fixture(params=[Fragments, Lance], ids=["fragments", "lance"], name="shared")
 def _shared(request, tmp_path):
-    """Those whose base others change."""
+    """The lakes whose base other programs change."""
     return request.param(tmp_path, keyed=True)
 
 

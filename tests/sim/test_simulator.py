@@ -1,4 +1,4 @@
-"""The simulator itself: the same seed gives the same history, and seeds hold every promise."""
+"""The simulator itself: the same seed gives the same history, and every promise holds."""
 
 import logging
 import os
@@ -89,7 +89,7 @@ KNOWN = {
         11_032_610,
     ),
 }
-"""Seeds that broke a promise once; most of what they found has a test in tests/regress too."""
+"""Seeds that once broke a promise; most bugs they found also have a test in tests/regress."""
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def test_same_seed_same_story(story):
 
 @pytest.mark.parametrize("scenario", sorted(ALL))
 def test_nothing_of_the_real_machine_is_used(scenario, monkeypatch):
-    """A real thread, wait or clock inside of a history makes it another one, or hangs it."""
+    """A real thread, wait or clock inside a history would change the history, or hang it."""
     used = []
 
     def forbid(owner, name):

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A session that knows the catalog `named`."""
+    """A session with the catalog `named`."""
     built_jar()
     folder = tmp_path_factory.mktemp("lake")
     weir.spark.register(spark, catalog="named", root=str(folder))
@@ -104,9 +104,9 @@ def test_deletes_updates_and_merges(spark: SparkSession, root: Path, name: str) 
     assert rows(spark, f"SELECT * FROM {name}") == expected
     table = weir.open(place(root, name))
     assert sorted(tuple(r.values()) for r in table.scan().to_table().to_pylist()) == expected
-    spark.sql(f"UPDATE {name} SET id = CASE id WHEN 1 THEN 7 ELSE 1 END")  # keys change places
+    spark.sql(f"UPDATE {name} SET id = CASE id WHEN 1 THEN 7 ELSE 1 END")  # two keys are swapped
     assert rows(spark, f"SELECT id, v FROM {name}") == [(1, "y"), (7, "x")]
-    # More rows of a task than it keeps in memory: they must not become a file each.
+    # More rows than a task keeps in memory: they must not become a file each.
     spark.sql(f"INSERT INTO {name} SELECT id, 'many', 0 FROM range(100, 6100)")
     spark.sql(f"UPDATE {name} SET n = 1 WHERE id >= 100")
     assert rows(spark, f"SELECT count(*), sum(n) FROM {name} WHERE id >= 100") == [(6000, 6000)]
@@ -132,7 +132,7 @@ def test_p7_a_slow_update_does_not_undo_a_quick_one(
 ) -> None:
     made(spark, name)
     uri = place(root, name)
-    slow = spark.sparkContext  # one statement waits in its rows until the other is through
+    slow = spark.sparkContext  # one statement waits inside its rows until the other is done
     begun, go = root / f"{uuid.uuid4().hex}", root / f"{uuid.uuid4().hex}"
     assert slow is not None
 
@@ -169,7 +169,7 @@ def test_p7_a_slow_update_does_not_undo_a_quick_one(
     assert "CommitConflict" in str(failed[0])
     assert rows(spark, f"SELECT n FROM {name} WHERE id = 1") == [(100,)]
     failed.clear()
-    run("id = 1", "2")  # another row changed: no conflict
+    run("id = 1", "2")  # a different row changed: no conflict
     assert not failed
     assert rows(spark, f"SELECT n FROM {name} WHERE id = 1") == [(101,)]
 
@@ -221,7 +221,7 @@ def test_columns_and_filters_reach_lance_and_none_leaks(
 def test_rows_by_name_stay_arrow_and_what_a_query_keeps_of_them_is_right(
     spark: SparkSession, root: Path, name: str
 ) -> None:
-    """Python fills the same vectors with one batch after the other, and Spark would close them."""
+    """Python fills the same vectors with each batch in turn, and Spark would close them."""
     many = 3 * SCAN_BATCH_ROWS // 2
     text = pa.array([None if n % 7 == 6 else f"{many - n:09}" for n in range(many)])
     plain = pa.table(
@@ -256,7 +256,7 @@ def test_rows_by_name_stay_arrow_and_what_a_query_keeps_of_them_is_right(
 
 
 def test_streams_by_name(spark: SparkSession, root: Path, name: str, tmp_path: Path) -> None:
-    """Into a table of every row, and, in output mode update, into one of counts: upserts."""
+    """Stream into a table of every row and, in output mode update, into one of counts (upserts)."""
     made(spark, name)
     copy, counts = f"{name}_copy", f"{name}_counts"
     spark.sql(f"CREATE TABLE {copy} (id BIGINT NOT NULL, v STRING, n INT, PRIMARY KEY (id))")
@@ -279,7 +279,7 @@ def test_streams_by_name(spark: SparkSession, root: Path, name: str, tmp_path: P
         assert rows(spark, f"SELECT * FROM {copy}") == rows(spark, f"SELECT * FROM {name}")
         assert rows(spark, f"SELECT * FROM {counts}") == expected
         spark.sql(f"INSERT INTO {name} VALUES (5, 'e', 50)")
-    # Who it is and what waits, instead of PythonTable@1f2e3d.
+    # Progress names the table and what waits, instead of PythonTable@1f2e3d.
     (source,) = told["sources"]
     assert source["description"] == f"weir[{name}]"
     assert told["sink"]["description"] == f"weir[{counts}]"
@@ -288,7 +288,7 @@ def test_streams_by_name(spark: SparkSession, root: Path, name: str, tmp_path: P
         ("shardsBehind", "entriesBehind", "bytesBehind", "rowsBehind"), "0"
     )
     assert source["metrics"]["table"] == name
-    with pytest.raises(PySparkException, match="Update"):  # nothing to replace by
+    with pytest.raises(PySparkException, match="Update"):  # no key to replace rows by
         updates.writeStream.outputMode("update").option(
             "checkpointLocation", f"{tmp_path}/log"
         ).toTable(f"{name}_log").awaitTermination()

@@ -1,4 +1,4 @@
-"""Changes with the rows they changed, and the feed by the names of Delta and Kafka. No JVM."""
+"""Changes with the rows they changed, and the feed under the names of Delta and Kafka. No JVM."""
 
 import datetime as dt
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_every_change_comes_with_the_row_it_changed(tmp_path: Path, log: str) ->
         ("update_preimage", 1, "b"),
     ]
     assert between(table, startingVersion="monday", endingVersion="tuesday") == expected
-    # Folding changes nothing of what was; and without an end it goes on to now.
+    # Folding does not change the history, and without an end the feed runs to the present.
     table.compact()
     late = [("update_postimage", 3, "late"), ("update_preimage", 3, "a")]
     assert between(table, startingVersion="monday") == sorted([*expected, *late])
@@ -129,10 +129,10 @@ def test_a_key_is_known_across_a_reshard_and_an_added_column(tmp_path: Path) -> 
 
 
 def twice_resharded(table: weir.Table) -> None:
-    """One key changed under each of three routings, whose shards count their generations alike.
+    """Change one key under each of three routings, whose shards number their generations alike.
 
-    The first one's are sealed with rows that were not flushed: they end above where the second's
-    began.
+    The first routing's shards are sealed with rows that were not flushed, so they end above the
+    generation where the second's began.
     """
     with table.writer(weir.WriterConfig(max_memtable_rows=1)) as writer:
         for number in range(4):
@@ -150,7 +150,7 @@ HISTORY = ["old", *(f"first {n}" for n in range(4)), "second", "third"]
 def test_p3_a_key_is_told_in_order_across_two_reshards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.spark.feed.POLL", -1.0)  # it looks at the logs whenever it is asked
+    monkeypatch.setattr("weir.spark.feed.POLL", -1.0)  # reads the logs at every call
     table = make_table(tmp_path, buckets=1)
     put(table, {0: "old"})
     table.checkpoint("durable", name="begin")
@@ -169,7 +169,7 @@ def test_p3_a_key_is_told_in_order_across_two_reshards(
         end = then
     for kind, values in images.items():
         assert [v for k, _, v in seen if k == kind] == values
-    # Without images too: whoever applies batch after batch ends with the last value.
+    # Without images too: applying batch after batch ends with the last value.
     told = []
     while (then := bare.latestOffset(first, ReadAllAvailable())) != first:
         parts = bare.partitions(first, then)
@@ -193,17 +193,17 @@ def test_p3_a_stream_of_images_goes_on_where_it_stopped(tmp_path: Path, log: str
     put(table, {}, (2,))
     table.compact(fold_wal=True)
     table.gc(min_age=0, fence_retention="2m")
-    # Another process goes on from the offset in Spark's checkpoint.
+    # Another process continues from the offset in Spark's checkpoint.
     source = feed_of(table)
     rows, then = batch(source, end)
     expected = [("delete", 2, "a"), ("update_postimage", 1, "b"), ("update_preimage", 1, "a")]
     assert rows == expected
     assert sorted(read(source, source.partitions(end, then))) == expected, "a replay reads the same"
-    # A run that finds nothing makes no checkpoint; one that finds something ends where it began.
+    # A run makes a checkpoint only if it finds changes, and its end is fixed when it begins.
     source.prepareForTriggerAvailableNow()
     assert source.latestOffset(then, ReadAllAvailable()) == then
     source._target = None
-    # What was read is let go of, and its checkpoint with it.
+    # Commit releases what was read, and its checkpoint.
     source.commit(end)
     source.commit(then)
     assert [str(c.id) for c in table.checkpoints()] == [then["checkpoint"]]
@@ -274,7 +274,7 @@ def test_a_feed_begins_at_a_checkpoint_or_a_time(tmp_path: Path) -> None:
     put(table, {1: "a"})
     table.checkpoint("durable", name="begin")
     (shard,) = [s.id for s in table.shards()]
-    written = max(  # a moved log has left its entries where it was
+    written = max(  # a moved log leaves its entries in the old store
         meta.last_modified
         for store in (table.core.store, table.core.site(shard).wal)
         for meta in store.list("_mem_wal")
@@ -316,7 +316,7 @@ def test_p3_lost_entries_are_passed_over_only_when_that_is_allowed(tmp_path: Pat
     left = read(loose, loose.partitions(start, end))
     assert ("row", 1, "a") not in left
     assert ("row", 3, "c") in left
-    # In a task: nothing of weir's own lines, which Spark would print before the message.
+    # In a task: no traceback lines of weir's, which Spark would print before the message.
     part = InputPartition(
         {"shard": str(table.shards()[0].id), "after": 0, "last": 2, "held": False}
     )
@@ -335,7 +335,7 @@ def test_progress_tells_the_table_and_what_waits(tmp_path: Path) -> None:
     end = source.latestOffset(source.initialOffset(), ReadAllAvailable())
     assert source.reportLatestOffset()["behind"] == {}
     put(table, {2: "b"})
-    source._seen = None  # the heads are believed for a moment
+    source._seen = None  # otherwise the heads stay cached for a moment
     told = source.reportLatestOffset()
     assert told["table"] == table.uri
     (waits,) = told["behind"].values()

@@ -1,4 +1,4 @@
-"""P-1, P-5: a real cluster, executors killed in the middle, speculation forced."""
+"""P-1, P-5: a real cluster, executors killed midway, speculation forced."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -29,14 +29,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def session(cluster: Cluster) -> Iterator[SparkSession]:
     active = SparkSession.getActiveSession()
     if active is not None:
-        active.stop()  # one JVM, one context: the suite's local session makes room
+        active.stop()  # one JVM has one context, so the suite's local session must stop
     session = cluster.session(**{"spark.executorEnv.PYTHONPATH": str(Path.cwd())})
     yield session
     session.stop()
 
 
 def meanwhile(job: Callable[[], Any], disturb: Callable[[], None]) -> Any:
-    """Run `job` in a thread and `disturb` beside it; the job's result."""
+    """Run `job` in a thread and `disturb` beside it; return the job's result."""
     results: list[Any] = []
     errors: list[BaseException] = []
 
@@ -60,7 +60,7 @@ def meanwhile(job: Callable[[], Any], disturb: Callable[[], None]) -> Any:
 @pytest.mark.parametrize(
     ("keyed", "kill", "large"),
     [
-        (True, True, False),  # a key hides rows that came twice: the others prove more
+        (True, True, False),  # a key hides duplicate rows, so the other cases prove more
         (False, True, False),
         (False, False, False),
         (False, True, True),
@@ -70,7 +70,7 @@ def meanwhile(job: Callable[[], Any], disturb: Callable[[], None]) -> Any:
 def test_p1_a_write_survives_kill_and_speculation(
     cluster: Cluster, session: SparkSession, tmp_path: Path, keyed: bool, kill: bool, large: bool
 ) -> None:
-    """The first attempt waits in the middle of its rows; another one overtakes it, or it dies.
+    """The first attempt waits in the middle of its rows; another attempt overtakes it, or it dies.
 
     `large`: the rows of a task are too many for one log entry.
     """
@@ -99,7 +99,7 @@ def test_p1_a_write_survives_kill_and_speculation(
     meanwhile(write, disturb)
     open_gate(tmp_path, "write")
     assert in_weir(table) == once(rows)
-    write()  # and a whole second run of the job changes nothing
+    write()  # a whole second run of the job changes nothing
     assert in_weir(table) == once(rows)
     assert layout_of(table) is not None
     if large:
@@ -159,7 +159,7 @@ def test_p5_compaction_survives_a_killed_executor(
 def test_p2_p3_streams_survive_a_killed_executor(
     cluster: Cluster, session: SparkSession, tmp_path: Path
 ) -> None:
-    """From one append-only table's feed into another: source and sink lose an executor."""
+    """From one append-only table's feed into another; source and sink each lose an executor."""
     source = make_table(tmp_path, keyed=False, buckets=2)
     copy = make_table(tmp_path, keyed=False, buckets=2)
     put(source, dict.fromkeys(range(100), "a"))
@@ -188,7 +188,7 @@ def test_p2_p3_streams_survive_a_killed_executor(
 
 
 def test_tables_have_names_on_a_cluster(session: SparkSession, tmp_path: Path) -> None:
-    """The catalog's classes reach executors that were there before them."""
+    """The catalog's classes reach executors that started before them."""
     built_jar()
     weir.spark.register(session, catalog="house", root=str(tmp_path))
     session.sql(

@@ -31,7 +31,7 @@ PRINTS = {
 def test_an_example_runs(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """In the suite's session, which the example's `getOrCreate` gets: a JVM less to start."""
+    """Use the suite's session, which the example's `getOrCreate` returns, to start one JVM less."""
     built_jar()
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     shown = capsys.readouterr().out
@@ -48,7 +48,7 @@ def test_every_example_on_spark_is_run() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(800)
 def test_spark_connect_and_a_declarative_pipeline(tmp_path: Path) -> None:
-    """One Connect server for all: the pipeline runs on the session that the program has."""
+    """One Connect server for both: the pipeline runs in the session of the program."""
     built_jar()
     table = make_table(tmp_path, buckets=2)
     shutil.copytree(ROOT / "examples" / "spark_pipeline", tmp_path / "pipeline")

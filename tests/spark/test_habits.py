@@ -1,4 +1,4 @@
-"""What somebody who comes from another table format types first: it works, or says what to type."""
+"""What users of another table format type first: it works, or weir says what to type."""
 
 import sys
 import uuid
@@ -168,7 +168,7 @@ def test_gc_from_spark_has_a_dry_run(spark: SparkSession, tmp_path: Path) -> Non
 def test_workers_without_weir_are_told_apart(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver in an environment that is not active: its tasks run in another Python."""
+    """A driver in an environment that is not activated: its tasks run in another Python."""
     venv.create(tmp_path / "bare", with_pip=False, system_site_packages=False)
     bare = tmp_path / "bare" / "bin" / "python"
     packages = next(p for p in sys.path if p.endswith("site-packages"))
@@ -181,7 +181,7 @@ def test_workers_without_weir_are_told_apart(
     wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={here} exec {bare} -S "$@"\n')
     wrapper.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(wrapper))
-    other = spark.newSession()  # what is registered keeps its Python
+    other = spark.newSession()  # a registered data source keeps its Python
     with pytest.raises(InvalidInput, match="Set PYSPARK_PYTHON"):
         weir.spark.register(other)
 
@@ -204,7 +204,7 @@ def test_a_table_is_made_by_the_first_write(spark: SparkSession, tmp_path: Path)
         defaults_of({"writerdefaults": '{"max_rows": 1}'})
     assert (table.primary_key, table.sharding) == (("id",), weir.Bucket("id", 4))
     assert table.wal_uri == f"{tmp_path}/wal"
-    made.mode("append").save(uri)  # the same line again writes into the table that is there
+    made.mode("append").save(uri)  # the same call again writes into the existing table
     assert in_weir(table) == once(dict.fromkeys(range(8), "x"))
     with pytest.raises(PySparkException, match="has the primary key"):
         rows.write.format("weir").option("primaryKey", "v").mode("append").save(uri)

@@ -87,7 +87,7 @@ def test_bulk_load_makes_fills_and_replaces_a_table(spark: SparkSession, tmp_pat
     table = weir.open(uri)
     assert report.rows == 1000
     assert in_weir(table) == once(rows)
-    # Into a table that is alive (L-9): what is loaded later wins over what waits, deletes too.
+    # Into a live table (L-9): loaded rows win over waiting ones, deletes too.
     table.core.lake.open_base().dataset.create_scalar_index("v", "BTREE")
     put(table, {5: "fresh", 6: "fresh"})
     with table.writer() as writer:
@@ -155,9 +155,9 @@ def test_p5_the_whole_way_on_an_object_store(spark: SparkSession, store_kind) ->
 def test_the_whole_way_with_a_log_of_its_own_that_is_moved(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Writes, streams in and out, changes in place, upkeep, across two moves of both logs.
+    """Writes, streams in and out, changes in place and upkeep, across two moves of both logs.
 
-    `make spark-stores` runs all tests of Spark so.
+    `make spark-stores` runs all tests of Spark this way.
     """
     source = make_table(tmp_path, buckets=2, wal_uri=f"{tmp_path}/wal")
     copy = make_table(tmp_path, buckets=2)
@@ -203,7 +203,7 @@ def test_every_job_shows_its_progress_and_its_name(
     uri = table.uri
     tracker = spark.sparkContext.statusTracker()
     weir.spark.write(frame(spark, {1: "a", 2: "b"}), uri, progress=True)
-    weir.spark.bulk_load(frame(spark, {3: "c"}), uri, progress=True)  # folds what was there (L-9)
+    weir.spark.bulk_load(frame(spark, {3: "c"}), uri, progress=True)  # folds existing rows (L-9)
     weir.spark.write(frame(spark, {4: "d"}), uri)
     weir.spark.compact(spark, uri, engine="spark", fold_wal=True, progress=True)
     weir.spark.gc(spark, uri, engine="spark", min_age=0, fence_retention="2m", progress=True)
@@ -213,11 +213,11 @@ def test_every_job_shows_its_progress_and_its_name(
         assert re.search(rf"{name}: {words} .*(\d+)/\1 tasks", shown), shown
     for group in ("weir-write", "weir-bulk", "weir-compact", "weir-gc"):
         assert tracker.getJobIdsForGroup(f"{group} {uri}"), group
-    # No terminal, no bar; and a job of nobody's afterwards carries no name of ours.
+    # Without a terminal there is no bar, and later jobs of others do not carry weir's group.
     weir.spark.write(frame(spark, {1: "c"}), uri)
     assert capsys.readouterr().err == ""
     assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") is None
-    # A group that is there already, a stream's say, is kept.
+    # An existing group, such as a stream's, is kept.
     spark.sparkContext.setJobGroup("mine", "by me")
     try:
         weir.spark.write(frame(spark, {1: "d"}), uri)
@@ -233,7 +233,7 @@ def test_every_job_shows_its_progress_and_its_name(
         (jobs.AUTO_BYTES, jobs.AUTO_SLOTS, "spark"),
         (jobs.AUTO_BYTES - 1, jobs.AUTO_SLOTS, "local"),
         (jobs.AUTO_BYTES, jobs.AUTO_SLOTS - 1, "local"),
-        (jobs.AUTO_BYTES, 0, "local"),  # its threads would wait for the same processors
+        (jobs.AUTO_BYTES, 0, "local"),  # Spark's threads would share these processors
     ],
 )
 def test_auto_goes_by_bytes_and_by_processors(amount: int, slots: int, engine: str) -> None:

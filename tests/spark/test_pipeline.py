@@ -1,4 +1,4 @@
-"""Tables made, changed in place, searched and kept by functions on executors."""
+"""Tables created, changed in place, searched and maintained by functions on executors."""
 
 import json
 import os
@@ -129,7 +129,7 @@ def test_a_table_is_made_watched_and_kept(spark: SparkSession, tmp_path: Path) -
     assert weir.open(uri).schema.field("v").nullable
     weir.spark.write(spark.range(9).selectExpr("id", "'x' AS v"), uri)
     shown = weir.spark.stats(spark, uri).collect()
-    is_moved = os.environ.get("WEIR_TEST_LOG") == "moved"  # a move of the log flushes it
+    is_moved = os.environ.get("WEIR_TEST_LOG") == "moved"  # moving the log flushes it
     assert [row.lag > 0 for row in shown] == [not is_moved, not is_moved]
     report = weir.spark.keep(spark, uri, policy=weir.CompactionPolicy(entries=1, generations=1))
     assert report.due is not None

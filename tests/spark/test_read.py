@@ -1,4 +1,4 @@
-"""Batch reads: the same rows as weir's own scan, through every door Spark has."""
+"""Batch reads: the same rows as weir's own scan, through every read interface of Spark."""
 
 import gc
 import subprocess
@@ -60,7 +60,7 @@ def test_a_filter_never_leaks_into_other_uses_of_a_dataframe(
     assert df.filter("id = 5").count() == 1
     assert df.count() == MODEL.total()
     assert df.filter("id = 5").union(df.filter("id = 6")).count() == 2
-    # The setting that would let Spark push: a reader that took filters would then leak them.
+    # With this setting Spark may push filters; a reader that accepted them would leak them.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         again = spark.read.format("weir").load(table.uri)
@@ -88,7 +88,7 @@ def test_sql_reads_and_writes_through_a_view(spark: SparkSession, tmp_path: Path
         assert spark.sql("SELECT count(*) AS n FROM weir_view").first()["n"] == 1
         spark.sql("INSERT INTO weir_view VALUES (2, 'b')")
         assert in_weir(table) == once({1: "a", 2: "b"})
-        # One snapshot for the life of a view: a fresh look is a fresh view.
+        # A view keeps one snapshot for its life; fresh rows need a fresh view.
         assert spark.sql("SELECT count(*) AS n FROM weir_view").first()["n"] == 1
     finally:
         spark.catalog.dropTempView("weir_view")
@@ -152,7 +152,7 @@ def test_every_type_travels(spark: SparkSession, tmp_path: Path) -> None:
     read = spark.read.format("weir").load(table.uri)
     assert dict(read.dtypes)["vector"] == "array<float>"
     assert dict(read.dtypes)["big"] == "decimal(20,0)"
-    # Out and back in, under other keys: the same values, in the table's own types.
+    # Out and back in, under other keys: the same values, in the table's types.
     copy = read.selectExpr("concat('copy-', id) AS id", *[f"`{n}`" for n in schema.names[1:]])
     weir.spark.write(copy, table.uri)
     planned = weir.spark.scan(spark, table.uri)
@@ -181,7 +181,7 @@ def test_p4_plans_name_no_secret(spark: SparkSession, table: weir.Table) -> None
 
 
 def test_the_source_is_light_to_import() -> None:
-    """Spark imports it in every session, before it forks."""
+    """Spark imports the module in every session, before it forks."""
     code = (
         "import pyspark_weir, sys; loaded = {m.split('.')[0] for m in sys.modules};"
         "print(sorted({'lance', 'weir', 'pyarrow', 'obstore'} & loaded))"
@@ -193,7 +193,7 @@ def test_the_source_is_light_to_import() -> None:
 def test_workers_do_not_go_through_imports_after_each_task(
     spark: SparkSession, table: weir.Table
 ) -> None:
-    """Spark's workers collect garbage after every task; the driver is the user's and left alone."""
+    """Spark's workers collect garbage after every task; the user's driver is left alone."""
     uri = table.uri
 
     def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""README's Spark lines, as a newcomer pastes them: into a plain `pyspark` shell."""
+"""README's Spark lines, pasted as a newcomer would into a plain `pyspark` shell."""
 
 import os
 import re
@@ -19,13 +19,13 @@ def test_the_readmes_lines_run_in_a_plain_pyspark_shell(tmp_path: Path) -> None:
     lines = [line for line in found[0].code.splitlines() if line]
     assert len(lines) == 5
     binaries = Path(sys.executable).parent
-    # As in a shell of one's own: nothing the suite sets for its session.
+    # As in a user's own shell: without anything the suite sets for its session.
     mine = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
     done = subprocess.run(
         [str(binaries / "pyspark")],
         input=found[0].code,
         cwd=tmp_path,
-        # -i: a shell although its input is no terminal.
+        # -i makes it interactive although its input is not a terminal.
         env={
             **mine,
             "PATH": f"{binaries}{os.pathsep}{mine['PATH']}",

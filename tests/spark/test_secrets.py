@@ -1,4 +1,4 @@
-"""P-4: what Spark writes down of a query holds no secret, if the options say where it is."""
+"""P-4: what Spark records of a query holds no secret if the options only say where it is."""
 
 import logging
 import os

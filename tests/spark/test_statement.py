@@ -1,4 +1,4 @@
-"""P-7: a statement writes what it read, or nothing. Without a session: the driver's own part."""
+"""P-7: a statement writes what it read, or nothing. Tests the driver's part without a session."""
 
 import uuid
 from pathlib import Path
@@ -33,7 +33,7 @@ def write(table: weir.Table, *rows: Row, config: weir.WriterConfig | None = None
 
 
 def stage(table: weir.Table, puts: list[Row], deletes: list[int]) -> dict[object, list[Staged]]:
-    """One file for each row, the deletes last: the worst order there is."""
+    """Stage one file per row, the deletes last: the worst possible order."""
     found: dict[object, list[Staged]] = {}
     for number, (key, value, gone) in enumerate(
         [*((k, v, False) for k, v in puts), *((k, None, True) for k in deletes)]
@@ -76,7 +76,7 @@ def test_p7_a_row_that_changed_since_is_refused_and_others_are_not(
     with pytest.raises(CommitConflict, match=r"\{'id': 1\} was written after"):
         run(table, read, [(0, "slow"), (1, "slow"), (2, "slow")], entry_bytes=entry_bytes)
     expected = dict.fromkeys(range(8), "a") | {1: "quick"}
-    assert rows(table) == expected  # not one row, of no shard
+    assert rows(table) == expected  # no row was written in any shard
     run(table, read, [(0, "slow"), (2, "slow")], [3], entry_bytes=entry_bytes)
     del expected[3]
     assert rows(table) == expected | {0: "slow", 2: "slow"}

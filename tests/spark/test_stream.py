@@ -1,4 +1,4 @@
-"""Streams: exactly once in, each entry once out, through restarts and deaths."""
+"""Streams: exactly once in, each entry once out, across restarts and deaths."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def run(df: DataFrame, table: weir.Table, checkpoint: Path, **options: str) -> N
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """As if the driver had died between the sink's commit and Spark's own record."""
+    """Simulate a driver that died between the sink's commit and Spark's own record."""
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     for crc in (checkpoint / "commits").glob(f".{last.name}.crc"):
@@ -62,7 +62,7 @@ def test_p2_a_replayed_batch_changes_nothing(
     run(df, table, checkpoint, **options)
     assert in_weir(table) == once(model)
     forget_last_commit(checkpoint)
-    # The token outlives log, SSTables and records of the log alike.
+    # The token outlives the log, the SSTables and the log's records.
     if laid_out:
         table.compact(fold_wal=True)
         table.gc(min_age=0, fence_retention="2m")
@@ -122,7 +122,7 @@ def test_a_stream_of_upserts_and_deletes(spark: SparkSession, tmp_path: Path) ->
 def test_p2_a_stream_that_looks_first_decides_each_batch_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """What a batch decided stands, whatever has changed when it comes again."""
+    """A batch's decisions stand, whatever has changed when the batch is replayed."""
     for name, options in {
         "insert": {"weir.write": "insert", "onConflict": "skip"},
         "when": {"when": "current.v IS NULL OR current.v < incoming.v"},
@@ -148,7 +148,7 @@ def test_p2_a_stream_that_looks_first_decides_each_batch_once(
 def test_p6_a_new_checkpoint_location_under_an_old_app_id_is_refused_not_skipped(
     spark: SparkSession, tmp_path: Path, how: str
 ) -> None:
-    """It counts from batch 0 again: the numbers are in, the rows are not."""
+    """The new query counts from batch 0 again: its numbers are known, its rows are not in."""
     table = make_table(tmp_path, keyed=False)
     first, second = tmp_path / "first", tmp_path / "second"
     for number in range(3):
@@ -178,7 +178,7 @@ def test_p6_a_new_checkpoint_location_under_an_old_app_id_is_refused_not_skipped
     write(second, "c", "other")
     write_input(first, 3, {3: "first"})
     if how != "older release":
-        forget_last_commit(tmp_path / "a")  # the query itself goes on, and replays
+        forget_last_commit(tmp_path / "a")  # the query itself continues, and replays
     write(first, "a", "etl")
     expected |= {10 + k: "second" for k in range(3)} | {3: "first"}
     assert in_weir(table) == once(expected)
@@ -190,7 +190,7 @@ def test_p6_a_new_checkpoint_location_under_an_old_app_id_is_refused_not_skipped
 def follow(
     spark: SparkSession, table: weir.Table, checkpoint: Path, **options: str
 ) -> list[list[Any]]:
-    """One run to the end of the log; the rows of each micro-batch."""
+    """Run once to the end of the log; return the rows of each micro-batch."""
     batches: list[list[Any]] = []
     feed = spark.readStream.format("weir").options(**options).load(table.uri)
 
@@ -303,10 +303,10 @@ def test_p3_what_was_collected_is_an_error_and_a_named_consumer_prevents_it(
     table.gc(min_age=0, fence_retention="2m")
     named = follow(spark, table, tmp_path / "named", consumer="etl")
     assert len([r for b in named for r in b]) == 40
-    # Nobody holds anything for the other: what it finds below the floor proves nothing.
+    # Nothing is held for the nameless query: what it finds below the floor proves nothing.
     with pytest.raises(Exception, match="collected"):
         follow(spark, table, tmp_path / "nameless")
-    # A hold ends with its lifetime, or when it is told to.
+    # A hold ends with its lifetime, or when the consumer is forgotten.
     Consumer(table.core.store, "etl", 60.0).forget()
     put(table, dict.fromkeys(range(20), "d"))
     collect(target_of(table.core), 0, "2m", keep_first_entries=False)
@@ -340,7 +340,7 @@ def test_latest_is_resolved_before_the_query_starts(spark: SparkSession, tmp_pat
     )
     query.awaitTermination()
     assert got == [2]
-    # With a consumer's record the start is durable, so that "latest" means the same again.
+    # A consumer's record makes the start durable: "latest" means the same on a restart.
     none = follow(spark, table, tmp_path / "y", startingOffsets="latest", consumer="me")
     assert not any(none)
     put(table, {3: "now"})
@@ -352,7 +352,7 @@ def test_latest_is_resolved_before_the_query_starts(spark: SparkSession, tmp_pat
 def test_from_one_table_to_another(
     spark: SparkSession, tmp_path: Path, store_kind: StoreKind
 ) -> None:
-    """The feed of one table as the source of the other's sink: deletes included."""
+    """The feed of one table feeds the sink of another, deletes included."""
     keys = store_kind.storage_options
     source_table = make_table(store_kind.uri_factory(), storage_options=keys)
     copy = make_table(store_kind.uri_factory(), buckets=2, storage_options=keys)

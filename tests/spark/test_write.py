@@ -1,4 +1,4 @@
-"""Batch writes: each row to its shard, each job once, laid out or not."""
+"""Batch writes: each row to its shard, each job applied once, laid out or not."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_rows_land_once_in_their_shards(
             for batch in entry.batches:
                 here = bucket(batch.column("id"), 3)
                 assert set(here.tolist()) == {shard.value}
-    # Nothing staged is left behind, and a table that is written again upserts.
+    # No staged file is left behind, and writing again to a keyed table upserts.
     assert not list(table.core.store.list("_weir/staging"))
     weir.spark.write(frame(spark, {0: "again"}), table.uri)
     again = in_weir(table)
@@ -52,7 +52,7 @@ def test_w4_a_change_feed_sees_all_that_spark_wrote(spark: SparkSession, tmp_pat
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     seen = [row for change in table.changes() for row in change.batch.to_pylist()]
     assert sorted((r["id"], r["v"]) for r in seen) == sorted(ROWS.items())
-    # Far more than one entry holds: several, and SSTables published by one commit, in every shard.
+    # More than one entry holds: every shard has several, and SSTables published by one commit.
     for shard in table.shards():
         assert sum(1 for _ in shard.tailer()) > 1
         assert len(shard.manifest().sstables) > 1
@@ -100,7 +100,7 @@ def test_p2_updates_inserts_and_conditions_count_once(spark: SparkSession, tmp_p
 
     new = spark.sql("SELECT * FROM VALUES (1L, 'a', 1L), (2L, 'b', 1L) AS t(id, v, n)").coalesce(1)
     insert = new.write.format("weir").mode("append").option("weir.write", "insert")
-    for _ in range(2):  # the second time it would conflict
+    for _ in range(2):  # without the token, the second run would conflict
         insert.option("appId", "job").option("txnVersion", 0).save(table.uri)
     assert rows() == {1: ("a", 1), 2: ("b", 1)}
     some = spark.sql("SELECT * FROM VALUES (2L, 7L), (4L, 7L) AS t(id, n)")  # laid out
@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     with pytest.raises(Exception, match="overwrite is refused"):
         good.write.format("weir").mode("overwrite").save(table.uri)
     assert in_weir(table).total() == 0
-    # A null key is met only in the task; nothing of that shard is written.
+    # Only the task sees a null key; nothing of that shard is written.
     nulls = good.withColumn("id", F.when(F.col("id") != 5, F.col("id")))
     with pytest.raises(Exception, match="null"):
         nulls.write.format("weir").mode("append").save(table.uri)
@@ -166,11 +166,11 @@ def test_overwrite_that_is_asked_for_twice_replaces_every_row(
     assert in_weir(table) == in_weir(table, freshness="base")
     assert in_weir(table) == once(dict.fromkeys(range(60, 65), "new"))
     assert not list(table.core.store.list("_weir/staging"))
-    # The table lives on, and nothing that was replaced comes back.
+    # The table stays usable, and no replaced row comes back.
     put(table, {1: "after"})
     table.compact()
     assert in_weir(table) == once(dict.fromkeys(range(60, 65), "new") | {1: "after"})
-    # Of one key the last row counts; a table may be emptied.
+    # The last row of a key wins, and a table may be emptied.
     twice = frame(spark, {1: "a"}, 1).union(frame(spark, {1: "b"}, 1))
     twice.write.format("weir").mode("overwrite").option("overwrite", "true").save(table.uri)
     assert in_weir(table) == once({1: "b"}) + (once({}) if keyed else once({1: "a"}))
@@ -214,7 +214,7 @@ def test_spark_computes_lances_bucket(spark: SparkSession, sql: str, dtype: pa.D
 
 def test_laid_out_rows_are_in_the_task_of_their_bucket(spark: SparkSession) -> None:
     schema = spark_schema(SCHEMA)
-    # The DataFrame's column is an int; the table's a bigint, and that is what is hashed.
+    # The DataFrame's column is an int and the table's a bigint; the bigint is hashed.
     df = spark.range(200).selectExpr("cast(id as int) AS id", "'x' AS v")
     spread = lay_out(df, Layout("id", 5), schema).select("id", F.spark_partition_id().alias("p"))
     rows = spread.toArrow()

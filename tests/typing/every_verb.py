@@ -1,6 +1,6 @@
 """A user's script that uses every verb of weir; `test_user_script.py` runs it and checks its types.
 
-Each `assert_type` says what an editor shows. Nothing here may be `Any`.
+Each `assert_type` states what an editor shows. Nothing here may be `Any`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa
 
 
 def make(root: str) -> weir.Table:
-    """Tables and what they are."""
+    """Tables and their properties."""
     table = weir.create(
         f"{root}/orders",
         SCHEMA,
@@ -64,7 +64,7 @@ def fuse(table: weir.Table) -> pa.Table:
 
 
 def adopt(dataset: str) -> weir.Table:
-    """A dataset of Lance as a table; checked, not run."""
+    """A Lance dataset turned into a table; checked, not run."""
     return weir.enable(dataset, primary_key="id", sharding=weir.Unsharded())
 
 
@@ -124,7 +124,7 @@ def write_one_shard(table: weir.Table) -> None:
 
 
 def routed(table: weir.Table, row: int) -> UUID | None:
-    """The shard that took a row: the one whose log tells of it."""
+    """The shard that took a row: the one that the writer opened."""
     with table.writer() as writer:
         writer.put([{"id": row}])
         return next(iter(writer.shard_writers()), None)
@@ -166,7 +166,7 @@ def read(table: weir.Table) -> list[dict[str, object]]:
 
 
 def follow(table: weir.Table) -> str:
-    """The change feed, and the log below it."""
+    """The change feed, and the log underneath it."""
     changes = table.changes(since=None, follow=False)
     assert_type(changes, weir.Changes)
     for change in changes:
@@ -212,7 +212,7 @@ def keep(table: weir.Table, copy: str) -> None:
 
 
 def let_go(table: weir.Table, clone: str, shard: UUID) -> list[UUID]:
-    """After a clone was deleted by hand, failed, or LanceDB wrote; checked, not run."""
+    """After a clone was deleted by hand or failed, or LanceDB wrote; checked, not run."""
     table.discard_clone(clone)
     table.set_expire(None)
     assert_type(table.adopt_shard(shard, "newer"), weir.AdoptReport)
@@ -247,7 +247,7 @@ def on_spark(spark: SparkSession, df: DataFrame, uri: str) -> None:
 
 
 def after_a_failure(error: weir.WeirError) -> list[pa.RecordBatch]:
-    """What an error hands back."""
+    """What an error returns to the caller."""
     if isinstance(error, weir.FencedError):
         print(error.epoch, error.fenced_by, error.position)
     print(error.kind, error.maybe_written)
@@ -255,7 +255,7 @@ def after_a_failure(error: weir.WeirError) -> list[pa.RecordBatch]:
 
 
 def main(root: str) -> None:
-    """A day."""
+    """Use every verb, as in a day's work."""
     by_name(root)
     table = make(root)
     write(table)

@@ -1,7 +1,7 @@
-"""A type checker sees what weir hands out: a script that uses every verb has no `Any` in it.
+"""A type checker sees what weir returns: a script that uses every verb has no `Any` in it.
 
-pyarrow itself has no types. The stubs beside this test give the few names that the script touches
-a type, so that what weir says about them can be told from `Any`.
+pyarrow itself has no types. The stubs beside this test give a type to the few names that the script
+uses, which distinguishes weir's own annotations from `Any`.
 """
 
 import ast
@@ -45,7 +45,7 @@ def checked(command: list[str], folder: Path) -> str:
 
 
 def scripts(folder: Path) -> list[str]:
-    """The script, and one with a mistake and an `Any`, which must be found."""
+    """The script, and one with a mistake and an `Any`; both must be found."""
     text = SCRIPT.read_text()
     wrong = text.replace("assert_type(table, weir.Table)", "table.nothing")
     wrong = wrong.replace("import pyarrow as pa", "from typing import Any\nimport pyarrow as pa", 1)

@@ -1,4 +1,4 @@
-"""Tables by name: made, found, opened, dropped."""
+"""Tables by name: created, found, opened, dropped."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def test_datasets_of_lance_are_no_weir_tables(tmp_path: Path) -> None:
 def test_tables_in_namespaces_are_named_by_lists(tmp_path: Path) -> None:
     db = weir.connect(tmp_path)
     made = db.create_table(["shop", "eu", "orders"], SCHEMA, primary_key="id")
-    # The place that Spark's catalog gives to lake.shop.eu.orders.
+    # Spark's catalog uses the same place for lake.shop.eu.orders.
     assert made.uri == str(tmp_path / "shop" / "eu" / "orders.lance")
     db.create_table(["shop", "customers"], SCHEMA)
     db.create_table("plain", SCHEMA)

@@ -1,4 +1,4 @@
-"""`import weir` costs next to nothing, and shows what is public and nothing else."""
+"""`import weir` costs next to nothing, and exposes the public names and nothing else."""
 
 import ast
 import subprocess
@@ -30,7 +30,7 @@ def test_dir_shows_the_public_names_only() -> None:
 
 
 def test_importing_weir_loads_neither_lance_nor_arrow_nor_pandas() -> None:
-    """At most 1.15 of `import lance` is asked for; what is not loaded costs nothing at all."""
+    """The limit is 1.15 times `import lance`; what is not loaded costs nothing at all."""
     program = "import sys, weir; print(*sorted({'lance','pyarrow','pandas'} & set(sys.modules)))"
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

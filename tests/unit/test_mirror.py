@@ -1,4 +1,4 @@
-"""The tests of a module are found by its name."""
+"""A module's tests are in the file with the matching name."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ OTHERS = {
 
 
 def test_unit_tests_mirror_the_packages() -> None:
-    """tests/unit/a/test_b.py has the tests of src/weir/a/b.py, or of the package b."""
+    """tests/unit/a/test_b.py tests src/weir/a/b.py, or the package b."""
     lost = []
     for path in UNIT.rglob("test_*.py"):
         place = path.relative_to(UNIT)

@@ -1,4 +1,4 @@
-"""The house rules hold, and each of them is able to fail."""
+"""The house rules hold, and each of them can fail."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The base manifest: MemWAL details of the format sheet, bounds, damage. Real files: interop."""
+"""The base manifest: MemWAL details of the format sheet, bounds, damage. Interop has real files."""
 
 import contextlib
 import struct

@@ -168,7 +168,7 @@ def test_the_input_is_not_changed():
 
 
 def test_a_million_integers_are_hashed_without_a_python_step_each():
-    """Counted, not timed: the calls made do not grow with the rows (benchmarks time it)."""
+    """Counted, not timed: the number of calls does not grow with the rows (benchmarks time it)."""
 
     def calls(rows: int) -> int:
         array = pa.array(np.arange(rows, dtype=np.int64) * 2_654_435_761)

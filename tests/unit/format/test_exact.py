@@ -1,4 +1,4 @@
-"""Every pair of a Python value and an Arrow type: held exactly, or refused, column named."""
+"""Every pair of a Python value and an Arrow type: stored exactly, or refused by column name."""
 
 import math
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -114,7 +114,7 @@ TYPES = [
 
 
 def number(value):
-    """A number as what it is exactly; None for anything else."""
+    """The exact value of a number; None for anything else."""
     if isinstance(value, bool | np.bool_ | np.timedelta64):
         return None
     if isinstance(value, float | np.floating) and not math.isfinite(value):
@@ -137,7 +137,7 @@ def nanoseconds(value):
 
 
 def same(value, stored) -> bool:
-    """An oracle that knows Python's values only."""
+    """An oracle that knows only Python's values."""
     if isinstance(value, np.datetime64) and value.dtype == np.dtype("datetime64[D]"):
         return type(stored) is date and stored == value.item()
     if number(value) is not None:
@@ -259,7 +259,7 @@ def test_what_does_not_fit_is_refused(name: str, dtype: pa.DataType) -> None:
     "name", [n for n in VALUES if n not in ("surrogate", "object", "dict", "more")]
 )
 def test_m9_the_arrow_door_has_the_same_rule(name: str, dtype: pa.DataType) -> None:
-    """What pyarrow makes of a value by itself is taken, or refused, as the value is."""
+    """pyarrow's own conversion of a value is accepted or refused like the value itself."""
     value = VALUES[name]
     if isinstance(value, np.generic):
         natural = pa.array(np.array([value]))
@@ -363,7 +363,7 @@ def test_m9_vectors_in_one_conversion_are_what_they_are_one_by_one(values, kind,
         patch.setattr(python_values, "_vectors", lambda *_: None)
         slow = _outcome(values, dtype[kind])
     fast = _outcome(values, dtype[kind])
-    assert str(fast) == str(slow)  # as text: NaN is not equal to itself
+    assert str(fast) == str(slow)  # compared as text: NaN is not equal to itself
 
 
 def _outcome(values, dtype):
@@ -374,7 +374,7 @@ def _outcome(values, dtype):
 
 
 def test_m9_vectors_of_numpy_are_rounded_as_lists_are():
-    """What numpy makes by default are doubles, and embeddings are kept as floats."""
+    """numpy makes doubles by default, while embeddings are stored as floats."""
     made = from_python(
         [np.array([0.1, 0.2]), [np.float64(0.1), 0.2]], pa.list_(pa.float32(), 2), "v"
     )

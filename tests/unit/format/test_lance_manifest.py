@@ -1,4 +1,4 @@
-"""Deletion bitmaps, key index tables and refusals; what Lance makes of them: interop."""
+"""Deletion bitmaps, key index tables and refusals; interop checks how Lance reads them."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Names: each built and parsed back, foreign names refused."""
+"""Names: each is built and parsed back; foreign names are refused."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Table schemas and the alignment of rows written under an older shape."""
+"""Table schemas, and the alignment of rows written under an older schema."""
 
 import pyarrow as pa
 import pytest
@@ -143,7 +143,7 @@ OLD = pa.record_batch(
             _schema(with_id(0, "id", pa.int64()), with_id(3, "new", pa.int8())),
             {"id": [1, 2], "new": [None, None]},
         ),
-        # Dropped and made anew under the old name: another id, so another column.
+        # Dropped and added again under the old name: a new id, so another column.
         (
             _schema(with_id(0, "id", pa.int64()), with_id(3, "x", pa.float64())),
             {"id": [1, 2], "x": [None, None]},

@@ -1,4 +1,4 @@
-"""WAL entries: what is written comes back; what is damaged is refused."""
+"""WAL entries: what is written is read back, and damage is refused."""
 
 import contextlib
 import json
@@ -87,7 +87,7 @@ def decode(data, **kwargs):
 
 
 def stream(schema, batches=(), *, codec=None, **metadata):
-    """An entry as some other program might write it."""
+    """An entry as another program might write it."""
     items = {k: str(v) for k, v in metadata.items()}
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=codec)
@@ -366,8 +366,8 @@ def test_damage_is_corrupt_entry_naming_object_and_position(data, reason):
 
 @pytest.mark.parametrize("cut", range(8, len(WHOLE) - len(END), 24))
 def test_a_torn_entry_is_refused_or_has_no_rows(cut):
-    # Cut exactly between messages the stream is whole as far as Arrow can tell; a store never
-    # shows a part of an object, so this is about damage, and no row may be half there.
+    # If the cut is exactly between messages, Arrow sees a complete stream. A store never shows part
+    # of an object, so such a cut is damage, and no row may be half there.
     with contextlib.suppress(CorruptEntry):
         assert decode(WHOLE[:cut]).num_rows in (0, 3)
 
@@ -390,7 +390,7 @@ def test_a_compressed_bomb_is_refused_before_it_is_expanded():
 
 
 def test_an_entry_expands_to_sixteen_times_its_size_at_most():
-    """No writer of the log compresses; what claims more is no entry of ours (G-13)."""
+    """No writer of the log compresses; an entry that expands further is not ours (G-13)."""
     batch = pa.record_batch({"id": pa.array([0] * 4_000_000, pa.int64())})
     data = stream(batch.schema, [batch], codec="zstd", writer_epoch=1)
     assert len(data) < 100_000

@@ -1,4 +1,4 @@
-"""The first bytes of an entry tell who wrote it, and never wrongly that it has no token."""
+"""The first bytes of an entry identify its writer, and never wrongly say that it has no token."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""An index of keys against Python's own sets."""
+"""An index of keys compared with Python's own sets."""
 
 import numpy as np
 import pyarrow as pa

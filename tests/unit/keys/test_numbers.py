@@ -1,4 +1,4 @@
-"""Sets of numbers against Python's own."""
+"""Sets of numbers compared with Python's own."""
 
 import numpy as np
 from hypothesis import given
@@ -17,7 +17,7 @@ NEAR = st.builds(lambda at, by: max(-(2**63), min(2**63 - 1, at + by)), FAR, st.
     st.lists(st.integers(-400, 400) | FAR),
 )
 def test_a_set_of_numbers_equals_a_set(parts: list[list[int]], asked: list[int]) -> None:
-    """Close together, far apart, and what becomes far apart when more numbers come."""
+    """Numbers close together, far apart, or spreading out as more are added."""
     numbers, model = NumberSet(), set[int]()
     asked += [n + by for part in parts for n in part for by in (-1, 0, 1) if abs(n + by) < 2**63]
     asked += [-(2**63), 2**63 - 1]
@@ -29,6 +29,6 @@ def test_a_set_of_numbers_equals_a_set(parts: list[list[int]], asked: list[int])
 
 
 def test_a_set_of_numbers_makes_no_room_for_what_it_is_told_to_expect() -> None:
-    numbers = NumberSet(1 << 40)  # a level that does not know its rows says so
+    numbers = NumberSet(1 << 40)  # as given by a level that does not know its row count
     numbers.add(np.array([5, 1 << 60], np.int64))
     assert numbers.find(np.array([4, 5, 1 << 60], np.int64)).tolist() == [1, 2]

@@ -1,4 +1,4 @@
-"""A cache of so many bytes."""
+"""A cache bounded in bytes."""
 
 from weir.env import SYSTEM
 from weir.lake.cache import ByteCache

@@ -1,4 +1,4 @@
-"""Errors of pylance as errors of weir."""
+"""Errors of pylance become errors of weir."""
 
 import pytest
 from lance.commit import CommitConflictError

@@ -1,4 +1,4 @@
-"""Values as Lance's SQL spells them."""
+"""Values as literals of Lance's SQL."""
 
 import pyarrow as pa
 import pytest

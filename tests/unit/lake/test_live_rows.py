@@ -1,4 +1,4 @@
-"""Rows of a dataset past its deletes."""
+"""Rows of a dataset without its deleted ones."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The range of pylance: said in one place, refused outside of it before a table is touched."""
+"""The supported pylance versions: defined in one place, and others refused before any access."""
 
 import re
 import tomllib

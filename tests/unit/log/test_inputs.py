@@ -1,4 +1,4 @@
-"""Everything that users hold rows and keys in is taken, or refused by weir and not by a library."""
+"""Every container of rows and keys is accepted, or refused by weir and not by a library."""
 
 from dataclasses import dataclass, field
 from datetime import date

@@ -1,4 +1,4 @@
-"""Manifest commits whose answer got lost: what became of them."""
+"""The outcome of manifest commits whose answer was lost."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ def shard(tmp_path):
 
 
 def test_w5_an_sstable_compacted_away_since_was_published_by_a_version_that_was_tried(shard):
-    """Published again, its rows would come back over newer ones."""
+    """If it were published again, its rows would come back over newer ones."""
     with shard.writer() as writer:
         writer.put([row(1)])
     manifests = Manifests(shard.site)
@@ -29,15 +29,15 @@ def test_w5_an_sstable_compacted_away_since_was_published_by_a_version_that_was_
     going = replace(current, current_generation=table.generation)
     assert not manifests.published(table, going, [current.version])
     assert manifests.published(table, going, [published.version, current.version])
-    # What stands in a collected place names what it likes: nobody ever read it (G-6).
+    # A manifest in a collected place proves nothing: nobody ever read it (G-6).
     manifests.floors.raise_to("manifest", published.version)
     assert not manifests.published(table, going, [published.version])
-    # But its generation is over, and only its owner ends one.
+    # But its generation is over, and only the owner ends a generation.
     assert manifests.published(table, current, [published.version])
 
 
 def test_f11_an_entry_in_our_place_that_cannot_be_read_leaves_the_outcome_unknown(shard):
-    """Ours, written by a repeated request, or a successor's: nobody can tell."""
+    """The entry may be ours, written by a repeated request, or a successor's: it is unknown."""
     writer = shard.writer()
     position = writer.wal_stats().next_position
     shard.faults.on("put_if_absent", "*/wal/*").duplicate(answer="second")

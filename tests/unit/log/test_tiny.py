@@ -1,4 +1,4 @@
-"""Rows of many puts shaped in one conversion: what comes out is what each put alone would give."""
+"""Rows of many puts converted together give the same result as each put alone."""
 
 import datetime as dt
 import random
@@ -42,7 +42,7 @@ GOOD = {"k": 1, "i": 3, "x": 0.5, "s": "t", "b": b"u", "z": False, "d": "v"}
 
 
 def alone(intake, data):
-    """What the put gives by itself: rows, or an error."""
+    """What the put gives alone: rows, or an error."""
     try:
         batches = intake.rows(data)
         for batch in batches:
@@ -63,7 +63,7 @@ def together(intake, puts):
 
 
 def plain(outcome):
-    """Comparable: dictionaries may hold more values than their rows, and NaN differs from NaN."""
+    """A comparable form: dictionaries may hold unused values, and NaN differs from NaN."""
     if isinstance(outcome, tuple):
         return outcome
     return outcome.schema, str(outcome.to_pylist())
@@ -86,7 +86,7 @@ def draw_row(rng):
 def test_together_each_put_is_what_it_is_alone(seed):
     rng = random.Random(seed)
     puts = [[draw_row(rng) for _ in range(rng.choice((1, 1, 1, 3)))] for _ in range(12)]
-    if seed % 3 == 0:  # batches between the dicts, of this schema and of that
+    if seed % 3 == 0:  # batches among the dicts, with and without an extra column
         for place in (2, 3, 7):
             row = {"k": [rng.randrange(9)], "s": ["batch"]}
             puts[place] = pa.record_batch(row if place < 7 else {**row, "i": [rng.randrange(300)]})

@@ -36,7 +36,7 @@ def rows(*triples, dead=(), schema=SCHEMA):
 
 
 class ListBase:
-    """A base of one table, filtered by Lance as the real one is."""
+    """A base of one table, filtered by Lance like the real one."""
 
     version = 1
     compacted = MappingProxyType({})
@@ -92,7 +92,7 @@ def test_l2_newest_level_wins_and_tombstones_are_gone():
 
 @pytest.mark.parametrize("predicate", ["x > 1", pc.field("x") > 1])
 def test_l3_filter_never_brings_an_old_version_back(predicate):
-    # Key 1 was upserted out of the range, key 2 deleted: neither may return.
+    # Key 1 was upserted out of the range and key 2 deleted: neither may come back.
     assert [r["id"] for r in scanned(LEVELS, BASE, filter=predicate)] == [3, 4]
     assert merge_count(LEVELS, BASE, SCHEMA, filter=predicate) == 2
 
@@ -165,7 +165,7 @@ def test_memlevel_lookups_equal_a_scan_with_and_without_an_index(count):
     level = MemLevel(batches, SCHEMA)
     keys = pa.table({"id": pa.array(range(100), pa.int64())})
     wanted = pa.Table.from_batches(level.scan()).sort_by("id").to_pylist()
-    for _ in range(8):  # the first ones compare keys, the later ones use the index
+    for _ in range(8):  # the first lookups compare keys, the later ones use the index
         assert level.lookup(keys).sort_by("id").to_pylist() == wanted
 
 
@@ -211,7 +211,7 @@ def test_keyset_grows_past_its_first_table():
 
 
 def test_keyset_finds_keys_that_lost_their_slot():
-    # Random keys share slots: one in twenty of these is pushed out or never got in.
+    # Random keys share slots: one in twenty of these is evicted or was never stored.
     keys = np.random.default_rng(3).integers(-(2**63), 2**63 - 1, 40_000)
     keyset = KeySet(pa.int64())
     for part in np.array_split(keys, 5):

@@ -1,4 +1,4 @@
-"""A level that grows with the log shows each reader its own cut; too much of it is let go."""
+"""A level that grows with the log shows each reader its own cut, and is dropped when too large."""
 
 import pyarrow as pa
 import pytest
@@ -33,7 +33,7 @@ def test_l5_a_reader_keeps_its_cut_while_the_level_grows(table):
         writer.delete([2])
         late = SnapshotReader(table.core, take_snapshot(table.core))
         assert read(table, late)[1] == 2
-        # The level under both has grown; the early reader still sees what it planned on.
+        # The level under both readers has grown; the early reader still sees the cut it planned on.
         assert read(table, early) == {1: 1, 2: 1}
         keys = pa.table({"id": [1, 2, 3]})
         found = level.lookup(keys).sort_by("id")

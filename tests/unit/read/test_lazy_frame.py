@@ -1,4 +1,4 @@
-"""polars reads a scan lazily: what it pushes down changes what is read, never what comes out."""
+"""polars reads a scan lazily: its pushdown changes what is read, never the result."""
 
 from datetime import UTC, date, datetime
 from pathlib import Path

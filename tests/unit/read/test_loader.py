@@ -1,4 +1,4 @@
-"""Batches for training: each row once, whatever the order, the workers and the process."""
+"""Batches for training: each row once, whatever the order, the workers or the process."""
 
 import pickle
 from concurrent.futures import ProcessPoolExecutor
@@ -98,9 +98,9 @@ def test_a_seed_decides_the_order_and_an_epoch_changes_it(table: weir.Table) -> 
     for other in others:
         assert sorted(other) == EXPECTED
         assert other != one
-    # By fragments, and within a buffer: the first batch holds rows of several.
+    # Shuffled by fragments and within a buffer: the first batch has rows of several fragments.
     assert len({n // 100 for n in one[:150]}) > 1
-    assert others[2] == ids(scan.loader(7))  # without a seed as they are stored
+    assert others[2] == ids(scan.loader(7))  # without a seed, in stored order
 
 
 def test_workers_share_the_rows(table: weir.Table) -> None:
@@ -138,7 +138,7 @@ def test_batches_are_arrays_that_belong_to_their_reader(table: weir.Table) -> No
     assert (batch["vec"][:, 0] == batch["id"]).all()
     assert batch["name"].tolist() == [f"n{n}" for n in batch["id"]]
     for name in ("id", "v", "vec"):
-        batch[name][0] = 0  # theirs to write to
+        batch[name][0] = 0  # the caller may write to it
 
 
 def test_nulls_are_refused_where_arrays_have_none(table: weir.Table) -> None:

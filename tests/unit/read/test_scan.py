@@ -1,4 +1,4 @@
-"""A scan is a citizen of the Arrow world: schema, iteration, order, offset, other engines."""
+"""A scan fits the Arrow ecosystem: schema, iteration, order, offset, other engines."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -82,7 +82,7 @@ def test_frames_of_pandas_and_polars_hold_the_rows(table: weir.Table) -> None:
 
 
 class Asked:
-    """What an engine asked a scan for."""
+    """What an engine requested from a scan."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.columns: list[object] = []

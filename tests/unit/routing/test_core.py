@@ -1,4 +1,4 @@
-"""Tables, shards and scans travel to other processes, and are fresh there."""
+"""Tables, shards and scans can be sent to other processes, and are up to date there."""
 
 import copy
 import pickle

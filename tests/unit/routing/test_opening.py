@@ -1,4 +1,4 @@
-"""create, open, enable: what is accepted, what is refused, and that refusal writes nothing."""
+"""create, open, enable: what is accepted, what is refused, and that a refusal writes nothing."""
 
 from dataclasses import replace
 

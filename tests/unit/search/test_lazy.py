@@ -1,4 +1,4 @@
-"""Values worked out when first asked for: once, and side by side for different objects."""
+"""Values computed on first access: once, and in parallel for different objects."""
 
 import threading
 
@@ -28,7 +28,7 @@ def test_a_value_is_worked_out_once_and_can_be_forgotten() -> None:
 
 
 def test_two_objects_do_not_wait_for_each_other() -> None:
-    """With one lock for the class, as `functools.cached_property` has it, the two never meet."""
+    """With one lock per class, as in `functools.cached_property`, the two would never meet."""
     together = threading.Barrier(2, timeout=10)
 
     class Meets:

@@ -1,4 +1,4 @@
-"""Indexes over rows in memory: the same words as Lance, exact distances, each row taken in once."""
+"""Indexes over rows in memory: Lance's words, exact distances, each row indexed once."""
 
 import lance
 import numpy as np
@@ -136,7 +136,7 @@ def test_rows_without_a_vector_have_no_distance():
 
 
 class Made:
-    """Counts what is made of arrays."""
+    """Counts the rows that are indexed."""
 
     def __init__(self):
         self.rows = 0
@@ -165,14 +165,14 @@ def test_each_row_is_taken_in_once_and_blocks_stay_few():
         ]
     assert made.rows == 400
     assert len(blocks) < 10
-    # A reader that saw less gets the same blocks and knows how many rows are its own.
+    # A reader that saw fewer rows gets the same blocks and knows how many rows are its own.
     assert grown.blocks(arrays[:3]) == blocks
     assert made.rows == 400
 
 
 def test_large_batches_of_vectors_stay_where_they_are():
     rng = np.random.default_rng(0)
-    sizes = [1, 300, 2, 3, 400, 300, 1]  # of 32 numbers: 256 rows are worth staying alone
+    sizes = [1, 300, 2, 3, 400, 300, 1]  # of 32 numbers: from 256 rows a batch is not copied
     matrices = [rng.normal(size=(n, 32)).astype("f4") for n in sizes]
     arrays = [pa.FixedSizeListArray.from_arrays(m.ravel(), 32) for m in matrices]
     whole = np.concatenate(matrices)
@@ -203,11 +203,11 @@ def test_a_tail_that_grew_is_indexed_from_where_it_ended(monkeypatch):
 
     entries = [vectors(5), vectors(3)]
     fresh.vectors(entries)
-    # The same memory behind other array objects, as a new snapshot has it.
+    # The same memory in new array objects, as in a new snapshot.
     again = [entries[0].slice(0), entries[1].slice(0), vectors(4)]
     fresh.vectors(again)
     assert made == [8, 4]
-    # Another first entry, after a flush: nothing is left of what was known.
+    # A different first entry, as after a flush: everything is indexed again.
     assert sum(block.rows for block in fresh.vectors(again[1:])) == 7
     assert made == [8, 4, 7]
 
@@ -230,7 +230,7 @@ def test_memory_tells_arrays_apart():
 
 
 class Level:
-    """As much of a level as an index needs."""
+    """The part of a level that an index needs."""
 
     def __init__(self):
         self.batches = []

@@ -1,4 +1,4 @@
-"""What a program is told that ends with rows in memory: through a real interpreter."""
+"""What a program that ends with rows in memory is told, in a real interpreter."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Reads of a writer's own rows: the short way of a hot key gives what the long way does."""
+"""Reads of a writer's own rows: the fast path of a hot key returns the same as the slow path."""
 
 from __future__ import annotations
 
@@ -83,6 +83,6 @@ def test_l11_a_hot_row_that_has_expired_is_not_read(tmp_path: Path) -> None:
     )
     with table.shards()[0].writer() as writer:
         writer.put([{"id": 1, "ts": dt.datetime(2001, 1, 1)}])  # noqa: DTZ001  it has no zone
-        for _ in range(2):  # the first look learns of the rule
+        for _ in range(2):  # the first get learns the rule
             assert writer.get([1]).num_rows == 0
         assert writer.update([{"id": 1}], missing="skip").skipped == 1

@@ -1,4 +1,4 @@
-"""Group commit fills its entries although a thread likes to keep the interpreter."""
+"""Group commit fills its entries although threads tend to keep the interpreter."""
 
 from simulator.env import make_actor
 from simulator.scheduler import Scheduler, Settings
@@ -20,8 +20,8 @@ THREADS, PUTS = 8, 25
 
 
 def entries_written(seed):
-    """By eight threads that put one row after the other, on a store that answers at once."""
-    # Whoever runs goes on at nine of ten switching points, as with Python's switch interval.
+    """Count the entries of eight threads that put row after row, on a store without latency."""
+    # The running thread continues at nine of ten switching points, as with Python's interval.
     scheduler = Scheduler(seed, Settings(stay=0.9, lock_yield=0.3))
     actor = make_actor(scheduler, "writer", str(seed))
     found = []
@@ -49,19 +49,19 @@ def entries_written(seed):
 
 
 def test_woken_threads_put_again_before_the_next_entry_is_written():
-    """Each seed is another order; 4.4 to 7.1 puts an entry, and 1.1 to 1.3 without the turns."""
+    """Each seed is another schedule; 4.4 to 7.1 puts an entry, and 1.1 to 1.3 without the turns."""
     puts_per_entry = [THREADS * PUTS / entries_written(seed) for seed in range(5)]
     assert min(puts_per_entry) > 3, puts_per_entry
 
 
 class Queue:
-    """What a crowd is told of a shard that has puts waiting."""
+    """What a crowd sees of a shard that has puts waiting."""
 
     leading, leader, queued_bytes, waiting = False, None, 100, 1
 
 
 def gates(count):
-    """So many puts, a waiter at the gate of each."""
+    """Make `count` puts, with a waiter at the gate of each."""
     turns = Turns(Crowd(SYSTEM.threads), Queue())
     acks = [Ack(None, (), rows=1, nbytes=1) for _ in range(count)]
     return turns, acks, [turns.gate_for(ack) for ack in acks]
@@ -84,7 +84,7 @@ def test_waiters_are_woken_one_by_one_and_each_wakes_the_next():
 
 
 def test_a_turn_that_somebody_else_took_leaves_nobody_asleep():
-    """`flush_wal` comes for a put that is durable and whose putter has not had its turn."""
+    """`flush_wal` waits for a durable put whose putter has not had its turn yet."""
     turns, acks, gate = gates(3)
     for ack in acks:
         turns.wake(ack)
@@ -109,7 +109,7 @@ def test_a_waiter_that_gives_up_hands_its_turn_on():
 
 
 def after(pace, *entries):
-    """What is thought of the store when so many entries took so long, each pair in turn."""
+    """Whether the store counts as quick after these (entries, seconds each), in order."""
     for count, seconds in entries:
         for _ in range(count):
             pace.took(seconds)

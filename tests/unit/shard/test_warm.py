@@ -34,7 +34,7 @@ def test_the_newest_that_has_a_key_is_named() -> None:
     assert warm.holding(both, [1]) == {1}
     assert warm.holding(both, [2, 3]) == {2}
     assert warm.holding(both, [4]) == set()
-    assert warm.holding((third, second), [1, 2]) == {2}  # the oldest left, and its keys with it
+    assert warm.holding((third, second), [1, 2]) == {2}  # the oldest was evicted with its keys
     assert warm.holding((third,), [2, 9]) == {3}
 
 

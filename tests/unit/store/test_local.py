@@ -1,4 +1,4 @@
-"""Local files: whole objects, no traces, clear errors."""
+"""Local files: whole objects, no leftovers, clear errors."""
 
 import errno
 import fcntl
@@ -42,7 +42,7 @@ def test_a_file_in_the_making_is_seen_by_nobody(store):
     assert [meta.path for meta in store.list("")] == ["d/a"]
     assert [meta.path for meta in store.list_folder("d")[1]] == ["d/a"]
     theirs = [item["path"] for page in obstore.list(ObstoreLocal(store.uri)) for item in page]
-    assert theirs == ["d/a"]  # nor by obstore, and so by pylance
+    assert theirs == ["d/a"]  # nor by obstore, and therefore by pylance
 
 
 def test_obstore_reads_what_we_write_and_the_other_way_round(store):
@@ -127,7 +127,7 @@ def test_folder_removed_under_a_put_is_made_again(store, monkeypatch):
 
 @pytest.mark.parametrize("unnamed", [True, False])
 def test_folder_above_removed_while_one_is_made_is_made_again(store, monkeypatch, unnamed):
-    """Two who delete the last object of neighbouring folders, and a third who writes there."""
+    """Two callers delete the last object of neighbouring folders while a third writes there."""
     real, removed = os.makedirs, []
 
     def makedirs(path, **options):
@@ -206,7 +206,7 @@ def test_machine_without_proc_gets_temporary_names(store, monkeypatch):
 
 @contextmanager
 def an_ordinary_user():
-    """Root may write anywhere: step down for the time of the test."""
+    """Root may write anywhere, so drop privileges during the test."""
     if os.geteuid() != 0:
         yield
         return
@@ -219,7 +219,7 @@ def an_ordinary_user():
 
 @pytest.fixture
 def read_only():
-    # Not below tmp_path: its parents are closed to all but their owner.
+    # Not below tmp_path, whose parents are accessible only to their owner.
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         root = Path(folder, "fixed")
@@ -252,7 +252,7 @@ def test_name_too_long_is_invalid(store):
 
 
 def synced(monkeypatch):
-    """Record what is synced, by its path."""
+    """Record the paths that are synced."""
     seen = []
     real = os.fsync
 
@@ -267,7 +267,7 @@ def synced(monkeypatch):
 def test_fsync_covers_file_and_folders_before_success(tmp_path, monkeypatch):
     seen = synced(monkeypatch)
     LocalStore(str(tmp_path / "root"), fsync=True).put_if_absent("d/e/a", b"1")
-    assert "#" in seen[0].name  # the bytes, before the name
+    assert "#" in seen[0].name  # the bytes are synced before the name
     root = tmp_path / "root"
     assert seen[1:] == [root / "d" / "e", root / "d", root, tmp_path]
 
@@ -296,7 +296,7 @@ def test_f11_failed_folder_sync_is_a_lost_answer_until_synced(tmp_path, monkeypa
     seen = synced(monkeypatch)
     with pytest.raises(ObjectExists):
         store.put_if_absent("d/a", b"1")
-    assert tmp_path / "root" / "d" in seen  # a read-back that finds it ours may now say success
+    assert tmp_path / "root" / "d" in seen  # so a read-back that finds it ours may report success
 
 
 def test_repeated_temporary_number_is_skipped(store, monkeypatch):

@@ -1,4 +1,4 @@
-"""Each answer of a store, as obstore hands it on, means one thing to weir."""
+"""Each answer of a store, as obstore reports it, means one thing to weir."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

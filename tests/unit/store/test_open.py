@@ -1,4 +1,4 @@
-"""URIs and options: one spelling kept, both spellings taken, the unknown refused by name."""
+"""URIs and options: one spelling kept, both spellings accepted, unknown options refused by name."""
 
 from pathlib import Path
 
@@ -119,6 +119,6 @@ def test_lance_gets_its_spelling_without_ours():
         "allow_http": "true"
     }
     assert lance_options("gs://b", {"bearer_token": "t"}) == {"google_storage_token": "t"}
-    assert lance_options("/x", S3) == S3  # a local clone may share files of a parent elsewhere
+    assert lance_options("/x", S3) == S3  # a local clone may share files with a parent elsewhere
     assert lance_options("/x", {}) is None
     assert lance_options("s3://b", None) is None

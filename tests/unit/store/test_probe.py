@@ -1,4 +1,4 @@
-"""The probe passes good stores and refuses those that only look good."""
+"""The probe passes good stores and refuses those that only seem good."""
 
 import random
 from collections import Counter
@@ -26,14 +26,14 @@ def test_good_stores_pass_and_are_left_as_they_were(kind, tmp_path):
 
 
 class Ignores(MemoryStore):
-    """Says success and overwrites."""
+    """Reports success and overwrites."""
 
     def put_if_absent(self, path, data):
         self.put(path, data)
 
 
 class LooksFirst(MemoryStore):
-    """Asks, then writes: right one at a time, wrong in a race."""
+    """Checks, then writes: correct for one caller, wrong in a race."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class LooksFirst(MemoryStore):
     def put_if_absent(self, path, data):
         if self.head(path) is not None:
             raise ObjectExists(path)
-        if "/race-" in path:  # however slow the machine: two have looked before one writes
+        if "/race-" in path:  # on any machine, two callers have checked before one writes
             with self._looked:
                 self._looks[path] += 1
                 self._looked.notify_all()
@@ -52,7 +52,7 @@ class LooksFirst(MemoryStore):
 
 
 class RefusesButWrites(MemoryStore):
-    """The answer is right, the object is not."""
+    """The answer is right, but the object is overwritten."""
 
     def put_if_absent(self, path, data):
         exists = self.head(path) is not None
@@ -62,7 +62,7 @@ class RefusesButWrites(MemoryStore):
 
 
 class Swallows(MemoryStore):
-    """Says success to a second create and keeps the first."""
+    """Reports success for a second create and keeps the first object."""
 
     def put_if_absent(self, path, data):
         if self.head(path) is None:
@@ -70,7 +70,7 @@ class Swallows(MemoryStore):
 
 
 class RemembersAbsence(MemoryStore):
-    """A cache in front: what was missing once stays missing for a while."""
+    """A negative cache in front: an object missing once stays missing for a while."""
 
     def __init__(self):
         super().__init__()

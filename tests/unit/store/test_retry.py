@@ -1,4 +1,4 @@
-"""Retries are bounded, and an answer that was lost is settled by reading back."""
+"""Retries are bounded, and a lost answer is settled by reading back."""
 
 import logging
 import random
@@ -14,7 +14,7 @@ from weir.testing.fault_store import FaultStore
 
 
 class Clock:
-    """Time that passes only when slept."""
+    """Time that passes only during sleep."""
 
     def __init__(self):
         self.time = 0.0
@@ -71,7 +71,7 @@ def test_f9_lost_answer_then_somebody_elses_object_is_a_collision(store, faults)
 
 
 def test_clean_collision_is_passed_on_without_a_read(store, faults):
-    faults.put_if_absent("a", b"mine")  # equal bytes, but nothing of this call can be there
+    faults.put_if_absent("a", b"mine")  # equal bytes, but this call cannot have written them
     with pytest.raises(ObjectExists):
         store.put_if_absent("a", b"mine")
     assert store.requests == {"put_if_absent": 1}

@@ -1,4 +1,4 @@
-"""The fault store does what its plan says, and tells it afterwards."""
+"""The fault store does what its plan says, and records it."""
 
 import contextlib
 import random

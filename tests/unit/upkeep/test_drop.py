@@ -1,4 +1,4 @@
-"""A dropped table is gone, and none of its writers is told afterwards that a row is safe."""
+"""A dropped table is gone, and none of its writers acknowledges a row afterwards."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def test_c16_an_interrupted_drop_is_finished_by_the_next(
         patched.setattr(dropping, "_delete", die)
         with pytest.raises(RuntimeError, match="killed"):
             weir.drop(table.uri)
-    with pytest.raises(weir.SealedShard), table.writer() as writer:  # nobody claims it again
+    with pytest.raises(weir.SealedShard), table.writer() as writer:  # nobody can claim it again
         writer.put([{"id": 1}], timeout=0.1)
     assert weir.exists(table.uri)
     weir.drop(table.uri)
@@ -71,6 +71,6 @@ def test_c15_a_table_whose_files_a_clone_shares_stays(tmp_path: Path) -> None:
     with pytest.raises(weir.InvalidInput, match="its clone"):
         weir.drop(table.uri)
     assert table.count() == 11
-    weir.drop(copy.uri)  # lets go of its parent (C-14)
+    weir.drop(copy.uri)  # releases its parent (C-14)
     weir.drop(table.uri)
     assert files(tmp_path) == []

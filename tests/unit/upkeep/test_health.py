@@ -1,4 +1,4 @@
-"""What `weir doctor` says of other programs' work on a table (X-6)."""
+"""What `weir doctor` reports about other programs' work on a table (X-6)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -128,7 +128,7 @@ def test_x6_keys_that_the_base_has_twice_are_counted(tmp_path):
     assert told(table, "bad") == ""
     lance.write_dataset(pa.table({"id": [1, 2], "v": ["b", "b"]}), table.uri, mode="append")
     assert "2 rows have a key that another row of the base has" in told(table, "bad")
-    with table.writer() as writer:  # the way out that it names
+    with table.writer() as writer:  # the remedy that it names
         writer.put([{"id": n, "v": "c"} for n in (1, 2)])
     table.compact()
     assert told(table, "bad") == ""

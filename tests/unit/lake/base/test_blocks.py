@@ -1,4 +1,4 @@
-"""Rows held in memory are the rows of the file, they are bounded, and only what comes back is."""
+"""Blocks in memory equal the file's rows, are bounded, and hold only rows that are read again."""
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ KIB = 1024
 
 
 class File:
-    """Rows by position, and what was asked for."""
+    """Rows by position, and the positions that were read."""
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows
@@ -35,7 +35,7 @@ def take(blocks: RowBlocks, file: File, *positions: int, name: str = "file") -> 
 
 def test_a_block_is_read_when_a_lookup_comes_back_to_it_and_then_never_again() -> None:
     blocks, file = RowBlocks(SYSTEM), wide(100, KIB)
-    assert take(blocks, file, 7) == [7]  # tells how large rows are
+    assert take(blocks, file, 7) == [7]  # learns how large rows are
     assert take(blocks, file, 8) == [8]
     assert file.asked == [[7], [8]]
     assert take(blocks, file, 9) == [9]

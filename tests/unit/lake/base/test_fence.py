@@ -62,7 +62,7 @@ def test_l4_a_fold_planned_before_a_fence_is_never_committed(
 def test_l4_without_a_fence_the_same_fold_would_be_committed(
     make_lake: MakeLake, kind: str
 ) -> None:
-    """The control: it is the fence that stops it, not the commits between."""
+    """The control: the fence stops the fold, not the commits in between."""
     key, rows = KINDS[kind]
     lake = make_lake(SCHEMA, key, rows)
     old = claim(lake, "old")
@@ -136,7 +136,7 @@ def test_l4_racing_claimants_each_fold_at_most_once(make_lake: MakeLake) -> None
         mine = PylanceLake(lake.uri, None, open_store(lake.uri))
         for attempt in range(3):
             token = f"{number}-{attempt}"
-            with claim_lock:  # stands for the claim record, won by compare-and-swap
+            with claim_lock:  # stands in for the claim record, won by compare-and-swap
                 who = claim(mine, token)
             base = mine.open_base()
             changes = fold.write_rows(base, table({number: token}))

@@ -1,4 +1,4 @@
-"""Folding: the right rows, one commit, once."""
+"""Folding: the right rows, in one commit, exactly once."""
 
 import uuid
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ NONE = SCHEMA.empty_table()
 def fold_local(
     lake: PylanceLake, upserts: pa.Table, deletes: pa.Table = NONE, **kwargs: Any
 ) -> int:
-    """Both steps of a fold in this process: one base commit, then the marks."""
+    """Run both steps of a fold in this process: one base commit, then the marks."""
     marks = kwargs.pop("marks", {})
     claim = fold.Claim("me", lake.fence_base("me"))
     planned = kwargs.pop("base", None) or lake.open_base()
@@ -64,7 +64,7 @@ def test_deletes_and_upserts_are_one_commit(
     assert content(lake) == expected
     base = lake.open_base()
     assert base.compacted == {SHARD: 4}
-    # The version before the mark holds all of it, the one before that none.
+    # The version before the mark holds the whole fold, the one before that none of it.
     assert base.version == version + 1
     assert lake.open_base(version).count() == 6
     assert lake.open_base(version - 1).count() == 6
@@ -88,7 +88,7 @@ def test_pieces_on_executors_equal_the_fold_in_one_process(make_lake: MakeLake) 
     )
     parts = [fold.delete_keys_in_fragment(base, i, keys) for i, _ in base.fragments()]
     parts.append(fold.write_rows(base, upserts.to_batches(max_chunksize=1), rows_per_file=1))
-    # What a task hands back travels as text.
+    # A task's result travels as text.
     changes = fold.Changes.from_json(fold.combine(parts).to_json())
     assert [len(changes.updated), list(changes.removed), len(changes.added)] == [1, [2], 2]
     lake.commit_fold(changes, claim=mine, planned_at=base.version, fold_id="f", properties={})
@@ -295,7 +295,7 @@ def test_marks_need_the_index(tmp_path: Any) -> None:
 
 
 def test_a_handle_in_use_never_moves(make_lake: MakeLake) -> None:
-    """Lance's mutating calls move the handle they are called on; a reader must not notice."""
+    """Lance's mutating calls advance the handle they are called on; a reader must not notice."""
     lake = make_lake(rows=OLD)
     base = lake.open_base()
     version = base.version

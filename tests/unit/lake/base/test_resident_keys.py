@@ -1,4 +1,4 @@
-"""Keys held in memory never show a row that another version, or another column, would."""
+"""Keys held in memory never return a row of another version or another column."""
 
 import lance
 import pyarrow as pa
@@ -12,7 +12,7 @@ OLD = table({key: chr(97 + key) for key in range(12)})
 
 
 def get(lake: PylanceLake, *keys: int) -> list[tuple[int, str]]:
-    """The rows, looked up until they come out of memory."""
+    """The rows, looked up until they are served from memory."""
     answers = [lake.open_base().lookup(pa.table({"id": list(keys)})) for _ in range(4)]
     assert all(answer.equals(answers[0]) for answer in answers)
     return sorted((row["id"], row["v"]) for row in answers[0].to_pylist())

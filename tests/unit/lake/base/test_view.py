@@ -1,4 +1,4 @@
-"""The base table: what a version shows, and how cheaply a newer one is noticed."""
+"""The base table: what a version shows, and how cheaply a newer version is noticed."""
 
 import dataclasses
 import datetime as dt

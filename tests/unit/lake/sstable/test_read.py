@@ -1,4 +1,4 @@
-"""SSTables through schema changes, caches and the absence of what is optional."""
+"""SSTables across schema changes, with caches, and without optional parts."""
 
 import uuid
 from pathlib import Path
@@ -78,7 +78,7 @@ def evolved(lake: PylanceLake) -> TableSchema:
 
 
 def test_old_sstables_take_the_shape_of_todays_schema(make_lake: MakeLake) -> None:
-    # A row in the base keeps the id of a dropped column from being given away again.
+    # A row in the base keeps the id of a dropped column from being reused.
     wide = SCHEMA.append(pa.field("w", pa.float64()))
     lake = make_lake(wide, ("id",), pa.table({"id": [0], "v": ["-"], "w": [0.0]}, schema=wide))
     flush(
@@ -102,7 +102,7 @@ def test_old_sstables_take_the_shape_of_todays_schema(make_lake: MakeLake) -> No
     ]
     assert sstable.lookup(pa.table({"id": [2]})).to_pylist() == expected[1:]
     assert sstable.lookup(pa.table({"id": [9]}), ["x"]).num_rows == 0
-    # An SSTable of the new schema, ids with a gap, beside the old one.
+    # An SSTable of the new schema, whose ids have a gap, beside the old one.
     flush(lake, [{"id": 3, "renamed": "c", "x": 7}], "0000000b_gen_2")
     newer = lake.open_sstable(SHARD, "0000000b_gen_2", new)
     assert rows_of(newer.scan(filter="x = 7")) == [
@@ -136,7 +136,7 @@ def test_a_missing_sstable_is_missing_data(make_lake: MakeLake) -> None:
 
 
 class _Counting:
-    """The store, counting reads."""
+    """The store, with reads counted."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -165,7 +165,7 @@ def test_a_lookup_of_an_absent_key_reads_the_bloom_filter_once(
         assert sstable.lookup(absent).num_rows == 0
     assert [path.rsplit("/", 1)[-1] for path in store.gets] == ["bloom_filter.bin"]
     assert sstable.dataset.io_stats_snapshot().read_iops == before
-    # Present: the key column once, then one read per lookup.
+    # A key that exists: one read of the key column, then one read per lookup.
     assert sstable.lookup(pa.table({"id": [5]})).num_rows == 1
     warm = sstable.dataset.io_stats_snapshot().read_iops
     assert lake.open_sstable(SHARD, NAME, lake.open_base().schema).lookup(absent).num_rows == 0

@@ -1,4 +1,4 @@
-"""Files and indexes tidied, and bases copied, by tasks of another process (P-5)."""
+"""Tasks in another process tidy files and indexes, and copy bases (P-5)."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa
 
 
 class Elsewhere:
-    """An engine that shares nothing with the planner but the store; every task runs twice."""
+    """An engine that shares only the store with the planner; every task runs twice."""
 
     name = "elsewhere"
     slots = 2
@@ -36,7 +36,7 @@ class Elsewhere:
 
 
 def made(folder: Path) -> weir.Table:
-    """Twenty small files, half of them behind an index."""
+    """A table of twenty small files, half of them indexed."""
     table = weir.create(str(folder / "t"), SCHEMA, primary_key="id")
     for number in range(20):
         with table.writer() as writer:
