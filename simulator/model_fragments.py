@@ -34,6 +34,7 @@ from weir.format.schema import TableSchema
 from weir.lake.base import fence, fold_commit, history
 from weir.lake.base.fold import Changes, Claim
 from weir.lake.base.folded import fold_number, folded_into
+from weir.lake.base.versions import RESTORE
 from weir.lake.datasets import Datasets
 from weir.store.api import ObjectExists, ObjectMissing, Store
 
@@ -271,14 +272,15 @@ class FragmentLake(ModelLake):
         header, rows = decode(data)
         return FragmentBase(self, header, rows, self._schema)
 
-    def restore(self, version: int) -> int:
+    def restore(self, version: int, checkpoint: str | None = None) -> int:
         """Commit that version's content as the latest, whatever was committed since."""
         old = self.open_base(version)
+        named = {} if checkpoint is None else {RESTORE: checkpoint}
 
         def commit(base: FragmentBase) -> int:
             fragments = list(old.of.get_fragments())
             kept = {name: old.header[name] for name in ("marked", "notes")}
-            return self._next(base, "restore", fragments, **kept)
+            return self._next(base, "restore", fragments, named, **kept)
 
         return self._again(commit)
 

@@ -26,7 +26,7 @@ from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import newest_rows
 from weir.lake.api import SsTableInfo
 from weir.lake.base.fold import Changes, Claim
-from weir.lake.base.versions import Cleaned
+from weir.lake.base.versions import RESTORE, Cleaned
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, Store
 
 # The same as in `weir.lake.base.fold` and `weir.lake.base.fence`.
@@ -139,15 +139,16 @@ class ModelLake:
                 raise CommitConflict(f"{destination.uri}: another base is there") from None
         return version
 
-    def restore(self, version: int) -> int:
-        """Commit that version's content as the latest."""
+    def restore(self, version: int, checkpoint: str | None = None) -> int:
+        """Commit that version's content as the latest; without a checkpoint, as others do."""
         old = self.open_base(version)
+        named = {} if checkpoint is None else {RESTORE: checkpoint}
 
         def commit(base: ModelBase) -> int:
             header = {**old.header, "version": base.version}
             borrowed = header.get("borrowed") is not None
             kept = ModelBase(header, old.table.slice(0, 0) if borrowed else old.table, self._schema)
-            return self._commit(kept, {"kind": "restore"})
+            return self._commit(kept, {"kind": "restore", **named})
 
         return self._rebased(commit)
 

@@ -186,7 +186,7 @@ def test_there_is_no_page_of_a_record_that_the_program_does_not_write(tmp_path):
 # -- names -----------------------------------------------------------------------------------------
 
 
-PROPERTIES = {"weir.progress", "weir.bulk", "weir.write"}
+PROPERTIES = {"weir.progress", "weir.bulk", "weir.write", "weir.restore"}
 """Properties of base commits, or an option of Spark: not Python names."""
 
 

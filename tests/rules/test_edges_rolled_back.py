@@ -7,6 +7,7 @@ still have the rows, nothing is lost and reads and writes go on.
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import lance
 import pyarrow as pa
@@ -130,8 +131,23 @@ def test_what_was_reached_is_joined_and_survives_the_record() -> None:
     assert (reached.generation, Reached().generation) == (10, 0)
 
 
+def test_l8_an_older_restore_by_weir_does_not_excuse_another_program(tmp_path: Path) -> None:
+    table = make(tmp_path, keyed=True)
+    put(table, {1: "kept"})
+    table.restore(table.checkpoint("durable"))
+    before = lance.dataset(table.uri).version
+    put(table, {2: "second"})
+    table.compact()
+    assert table.gc(min_age=0, kinds=["sstables"]).pruned
+    lance.dataset(table.uri, version=before).restore()
+    for write in WRITES.values():
+        with pytest.raises(CorruptEntry, match="Another program restored an older version"):
+            write(weir.open(table.uri))
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["named", "of an older release"])
 def test_l8_a_base_that_weir_takes_back_late_is_no_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
 ) -> None:
     """A restore slept before its rollback while a compaction went on: the state that waits for
     a rerun of the restore was blamed on another program. Found by seed 10001865."""
@@ -140,9 +156,13 @@ def test_l8_a_base_that_weir_takes_back_late_is_no_damage(
     moment = table.checkpoint("durable")
     put(table, {2: "later"})
 
+    def rollback(version: int, _checkpoint: str) -> int:
+        lance.dataset(table.uri, version=version).restore()
+        return lance.dataset(table.uri).version
+
     def slept(core: Core) -> object:
         compact(weir.open(table.uri).core, lease=0)
-        return versions(core)
+        return versions(core) if is_named else SimpleNamespace(restore=rollback)
 
     with monkeypatch.context() as patched:
         patched.setattr(restore, "versions", slept)

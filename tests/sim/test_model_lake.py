@@ -246,7 +246,7 @@ def test_a_restore_brings_back_rows_and_marks(keyed):
     first = commit(keyed, [(1, 1)], mine, "a")
     commit(keyed, [(1, 2), (2, 2)], mine, "b")
     keyed.lake.mark_compacted({SHARD: 3})
-    version = keyed.lake.restore(first)
+    version = keyed.lake.restore(first, "a checkpoint")
     base = keyed.lake.open_base()
     assert base.version == version > first
     assert pairs(base.scan()) == [(1, 1)]
@@ -258,7 +258,7 @@ def test_l4_a_fold_planned_before_a_restore_is_dead(keyed):
     first = commit(keyed, [(1, 1)], mine, "a")
     planned = keyed.lake.open_base().version
     changes = keyed.changes([(1, 2)])
-    keyed.lake.restore(first)
+    keyed.lake.restore(first, "a checkpoint")
     with pytest.raises(CommitConflict):
         keyed.lake.commit_fold(changes, claim=mine, planned_at=planned, fold_id="b", properties={})
     assert pairs(keyed.lake.open_base().scan()) == [(1, 1)]

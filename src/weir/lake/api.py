@@ -181,5 +181,6 @@ class VersionedLake(Lake, Protocol):
     def shallow_clone(self, destination: Store, version: int) -> int:
         """Make `destination` a base that shares the files of `version`. Idempotent."""
 
-    def restore(self, version: int) -> int:
-        """Make the content of `version` the latest again; return the new version."""
+    def restore(self, version: int, checkpoint: str) -> int:
+        """Make the content of `version` the latest again, by a commit that names the checkpoint;
+        return the new version."""

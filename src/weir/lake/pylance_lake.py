@@ -227,9 +227,10 @@ class PylanceLake:
         """
         return versions.shallow_clone(self.datasets, self.store, destination, version)
 
-    def restore(self, version: int) -> int:
-        """Make the content of `version` the latest again; return the new version."""
-        return versions.restore(self.datasets, version)
+    def restore(self, version: int, checkpoint: str) -> int:
+        """Make the content of `version` the latest again, by a commit that names the checkpoint;
+        return the new version."""
+        return versions.restore(self.datasets, version, checkpoint)
 
     def cleanup_old_versions(
         self, older_than: timedelta, *, keep_from: int | None = None, dry_run: bool = False

@@ -28,7 +28,7 @@ from weir.records.lineage import read_lineage
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.guard import find_rivals
 from weir.routing.natives import ELSEWHERE, wanted_details
-from weir.upkeep.compact.progress import find_lost
+from weir.upkeep.compact.progress import find_lost, unfinished_restore
 
 OLD_TAG_SECONDS: Final = 7 * 86_400.0
 """LanceDB's `optimize` cleans up versions of this age, and raises when one of them has a tag."""
@@ -121,16 +121,17 @@ def _index(core: Core) -> Iterator[Health]:
 
 def _progress(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
     """Rows that the base once held, and that neither it nor a shard holds now (L-8)."""
+    lineage = read_lineage(core.store)
     _, lost = find_lost(core)
-    lineage = read_lineage(core.store) if lost else None
+    checkpoint = unfinished_restore(core, lineage) if lost else None
     why = (
         "somebody restored an older version of the base with Lance, or set its MemWAL index anew."
         " Rows compacted since are not shown; put and compact refuse. Restore the later version of"
         " the base with Lance, or a checkpoint with weir"
     )
-    if lineage is not None and lineage.state == "restoring":
+    if checkpoint is not None:
         why = (
-            f"a restore of checkpoint {lineage.restored.get('checkpoint')} took the base back, and"
+            f"a restore of checkpoint {checkpoint} took the base back, and"
             " is under way or was interrupted; put and compact refuse until it is run again"
         )
     for one in lost:

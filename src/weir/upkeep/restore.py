@@ -5,7 +5,7 @@ the same:
   1  checkpoint the current state (scope "durable"), as the way back
   2  record the restore in the lineage
   3  keep compactors away, announce it in the lineage once more, then make the checkpoint's version
-     of the base the latest
+     of the base the latest; if that lands after others have taken over, announce it again (L-8)
   4  for each shard: claim it, which fences every writer, and publish in one manifest the
      checkpoint's SSTables, its log rows as one more, and R = L over everything discarded
   5  record that it is done, and what was rolled back
@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 from uuid import UUID
 
-from weir.errors import InvalidInput, MissingEntry, WalStoreMismatch
+from weir.errors import CommitConflict, InvalidInput, MissingEntry, WalStoreMismatch
 from weir.format import paths
 from weir.format.manifest import ShardManifest, SsTable, Status
 from weir.format.schema import TableSchema, align_batch
@@ -39,7 +40,7 @@ from weir.routing.core import Core
 from weir.routing.shards import Shard, passing_writer
 from weir.types import Epoch, Generation, Position
 from weir.upkeep import checkpoint as checkpoints
-from weir.upkeep.exclusive import without_compaction
+from weir.upkeep.exclusive import CLAIM_ATTEMPTS, Hold, without_compaction
 from weir.upkeep.pinning import versions
 
 log = logging.getLogger("weir.upkeep")
@@ -89,7 +90,8 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
         lineage = append_lineage(core.store, lineage, core.env.new_id())
         core.env.failpoint("restore.announced")
         hold.forget_progress()
-        version = versions(core).restore(target.base_version)
+        version = versions(core).restore(target.base_version, str(target.id))
+        lineage = _announce_if_late(core, hold, lineage)
         # A rollback that landed late has undone others' work on the base: the shards must follow,
         # or the table would mix both states. A process that lost its claim after the rollback must
         # leave the shards alone: they belong to the new holder.
@@ -116,6 +118,27 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
     core.env.failpoint("restore.done")
     log.info("table.restored uri=%s checkpoint=%s", core.uri, target.id)
     return RestoreReport(target.id, version, undo, discarded)
+
+
+def _announce_if_late(core: Core, hold: Hold, lineage: Lineage) -> Lineage:
+    """The lineage after the rollback, which is announced again if the claim was lost before it.
+
+    Another restore may have ended since the announcement, or be about to end: its "ready" would
+    hide that the base was taken back after it.
+    """
+    try:
+        hold.require()
+        return lineage
+    except CommitConflict:
+        log.warning("restore.late uri=%s base_version=%d", core.uri, core.base().version)
+    for _ in range(CLAIM_ATTEMPTS):
+        latest = read_lineage(core.store) or lineage
+        if latest.seq == lineage.seq:
+            return lineage
+        again = replace(latest, state="restoring", restored=lineage.restored)
+        with suppress(CommitConflict):
+            return append_lineage(core.store, again, core.env.new_id())
+    raise CommitConflict(f"{core.uri}: others restore it again and again; run this again")
 
 
 def _require_tables(core: Core, target: Checkpoint) -> None:

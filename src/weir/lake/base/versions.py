@@ -19,6 +19,10 @@ from weir.lake.manifest.clone import clone_manifest
 from weir.store.api import ObjectExists, ObjectMissing, Store
 from weir.types import Version
 
+# Stored. Never change a value; add one.
+RESTORE: Final = "weir.restore"
+"""Property of the commit of a restore; its value is the id of the checkpoint."""
+
 _LISTINGS: Final = 16
 """How often tags are listed again because one was deleted between the listing and its read."""
 
@@ -119,11 +123,21 @@ def shallow_clone(datasets: Datasets, source: Store, destination: Store, version
     raise CommitConflict(f"{destination.uri}: another dataset is already there")
 
 
-def restore(datasets: Datasets, version: int) -> int:
-    """Make the content of `version` the latest again, as a new version. One commit."""
+def restore(datasets: Datasets, version: int, checkpoint: str) -> int:
+    """Make the content of `version` the latest again, as a new version. One commit.
+
+    The commit names the checkpoint: Lance cannot fence a restore, so one that lands late has to be
+    recognized (`weir.upkeep.compact.progress`).
+    """
+    latest = datasets.latest()
+    transaction = lance.Transaction(
+        read_version=latest.version,
+        operation=lance.LanceOperation.Restore(version=version),
+        transaction_properties={RESTORE: checkpoint},
+    )
     with lance_errors(f"restoring version {version} of {datasets.uri}"):
-        # A separate handle: `restore` moves the handle it is called on.
-        datasets.open(datasets.uri, version).restore()  # type: ignore[no-untyped-call]
+        # With Lance's retries: restoring again changes nothing.
+        lance.LanceDataset.commit(latest, transaction)
     datasets.forget()
     return int(datasets.latest().version)
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
-from weir.errors import CommitConflict, CorruptEntry
+from weir.errors import CommitConflict, CorruptEntry, MissingEntry, SnapshotExpired
 from weir.lake.api import Base
+from weir.lake.base.versions import RESTORE
 from weir.lake.base.view import LanceBase
-from weir.records.lineage import read_lineage
+from weir.lake.pylance_lake import PylanceLake
+from weir.records.lineage import Lineage, read_lineage
 from weir.routing.core import CONCURRENCY, Core
 from weir.upkeep.compact.jobs import Jobs, Reached
 
@@ -97,20 +99,44 @@ def find_lost(core: Core) -> tuple[Base, list[Lost]]:
     return base, []
 
 
+def unfinished_restore(core: Core, before: Lineage | None) -> str | None:
+    """The checkpoint of a weir restore that took the base back and did not take the shards along;
+    None: another program took it back. `before`: the lineage before the loss was found.
+
+    A restore says so in the lineage while it runs. One that stalled between its announcement and
+    its commit may land after another restore has completed and others have folded into the base
+    again: the lineage then says "ready", but its commit names the checkpoint.
+    """
+    now = read_lineage(core.store)
+    if now is not None and (now.state == "restoring" or now != before):
+        return str(now.restored.get("checkpoint"))
+    record = Jobs(core.store).latest()
+    lake = cast("PylanceLake", core.lake)
+    try:
+        for version, properties in lake.commit_properties(after_version=0):
+            if record is None or not may_have_lost(lake.open_base(version), record.reached):
+                return None  # the base was whole here: a later commit took it back
+            if RESTORE in properties:
+                return properties[RESTORE]
+    except (SnapshotExpired, MissingEntry):
+        pass  # cleaned up
+    return None
+
+
 def require_progress(core: Core) -> None:
     """Raise `CorruptEntry` when the base lost rows, before anything is written (L-8).
 
-    `CommitConflict` while weir itself restores: if the base was taken back late, after others had
-    folded into it, the shards follow only when that restore is run again.
+    `CommitConflict` when weir itself took it back: if a restore lands late, after others have
+    folded into the base, the shards follow only when that restore is run again.
     """
     before = read_lineage(core.store)
     base, lost = find_lost(core)
     if lost:
-        after = read_lineage(core.store)
-        if after is not None and (after.state == "restoring" or after != before):
+        checkpoint = unfinished_restore(core, before)
+        if checkpoint is not None:
             raise CommitConflict(
                 f"{core.uri} at base version {base.version}: {lost[0]}. A restore of checkpoint"
-                f" {after.restored.get('checkpoint')} took the base back, and is under way or was"
+                f" {checkpoint} took the base back, and is under way or was"
                 " interrupted. Nothing was written. Run that restore again if nobody does, then"
                 " this"
             )

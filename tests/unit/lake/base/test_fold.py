@@ -301,7 +301,7 @@ def test_a_handle_in_use_never_moves(make_lake: MakeLake) -> None:
     version = base.version
     fold_local(lake, table({1: "A"}), marks={SHARD: 1})
     lake.compact_files()
-    lake.restore(version)
+    lake.restore(version, "a checkpoint")
     assert base.version == version
     assert base.dataset.version == version
 

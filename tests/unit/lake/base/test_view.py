@@ -196,7 +196,7 @@ def test_restore_brings_an_old_version_back(make_lake: MakeLake) -> None:
     shard = uuid.uuid4()
     lance.dataset(lake.uri).delete("id > 1")
     lake.mark_compacted({shard: 4})
-    assert lake.restore(version) == lake.open_base().version
+    assert lake.restore(version, "a checkpoint") == lake.open_base().version
     assert lake.open_base().count() == 6
     assert lake.open_base().compacted == {}
 
