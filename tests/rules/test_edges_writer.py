@@ -82,7 +82,7 @@ def test_f1_every_open_is_a_write_of_its_own(shard, memtable):
     assert shard.manifest().writer_epoch == 5
     assert [(e[0], e[1], e[3]) for e in shard.log()] == [(n, n, None) for n in range(1, 6)]
     text = " ".join((GUIDES / "writing.md").read_text(encoding="utf-8").split())
-    assert "Opening a writer is a write, and not idempotent" in text
+    assert "Opening a writer is a write, and is not idempotent" in text
 
 
 def test_f1_both_modes_claim_once_and_write_through_the_same_appender(shard):
