@@ -763,8 +763,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "side files are put over those of a twin",
         "src/weir/lake/sstable/write.py",
-        '            self._store.put_if_absent(f"{path}/{paths.BLOOM_FILTER}", bloom.to_bytes())\n',
-        '            self._store.put(f"{path}/{paths.BLOOM_FILTER}", bloom.to_bytes())\n',
+        '            self._store.put_if_absent(f"{path}/{paths.BLOOM_FILTER}", first_filter)\n',
+        '            self._store.put(f"{path}/{paths.BLOOM_FILTER}", first_filter)\n',
         tests("tests/rules/test_edges_process.py"),
         "F-17",
     ),

@@ -26,6 +26,8 @@ from weir.format.siphash import siphash13, siphash13_ints
 # Stored. Never change a value.
 BLOCKS: Final = 1024
 BLOOM_BYTES: Final = BLOCKS * 32
+FULL: Final = b"\xff" * BLOOM_BYTES
+"""The stored filter that answers 'perhaps' to every key."""
 _SALT = np.array(
     [
         *(0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D),
@@ -35,6 +37,7 @@ _SALT = np.array(
 )
 
 
+_BLOCK_ROWS: Final = 16_384
 _INTEGERS: Final[dict[pa.DataType, npt.DTypeLike]] = {
     pa.int32(): np.dtype("<i4"),
     pa.int64(): np.dtype("<i8"),
@@ -74,15 +77,17 @@ class BloomFilter:
 
     def insert(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
         """Add the key of each row; `columns` are the key columns in key order."""
-        hashes = key_hashes(columns)
-        first = (((hashes >> np.uint64(32)) * np.uint64(BLOCKS)) >> np.uint64(32)) << np.uint64(8)
-        low = hashes.astype(np.uint32)
-        # A byte for each bit, and the keys' words one after the other: 2 ms for 100 000 keys, half
-        # the time of handling all eight words of each key at once.
+        # A byte for each bit, and the keys' words one after the other: half the time of handling
+        # all eight words of each key at once. Blocks of keys stay in the processor's cache.
         mask = np.zeros(BLOCKS * 256, np.bool_)
-        for word, salt in enumerate(_SALT):
-            bits = ((low * salt) >> np.uint32(27)) | np.uint32(word * 32)
-            mask[(first | bits).view(np.int64)] = True
+        hashes = key_hashes(columns)
+        for start in range(0, len(hashes), _BLOCK_ROWS):
+            part = hashes[start : start + _BLOCK_ROWS]
+            first = (((part >> np.uint64(32)) * np.uint64(BLOCKS)) >> np.uint64(32)) << np.uint64(8)
+            low = part.astype(np.uint32)
+            for word, salt in enumerate(_SALT):
+                bits = ((low * salt) >> np.uint32(27)) | np.uint32(word * 32)
+                mask[(first | bits).view(np.int64)] = True
         self._words |= np.packbits(mask, bitorder="little").view("<u4")
 
     def might_contain(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.bool_]:

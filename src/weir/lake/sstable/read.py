@@ -248,8 +248,8 @@ class LanceSsTable:
                 uri = f"{self._store.uri}/{path}"
                 return bloom.BloomFilter.from_bytes(self._store.get(path).data, path=uri)
             except ObjectMissing:
-                # The file is optional: pylance never reads it. All bits set means 'perhaps'.
-                return bloom.BloomFilter.from_bytes(b"\xff" * bloom.BLOOM_BYTES)
+                # The file is optional: pylance never reads it.
+                return bloom.BloomFilter.from_bytes(bloom.FULL)
 
         return self._caches.blooms.get_or_make(path, load, lambda _: bloom.BLOOM_BYTES)
 

@@ -3,7 +3,7 @@
 Keeps
   M-4  the directory is complete when `write_sstable` returns, and nothing names it yet
   L-2  a deletion vector hides all but the last row of each key
-  F-17 a directory is claimed by creating its bloom filter: a name drawn twice is used once
+  F-17 a directory is claimed by creating its Bloom filter: a name drawn twice is used once
 A crash leaves an orphan (G-4).
 """
 
@@ -22,7 +22,7 @@ from lance.file import LanceFileWriter
 from weir.env import Env
 from weir.errors import InvalidInput, StoreError
 from weir.format import paths
-from weir.format.bloom import BloomFilter
+from weir.format.bloom import FULL, BloomFilter
 from weir.format.keys import pk_values
 from weir.format.lance_file import version_name
 from weir.format.lance_manifest import (
@@ -71,19 +71,12 @@ class SsTableWriter:
         """Write the complete directory `path` (relative to the table).
 
         Three objects, and three more with a key; one to three more when a key repeats or the table
-        has lost a column. Once the first object exists, data and key index are written in parallel.
+        has lost a column. Once the first object exists, the others are written in parallel.
         `StoreError` when the name is taken, with nothing written: choose another.
         """
         rows = _table(batches, schema)
         key_columns = [rows.column(name) for name in schema.primary_key]
-        values = pk_values(rows, schema.primary_key) if key_columns else None
-        index: tuple[pa.Table, pa.Table] | None = None
         superseded = np.zeros(0, np.uint64)
-        bloom = BloomFilter()
-
-        def sort_keys() -> None:
-            nonlocal index
-            index = pk_index_tables(values)
 
         def write_data() -> None:
             with lance_errors(f"writing SSTable {self._uri}/{path}"):
@@ -96,16 +89,19 @@ class SsTableWriter:
                     max_rows_per_file=max(rows.num_rows, 1),
                 )
 
+        def write_filter() -> None:
+            bloom = BloomFilter()
+            bloom.insert(key_columns)
+            self._store.put(f"{path}/{paths.BLOOM_FILTER}", bloom.to_bytes())
+
         def write_key_index() -> None:
             nonlocal superseded
-            if index is not None:
-                superseded = self._write_key_index(path, *index)
+            index = pk_index_tables(pk_values(rows, schema.primary_key))
+            superseded = self._write_key_index(path, *index)
 
-        if values is not None:
-            # Hash and sort in parallel; nothing is written before the claim.
-            self._both(lambda: bloom.insert(key_columns), sort_keys)
-        self._claim(path, bloom)
-        self._both(write_data, write_key_index)
+        self._claim(path, FULL if key_columns else BloomFilter().to_bytes())
+        jobs = [write_data, write_filter, write_key_index] if key_columns else [write_data]
+        self._env.threads.map(lambda job: job(), jobs, workers=len(jobs))
         self._finish_manifest(path, schema, superseded)
         if after_write is not None:
             with lance_errors(f"indexing SSTable {self._uri}/{path}"):
@@ -118,13 +114,14 @@ class SsTableWriter:
             primary_key_bytes=sum(c.nbytes for c in key_columns) if key_columns else None,
         )
 
-    def _both(self, *jobs: Callable[[], None]) -> None:
-        self._env.threads.map(lambda job: job(), list(jobs), workers=len(jobs))
+    def _claim(self, path: str, first_filter: bytes) -> None:
+        """Create the Bloom filter: from here on no other writer writes below `path` (F-17).
 
-    def _claim(self, path: str, bloom: BloomFilter) -> None:
-        """Create the bloom filter: from here on no other writer writes below `path` (F-17)."""
+        With a key it is one that answers 'perhaps' to everything, and the filter of the keys
+        replaces it later: hashing 100,000 keys takes 6 ms, for which the data need not wait.
+        """
         try:
-            self._store.put_if_absent(f"{path}/{paths.BLOOM_FILTER}", bloom.to_bytes())
+            self._store.put_if_absent(f"{path}/{paths.BLOOM_FILTER}", first_filter)
         except ObjectExists:
             raise StoreError(
                 f"{self._uri}/{path}: an SSTable is there already, so the name is taken and nothing"
