@@ -1,9 +1,10 @@
 """Reading one SSTable: scans in the shape of the current schema, lookups that read little.
 
 A lookup checks the Bloom filter first (32 KiB, cached), then an index of the SSTable's keys
-(cached, 16 bytes a key), and fetches only the rows found. After a few lookups the filter is
-skipped: the index answers in a tenth of the time that hashing the keys for a filter takes. Caches
-are bounded in size and keyed by the SSTable's path, which is never used for other bytes.
+(cached, 16 bytes a key), and fetches only the rows found. The filter is skipped after a few lookups
+(the index answers in a tenth of the time that hashing the keys for a filter takes), and for an
+SSTable with so many keys that its filter excludes few. Caches are bounded in size and keyed by the
+SSTable's path, which is never used for other bytes.
 """
 
 from __future__ import annotations
@@ -231,7 +232,7 @@ class LanceSsTable:
         if index is not None:
             return index
         self._cold_lookups += 1  # a hint; a count lost between two threads does no harm
-        if self._cold_lookups <= COLD_LOOKUPS:
+        if self._cold_lookups <= COLD_LOOKUPS and self.rows <= bloom.USEFUL_KEYS:
             perhaps = self._bloom().might_contain(
                 [keys.column(name) for name in self.schema.primary_key]
             )

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.lake.conftest import SCHEMA, MakeLake, table
 from weir.errors import InvalidInput, MissingEntry
+from weir.format.bloom import FULL, USEFUL_KEYS
 from weir.format.schema import TableSchema
 from weir.lake.api import SsTableInfo
 from weir.lake.pylance_lake import PylanceLake
@@ -170,6 +171,27 @@ def test_a_lookup_of_an_absent_key_reads_the_bloom_filter_once(
     warm = sstable.dataset.io_stats_snapshot().read_iops
     assert lake.open_sstable(SHARD, NAME, lake.open_base().schema).lookup(absent).num_rows == 0
     assert sstable.dataset.io_stats_snapshot().read_iops == warm
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_a_filter_of_too_many_keys_is_neither_made_nor_read(
+    make_lake: MakeLake, extra: int
+) -> None:
+    made = make_lake()
+    store = _Counting(open_store(made.uri))
+    lake = PylanceLake(made.uri, None, store)
+    schema = lake.open_base().schema
+    rows = USEFUL_KEYS + extra
+    columns = [pa.array(range(rows)), pa.repeat("x", rows), pa.repeat(False, rows)]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema.wal)
+    lake.write_sstable(SHARD, NAME, [batch], schema)
+    stored = made.store.get(f"_mem_wal/{SHARD}/{NAME}/bloom_filter.bin").data
+    assert (stored == FULL) == bool(extra)
+    store.gets.clear()
+    sstable = lake.open_sstable(SHARD, NAME, schema)
+    assert sstable.lookup(pa.table({"id": [rows, rows + 1]})).num_rows == 0
+    assert sstable.lookup(pa.table({"id": [0, rows - 1, rows]})).num_rows == 2
+    assert len([path for path in store.gets if path.endswith("bloom_filter.bin")]) == 1 - extra
 
 
 @pytest.mark.parametrize("dtype", [pa.int64(), pa.utf8()])
