@@ -2358,8 +2358,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a large file is copied whole",
         "src/weir/upkeep/copying.py",
-        "workers=WORKERS)) + sum(map(in_parts, large))\n",
-        "workers=WORKERS)) + sum(map(one, large))\n",
+        "workers=workers)) + sum(map(in_parts, large))\n",
+        "workers=workers)) + sum(map(one, large))\n",
         tests("tests/rules/test_edges_copying.py"),
         "C-10",
     ),

@@ -198,12 +198,18 @@ class Checkpoints:
         return found
 
     def matching(self, text: str) -> list[Checkpoint]:
-        """The checkpoints with that name, or the one with that id, oldest first.
+        """The checkpoint with that id, or else all with that name, oldest first.
 
-        A clone's pin bears the name of the checkpoint it was made from but never matches by name:
-        users who delete, refresh or read by name mean their own (C-1). It does match by id.
+        Three requests for an id; a name reads all checkpoints. A clone's pin bears the name of the
+        checkpoint it was made from but never matches by name: users who delete, refresh or read by
+        name mean their own (C-1). It does match by id.
         """
-        return [c for c in self.all() if str(c.id) == text or (c.name == text and not c.owner)]
+        by_id = None
+        with contextlib.suppress(InvalidInput):
+            by_id = self.load(paths.parse_shard_id(text))
+        if by_id is not None and by_id.confirmed:
+            return [by_id]
+        return [c for c in self.all() if c.name == text and not c.owner]
 
     def _append(self, following: Checkpoint) -> Checkpoint:
         """Take the next number, then check that the chain below it was not erased (K-5)."""

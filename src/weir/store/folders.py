@@ -102,13 +102,20 @@ class Folders:
             folder = folder.rpartition("/")[0]
 
     def make(self, folder: str) -> None:
-        """Create `folder` and its parents, below the first that exists at its real location."""
-        above = folder
-        while above:
-            with contextlib.suppress(FileNotFoundError), self._opened(above):
-                break
-            above = above.rpartition("/")[0]
-        os.makedirs(self._base + folder, exist_ok=True)
+        """Create `folder` and its parents, each in one that is at its real location."""
+        if not folder:
+            os.makedirs(self._root, exist_ok=True)
+            return
+        above, _, name = folder.rpartition("/")
+        try:
+            self._make_in(above, name)
+        except FileNotFoundError:
+            self.make(above)
+            self._make_in(above, name)
+
+    def _make_in(self, above: str, name: str) -> None:
+        with self._opened(above) as file, contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=file)
 
     @contextlib.contextmanager
     def _opened(self, folder: str) -> Iterator[int]:

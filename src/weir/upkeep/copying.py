@@ -25,7 +25,7 @@ from weir.log.stamp import foreign_store, read_store_id, require_no_table
 from weir.records.checkpoints import Scope
 from weir.records.cut import ShardCut
 from weir.routing.core import Core
-from weir.store.api import Meta, ObjectExists, Store
+from weir.store.api import Meta, ObjectExists, Store, is_local
 from weir.store.bounded import get_some
 from weir.store.open import open_store
 from weir.types import Position, Version
@@ -35,6 +35,9 @@ WORKERS: Final = 8
 CHUNK: Final = 64
 LARGE_BYTES: Final = 16 << 20
 """Objects of this size or more are copied one by one, in parts, to bound the memory used."""
+_ALONE_BYTES: Final = 16 << 20
+"""Up to this many bytes are copied by one thread between local folders: a small file is copied
+faster than handed to another thread."""
 PART_BYTES: Final = 16 << 20
 
 Copy = Callable[[Sequence[Meta]], int]
@@ -202,7 +205,9 @@ def _copy(source: Store, target: Store, objects: Sequence[Meta], env: Env) -> in
 
     small = [meta for meta in objects if meta.size < LARGE_BYTES]
     large = [meta for meta in objects if meta.size >= LARGE_BYTES]
-    return sum(env.threads.map(one, small, workers=WORKERS)) + sum(map(in_parts, large))
+    is_quick = is_local(source) and is_local(target)
+    workers = 1 if is_quick and sum(meta.size for meta in small) <= _ALONE_BYTES else WORKERS
+    return sum(env.threads.map(one, small, workers=workers)) + sum(map(in_parts, large))
 
 
 def _put(target: Store, path: str, data: bytes) -> None:

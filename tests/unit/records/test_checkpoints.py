@@ -1,0 +1,57 @@
+"""How a checkpoint is found: by its id with few requests, or by its name among all."""
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.support.tables import CountingStore
+from weir.errors import CheckpointNotFound
+from weir.records.checkpoints import Checkpoint, Checkpoints
+from weir.store.open import open_store
+
+
+def _id(number: int) -> UUID:
+    return UUID(int=number)
+
+
+def _made(records: Checkpoints, number: int, name: str | None) -> Checkpoint:
+    checkpoint = Checkpoint(
+        id=_id(number),
+        scope="all",
+        created=float(number),
+        base_version=1,
+        routing_version=1,
+        shards=(),
+        name=name,
+    )
+    return records.confirm(records.announce(checkpoint, pending_until=1e12), expires=None)
+
+
+def test_an_id_as_text_is_found_without_reading_the_others(tmp_path: Path) -> None:
+    store = CountingStore(open_store(str(tmp_path)))
+    records = Checkpoints(store)
+    for number in range(1, 30):
+        _made(records, number, "nightly")
+    store.reset()
+    assert records.find(str(_id(7))).id == _id(7)
+    assert store.requests <= 3
+
+
+def test_a_name_is_its_newest_checkpoint_even_if_it_looks_like_an_id(tmp_path: Path) -> None:
+    records = Checkpoints(open_store(str(tmp_path)))
+    run = str(_id(1000))  # an application names checkpoints by its own ids
+    _made(records, 1, run)
+    _made(records, 2, run)
+    assert records.find(run).id == _id(2)
+    assert [found.id for found in records.matching(run)] == [_id(1), _id(2)]
+
+
+def test_an_announced_checkpoint_is_not_found_by_its_id(tmp_path: Path) -> None:
+    records = Checkpoints(open_store(str(tmp_path)))
+    made = _made(records, 1, None)
+    records.announce(
+        Checkpoint(_id(2), "all", made.created, 1, 1, ()), pending_until=made.created + 60
+    )
+    with pytest.raises(CheckpointNotFound):
+        records.find(str(_id(2)))
