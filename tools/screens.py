@@ -141,7 +141,7 @@ def demo_screen() -> str:
             3,
             "Kill a writer",
             [
-                "SIGKILL after 6 of 10 files: all it was told are there",
+                "SIGKILL after 6 of 10 files: every acknowledged row is there",
                 "epoch 18 took over: a fence in each log, 88 entries replayed in 100 ms",
             ],
             seconds=3.4,
@@ -149,7 +149,7 @@ def demo_screen() -> str:
         Step(
             4,
             "Freeze a writer, take over, wake it up",
-            ["asleep as epoch 19 while epoch 20 took over; awake: FencedError"],
+            ["frozen as epoch 19 while epoch 20 took over; on waking up: FencedError"],
             seconds=2.0,
         ),
         Step(5, "Verify everything against the generator", seconds=0.1),
@@ -160,10 +160,10 @@ def demo_screen() -> str:
         {
             "stream": "60,000 events: 56,072 puts, 3,928 deletes",
             "table": "30,393 rows in 4 shards and a base of 30,393",
-            "safety": "a kill and a freeze; no acknowledged row lost, none doubled",
+            "safety": "one writer killed, one frozen; checked for lost and duplicate rows",
             "engine": "on Spark",
         },
-        {"look around": "weir demo --keep DIR", "write yourself": "docs/quickstart.md"},
+        {"look around": "weir demo --keep DIR", "your own table": "docs/quickstart.md"},
     )
     return svg("demo", "make demo", "make demo", *map(panel_of, show.steps), end)
 

@@ -126,7 +126,7 @@ class TableWriter:
         """The blocking writer, which threads may share."""
         if self._sync is None:
             raise InvalidInput(
-                "the writer was not entered: write `async with table.writer() as writer`"
+                "the writer is not open: use it inside `async with table.writer() as writer`"
             )
         return self._sync
 

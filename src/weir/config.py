@@ -112,15 +112,13 @@ class WriterConfig:
                 )
         if not self.enable_memtable and self.index_configs:
             raise InvalidInput(
-                "WriterConfig: index_configs must be empty when enable_memtable=False, a WAL-only "
-                "writer "
-                "has nothing to index (M-2)"
+                "WriterConfig: index_configs must be empty when enable_memtable=False; a WAL-only"
+                " writer has no MemTable to index (M-2)"
             )
         if self.max_unflushed_memtable_bytes < self.max_wal_buffer_size:
             raise InvalidInput(
-                "WriterConfig: max_unflushed_memtable_bytes must be at least max_wal_buffer_size, "
-                "or no "
-                "entry could ever fill"
+                "WriterConfig: max_unflushed_memtable_bytes must be at least max_wal_buffer_size"
+                f" ({self.max_wal_buffer_size}), got {self.max_unflushed_memtable_bytes}"
             )
 
     def within(self, stored: WriterConfig) -> WriterConfig:

@@ -51,8 +51,9 @@ class Database:
         *namespace, last = [name] if isinstance(name, str) else name or [""]
         if not _NAME.fullmatch(str(last)):
             raise InvalidInput(
-                f"{last!r} is no name of a table: letters, digits, '_', '-' and '.' make one; a"
-                " table in a namespace is named by a list, as ['shop', 'orders']"
+                f"{last!r} is not a valid table name: use letters, digits, '_', '-' and '.', and"
+                " do not start with '.'. For a table in a namespace pass a list, such as"
+                " ['shop', 'orders']"
             )
         return f"{self._folder(namespace)}/{last}{SUFFIX}"
 
@@ -66,8 +67,8 @@ class Database:
         for part in parts:
             if not _is_namespace(str(part)):
                 raise InvalidInput(
-                    f"{part!r} is no name of a namespace: letters, digits, '_', '-' and '.' make"
-                    f" one, it begins with neither '_' nor '.' and does not end in {SUFFIX!r}"
+                    f"{part!r} is not a valid namespace name: use letters, digits, '_', '-' and"
+                    f" '.'; do not start with '_' or '.', and do not end with {SUFFIX!r}"
                 )
         return "/".join([self.uri, *parts])
 
@@ -115,12 +116,12 @@ class Database:
         except NotAWeirTable as error:
             *namespace, last = [name] if isinstance(name, str) else name
             place = self._folder(namespace)
-            message = f"{place} has no table {last!r}; there are: "
+            message = f"{place} has no table {last!r}; existing tables: "
             message += ", ".join(self.tables(namespace)) or "none"
             inner = self.namespaces(namespace)
             if inner:
-                message += f"; and the namespaces {', '.join(inner)}, named by a list as"
-                message += f" {[*namespace, inner[0], 'name']}"
+                message += f"; namespaces: {', '.join(inner)}. For a table in a namespace pass a"
+                message += f" list, such as {[*namespace, inner[0], 'name']}"
             raise NotAWeirTable(message) from error
 
     def exists(self, name: Name) -> bool:

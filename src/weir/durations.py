@@ -34,5 +34,5 @@ def seconds(value: Duration, *, name: str = "duration") -> float:
             )
         result = float(match.group(1)) * _UNITS[match.group(2)]
     if not 0 <= result < float("inf"):
-        raise InvalidInput(f"{name}: must be zero or more, got {value!r}")
+        raise InvalidInput(f"{name}: must be zero or more and finite, got {value!r}")
     return result

@@ -116,7 +116,7 @@ class FencedError(WeirError):
     def at(self, position: int) -> FencedError:
         """The same error, which also says at which log position the writer was stopped."""
         return FencedError(
-            f"{self} Its next entry was to be at position {position} of the log.",
+            f"{self} The writer was stopped at position {position} of the log.",
             epoch=self.epoch,
             fenced_by=self.fenced_by,
             position=position,

@@ -183,7 +183,7 @@ def test_c15_checkpoint_release_lets_go_of_a_deleted_clone_only(run, table, tmp_
     assert run("clone", table.uri, copy).status == 0
     refused = run("checkpoint", "release", table.uri, copy, "--yes")
     assert refused.status == 1
-    assert "is there" in refused.err
+    assert "still exists" in refused.err
     shutil.rmtree(copy)
     assert run("checkpoint", "release", table.uri, copy, "--yes").status == 0
     assert run("checkpoint", "list", table.uri, "--json").json() == []
@@ -246,7 +246,7 @@ def test_watching_survives_what_passes_and_nothing_else(run, table, monkeypatch)
     ran = run("compact", table.uri, "--watch", "5m")
     assert ran.status == 1
     assert ran.err.splitlines() == [
-        "weir: no route; again in 5 m", "weir: lost; again in 5 m", "weir: torn",
+        "weir: no route; retrying in 5 m", "weir: lost; retrying in 5 m", "weir: torn",
     ]  # fmt: skip
 
 

@@ -117,11 +117,11 @@ def test_l8_a_rollback_that_lands_late_is_known_by_its_commit(tmp_path):
         lambda: again(table).compact(lease=0),
         lambda: again(table).writer().put([{"id": 1, "v": "late"}]),
     ):
-        with pytest.raises(CommitConflict, match=f"restore of checkpoint {held.id} took the base"):
+        with pytest.raises(CommitConflict, match=f"restore of checkpoint {held.id} rolled the"):
             write()
     told = [found.detail for found in look_at(again(table).core) if found.state == "bad"]
     assert len(told) == 1
-    assert f"restore of checkpoint {held.id} took the base back" in told[0]
+    assert f"restore of checkpoint {held.id} rolled the base back" in told[0]
     again(table).restore(held)
     again(table).compact(lease=0)
     assert rows(again(table)) == expect((A, "a"))

@@ -87,11 +87,11 @@ def test_c1_pins_are_there_before_anything_can_be_read(tmp_path):
     def look(step: str) -> None:
         pins = [c for c in table.checkpoints() if c.owner is not None]
         seen.append((step, [c.expires is None for c in pins]))
-        with pytest.raises(MissingEntry, match="not finished"):
+        with pytest.raises(MissingEntry, match="unfinished clone"):
             if step != "ready":
                 weir.open(str(tmp_path / "copy"))
             else:
-                raise MissingEntry("not finished")
+                raise MissingEntry("unfinished clone")
 
     clones.clone(watched(table.core, ("clone", "checkpoint"), look), str(tmp_path / "copy"), made)
     known = dict(seen)
@@ -155,7 +155,7 @@ def test_c2_a_half_made_clone_is_closed_to_everyone_and_finished_by_a_retry(tmp_
         lambda: weir.open(target).compact(),
         lambda: weir.open(target).gc(),
     ):
-        with pytest.raises(MissingEntry, match="not finished") as refused:
+        with pytest.raises(MissingEntry, match="unfinished clone") as refused:
             open_it()
         assert refused.value.kind == "data"
     shutil.move(tmp_path / "away", tmp_path / "w")
@@ -324,7 +324,7 @@ def test_c8_a_hole_is_an_error_and_the_clone_stays_closed(tmp_path):
         table.clone(str(tmp_path / "copy"), made)
     with pytest.raises(MissingEntry, match="C-8"):
         table.clone(str(tmp_path / "copy"), made, accept_loss=True)
-    with pytest.raises(MissingEntry, match="not finished"):
+    with pytest.raises(MissingEntry, match="unfinished clone"):
         weir.open(str(tmp_path / "copy"))
 
 
@@ -402,7 +402,7 @@ def test_c9c_scope_durable_with_entries_gone_from_a_store_that_is_there(tmp_path
     with pytest.raises(MissingEntry, match="accept_loss") as lost:
         table.clone(str(tmp_path / "copy"), made)
     assert lost.value.kind == "data"
-    with pytest.raises(MissingEntry, match="not finished"):
+    with pytest.raises(MissingEntry, match="unfinished clone"):
         weir.open(str(tmp_path / "copy"))
     copy = table.clone(str(tmp_path / "copy"), made, accept_loss=True)
     assert rows(copy) == expect((range(max(gone - 3, 0), 2), "x"))
@@ -429,7 +429,7 @@ def test_c10_a_collision_with_other_bytes_is_refused(tmp_path):
     path = paths.wal_path(pin.shard, pin.wal_through)
     target = open_store(str(tmp_path / "copy"))
     target.put_if_absent(path, encode_fence(1, entry_id="somebody else's"))
-    with pytest.raises(CorruptEntry, match="other bytes"):
+    with pytest.raises(CorruptEntry, match="exists with other content"):
         table.clone(str(tmp_path / "copy"), made)
     target.delete([path])
     assert rows(table.clone(str(tmp_path / "copy"), made)) == BEFORE

@@ -77,7 +77,7 @@ def test_l6_what_a_memtable_writer_holds_is_left_and_said(tmp_path: Path, keyed:
         report = weir.open(table.uri).compact()
         assert report.rows_written == 0
         assert "rows up to position 2 stay in the log" in report.notes[0]
-        assert "keeps its rows in memory" in report.notes[0]
+        assert "holds them in memory" in report.notes[0]
         writer.put(rows(10))
         writer.flush()
     table.compact()

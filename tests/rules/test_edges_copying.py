@@ -79,6 +79,6 @@ def test_c4_other_bytes_in_the_place_of_a_large_file_are_refused(
         source, target = MemoryStore(), MemoryStore()
         source.put("data/f", b"x" * 20)
         target.put("data/f", there)
-        with pytest.raises(CorruptEntry, match="holds other bytes"):
+        with pytest.raises(CorruptEntry, match="exists with other content"):
             copying._copy(source, target, list(source.list("data")), SYSTEM)
         assert target.get("data/f").data == there

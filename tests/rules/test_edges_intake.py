@@ -155,9 +155,9 @@ def test_f15_a_put_larger_than_an_entry_is_refused_before_it_is_accepted(
     table = weir.create(str(tmp_path / "t"), SHAPE, primary_key=["id"], env=small_world())
     shard = table.shards()[0]
     writer = shard.writer(WriterConfig(enable_memtable=memtable, durable_write=durable))
-    with pytest.raises(InvalidInput, match="put them in parts"):
+    with pytest.raises(InvalidInput, match="split them into several puts"):
         writer.put([of_size(ENTRY_BYTES)])
-    with pytest.raises(InvalidInput, match="put them in parts"):
+    with pytest.raises(InvalidInput, match="split them into several puts"):
         writer.put_once([of_size(ENTRY_BYTES)], app="a", version=1)
     with pytest.raises(InvalidInput, match="whole number"):
         writer.put_once([of_size(1)], app="a", version=True)
@@ -177,7 +177,7 @@ def test_f15_no_shard_takes_its_part_of_a_put_that_another_must_refuse(tmp_path)
     table = weir.create(uri, SHAPE, primary_key=["id"], sharding=sharding, env=small_world())
     with table.writer() as writer:
         rows = [of_size(1, key) for key in range(100)]
-        with pytest.raises(InvalidInput, match="put them in parts"):
+        with pytest.raises(InvalidInput, match="split them into several puts"):
             writer.put([*rows, of_size(ENTRY_BYTES, 100)])
         assert weir.open(uri).scan().to_table().num_rows == 0
         writer.put(rows)

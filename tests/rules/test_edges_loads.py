@@ -165,7 +165,7 @@ def test_g6_a_load_that_slept_and_came_to_a_collected_place_is_no_success(
         return version
 
     monkeypatch.setattr(lake, verb, slept)
-    with pytest.raises(told, match="others went on without it"):
+    with pytest.raises(told, match="commit does not count"):
         load(table.core, write_two, job_id="load", replaces=False)
 
 
@@ -296,6 +296,6 @@ def test_l7_a_load_whose_own_commit_came_back_as_taken_and_grew_old_is_no_refuse
     is_gone: list[bool] = []
     monkeypatch.setattr(Datasets, "commit", repeated)
     monkeypatch.setattr(fold_commit, "commits", commits_left)
-    with pytest.raises(UnknownOutcome, match="Look for a row"):
+    with pytest.raises(UnknownOutcome, match="Check whether its rows are in the base"):
         load(table.core, write_two, job_id="load", replaces=False)
     assert rows_of(weir.open(table.uri)) == Counter({(30, "new"): 1, (31, "new"): 1})

@@ -664,7 +664,7 @@ def test_g13_an_sstable_names_no_files_elsewhere(tmp_path):
     path, _ = lance_manifest(mine)
     _, raw = lance_manifest(theirs)
     path.write_bytes(with_files_at(raw, str(theirs)))
-    with pytest.raises(CorruptEntry, match="other places"):
+    with pytest.raises(CorruptEntry, match="outside its folder"):
         rows(weir.open(table.uri))
 
 
@@ -774,4 +774,4 @@ def test_a_damaged_entry_is_named_by_its_place_and_the_next_step(tmp_path):
     with pytest.raises(weir.CorruptEntry) as caught:
         weir.open(table.uri).scan().to_table()
     assert any(str(manifest) in str(caught.value) for manifest in manifests)
-    assert "put it back" in str(caught.value)
+    assert "from a copy of the table" in str(caught.value)

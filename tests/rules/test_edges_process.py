@@ -205,14 +205,14 @@ def test_f16_a_table_used_in_a_forked_child_is_refused_with_a_sentence(
         "schema": lambda: str(table.schema),
         "put": lambda: str(table.writer()),
     }
-    assert "start them by spawn" in in_child(calls[call])
+    assert "start the child with spawn" in in_child(calls[call])
 
 
 @FORKS
 def test_f16_an_object_store_in_a_forked_child_is_refused_with_a_sentence() -> None:
     """Its client's threads exist only in the parent: every call would hang, on a new store too."""
     out = run(FORKED_CLIENT)
-    assert out.count("start processes by spawn") == 2
+    assert out.count("start processes with spawn") == 2
 
 
 FORKED_CLIENT = """
@@ -257,7 +257,7 @@ def test_f17_an_sstable_of_a_taken_name_is_refused_and_changes_nothing(
     before = {meta.path: shard.raw.get(meta.path).data for meta in shard.raw.list(folder)}
     assert before
     other = writer.intake.rows([row(7), row(8), row(7, 1.0)])
-    with pytest.raises(weir.StoreError, match="name is taken"):
+    with pytest.raises(weir.StoreError, match="already has this name"):
         shard.lake.write_sstable(shard.shard, name, other, shard.table_schema)
     after = {meta.path: shard.raw.get(meta.path).data for meta in shard.raw.list(folder)}
     assert after == before

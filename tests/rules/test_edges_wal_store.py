@@ -354,7 +354,7 @@ def test_s8_a_place_with_stray_entries_is_no_wal_store(tmp_path):
     stray = tmp_path / "w" / paths.wal_path(table.shards()[0].id, Position(9))
     stray.parent.mkdir(parents=True)
     stray.write_bytes(b"a fence")
-    with pytest.raises(WalStoreMismatch, match="no id that says whose"):
+    with pytest.raises(WalStoreMismatch, match="but no WAL store id"):
         table.move_wal(str(tmp_path / "w"))
     with again(table).writer() as writer:
         put(writer, B, "b")

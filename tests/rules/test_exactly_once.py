@@ -70,7 +70,7 @@ def test_p1_a_task_laid_out_for_the_old_routing_stops(tmp_path: Path) -> None:
     table = make_table(tmp_path, keyed=False)
     sink = replace(sink_of(table), layout=Layout("id", 3))
     weir.open(table.uri).reshard(weir.Bucket("id", 5))
-    with pytest.raises(weir.InvalidInput, match="do not keep the shards"):
+    with pytest.raises(weir.InvalidInput, match="does not fit the table's sharding"):
         stage(sink, ROWS)
     assert in_weir(table).total() == 0
 

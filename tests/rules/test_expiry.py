@@ -246,7 +246,7 @@ def test_l11_every_type_of_time_means_the_same_in_memory_and_in_lance(
 def test_l11_a_rule_needs_a_column_that_holds_times(tmp_path: Path, table: weir.Table) -> None:
     with pytest.raises(InvalidInput, match="no column 'when'"):
         weir.create(str(tmp_path / "x"), SCHEMA, expire=weir.Expire("when", after="1d"))
-    with pytest.raises(InvalidInput, match="column 'v' is string; a timestamp or a date32"):
+    with pytest.raises(InvalidInput, match="column 'v' is string; use a timestamp or date32"):
         table.set_expire(weir.Expire("v", after="1d"))
     with pytest.raises(InvalidInput, match="after"):
         weir.Expire("ts", after="soon")

@@ -61,7 +61,7 @@ def test_o2_nothing_is_decided_without_rows_that_a_reshard_left_behind(table: we
         writer.put([{"k": key, "n": 0, "s": "a"} for key in range(8)])
     table.reshard(weir.Bucket("k", 2), compact=False)
     with table.writer() as writer:
-        with pytest.raises(weir.WeirError, match="run compact"):
+        with pytest.raises(weir.WeirError, match=r"Run compact\(\)"):
             writer.insert([{"k": 3, "n": 1, "s": "b"}])
         table.compact()
         with pytest.raises(weir.KeyConflict):

@@ -275,5 +275,5 @@ def test_a_query_that_says_nothing_is_refused(make, message):
 
 def test_append_only_rankings_have_no_key_to_fuse_by(tmp_path):
     table = weir.create(str(tmp_path / "t"), SCHEMA)
-    with pytest.raises(weir.InvalidInput, match="fused by key"):
+    with pytest.raises(weir.InvalidInput, match="needs a primary key"):
         table.hybrid_search({"vec": [0.0] * DIM, "text": "fox"})

@@ -135,7 +135,7 @@ def test_x7_a_writer_that_comes_in_between_is_noticed(tmp_path, monkeypatch) -> 
         fold(core, progress)
 
     monkeypatch.setattr(module, "_fold", busy)
-    with pytest.raises(weir.InvalidInput, match="somebody wrote to it"):
+    with pytest.raises(weir.InvalidInput, match="a writer wrote to it"):
         table.upgrade(quiet=0)
     assert table.core.refresh().format == 1
     assert {row["id"] for row in rows(table)} == {1, 2, 3, 9}

@@ -227,7 +227,7 @@ def test_m6_memory_is_bounded_and_a_put_waits_or_says_backpressure(
     )
     path = "*/manifest/*" if memtable else "*/wal/*"
     gate = shard.faults.on("put_if_absent", path).pause()
-    with pytest.raises(Backpressure, match="bound is 4000"):
+    with pytest.raises(Backpressure, match="bytes is 4000"):
         for i in range(10_000):
             w.put([row(i)], wait=memtable, timeout=0.05)
             assert w.stats().held_bytes <= limit

@@ -310,11 +310,11 @@ def test_the_dataframe_api_by_name(spark: SparkSession, root: Path, name: str) -
 def test_what_a_catalog_cannot_do_says_so(spark: SparkSession, root: Path, name: str) -> None:
     made(spark, name)
     for statement, word in (
-        (f"ALTER TABLE {name} RENAME TO named.db.x", "its place"),
+        (f"ALTER TABLE {name} RENAME TO named.db.x", "cannot be renamed"),
         (f"ALTER TABLE {name} DROP COLUMN v", "ADD COLUMNS"),
         (f"CREATE TABLE {name}2 (id INT) LOCATION '/tmp/x'", "leave LOCATION out"),
-        (f"INSERT OVERWRITE {name} SELECT * FROM {name}", "say so twice"),
-        ("SELECT * FROM named.`..`.t", "lead elsewhere"),
+        (f"INSERT OVERWRITE {name} SELECT * FROM {name}", "must be confirmed"),
+        ("SELECT * FROM named.`..`.t", "not a valid name"),
     ):
         with pytest.raises(PySparkException, match=word):
             spark.sql(statement)

@@ -57,7 +57,7 @@ def test_strings_are_not_parsed_and_floats_not_rounded(spark: SparkSession, tmp_
         with pytest.raises(SchemaMismatch, match=f"column '{column}' is string") as refused:
             weir.spark.write(spark.range(1).selectExpr(*text.split(", ")), uri)
         assert len(str(refused.value)) < 250
-    with pytest.raises(SchemaMismatch, match="not exact"):
+    with pytest.raises(SchemaMismatch, match="exactly; to accept the loss"):
         weir.spark.write(spark.range(1).selectExpr("1L AS id", "0.1D AS f"), uri)
     weir.spark.write(spark.range(1).selectExpr("1 AS id", "0.5D AS f"), uri)
 
@@ -98,7 +98,7 @@ def test_a_time_in_a_filter_says_its_zone(spark: SparkSession, tmp_path: Path) -
     schema = weir.open(uri).schema
     check_times("id > 3", schema, None)
     check_times("ts > '2026-01-01 00:00:00'", schema, "UTC")
-    with pytest.raises(InvalidInput, match="not told"):
+    with pytest.raises(InvalidInput, match="unknown to a data source"):
         check_times("ts > '2026-01-01'", schema, None)
 
 
@@ -138,7 +138,7 @@ def test_an_unknown_option_is_refused_with_the_nearest(spark: SparkSession, tmp_
     table = make_table(tmp_path)
     with pytest.raises(PySparkException, match="did you mean freshness"):
         spark.read.format("weir").option("fresh", "base").load(table.uri)
-    with pytest.raises(PySparkException, match="has no option 'versionasof': read at a checkpoint"):
+    with pytest.raises(PySparkException, match="'versionasof': use the option checkpoint"):
         spark.read.format("weir").option("versionAsOf", "1").load(table.uri)
     with pytest.raises(PySparkException, match="did you mean maxEntryBytes"):
         frame(spark, {1: "a"}).write.format("weir").option("maxEntrySize", "1").mode("append").save(

@@ -327,7 +327,7 @@ def test_deletes_are_never_passed_over_silently(spark: SparkSession, tmp_path: P
 def test_latest_is_resolved_before_the_query_starts(spark: SparkSession, tmp_path: Path) -> None:
     table = make_table(tmp_path)
     put(table, {1: "before"})
-    with pytest.raises(Exception, match="name a consumer"):
+    with pytest.raises(Exception, match="needs a named consumer"):
         follow(spark, table, tmp_path / "x", startingOffsets="latest")
     feed = weir.spark.changes(spark, table.uri, since="latest")
     put(table, {2: "after"})

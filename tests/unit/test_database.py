@@ -40,16 +40,16 @@ def test_a_table_that_is_there_is_opened_when_asked_for(tmp_path: Path) -> None:
 def test_an_unknown_name_says_which_there_are(tmp_path: Path) -> None:
     db = weir.connect(tmp_path)
     db.create_table("orders", SCHEMA)
-    with pytest.raises(weir.NotAWeirTable, match="no table 'order'; there are: orders"):
+    with pytest.raises(weir.NotAWeirTable, match="no table 'order'; existing tables: orders"):
         db.open_table("order")
-    with pytest.raises(weir.NotAWeirTable, match="there are: orders"):
+    with pytest.raises(weir.NotAWeirTable, match="existing tables: orders"):
         db.drop_table("order")
     db.drop_table("order", missing_ok=True)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b", "ns$t", "é"])
 def test_a_name_that_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(weir.InvalidInput, match="name of a table"):
+    with pytest.raises(weir.InvalidInput, match="valid table name"):
         weir.connect(tmp_path).table_uri(name)
 
 
@@ -78,7 +78,7 @@ def test_tables_in_namespaces_are_named_by_lists(tmp_path: Path) -> None:
     assert not db.exists(["shop", "orders"])
     with pytest.raises(weir.NotAWeirTable, match=r"shop has no .* customers; .*'eu', 'name'\]"):
         db.open_table(["shop", "orders"])
-    with pytest.raises(weir.NotAWeirTable, match=r"there are: plain; and the namespaces shop"):
+    with pytest.raises(weir.NotAWeirTable, match=r"existing tables: plain; namespaces: shop"):
         db.open_table("shop.orders")
     db.drop_table(["shop", "eu", "orders"])
     assert db.tables(["shop", "eu"]) == []
@@ -86,7 +86,7 @@ def test_tables_in_namespaces_are_named_by_lists(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["..", "_weir", "a/b", "t.lance", ""])
 def test_a_namespace_that_would_lead_elsewhere_is_refused(tmp_path: Path, part: str) -> None:
-    with pytest.raises(weir.InvalidInput, match="name of a namespace"):
+    with pytest.raises(weir.InvalidInput, match="valid namespace name"):
         weir.connect(tmp_path).table_uri([part, "t"])
-    with pytest.raises(weir.InvalidInput, match="name of a table"):
+    with pytest.raises(weir.InvalidInput, match="valid table name"):
         weir.connect(tmp_path).table_uri([])

@@ -65,7 +65,7 @@ def run(
 ) -> Report:
     """Measure durable puts, fresh lookups and fresh scans in a scratch table below `uri`.
 
-    The floors are calls to the same store without weir: a put, a put-if-absent, and a get. The two
+    "store alone" is a call to the same store without weir: a put, a put-if-absent, a get. The two
     puts alternate with the durable put of one row, which contains one of them, so that other load
     on the store affects all three alike. The table is deleted afterwards, also on failure. Takes
     about nine times `seconds`.
@@ -77,8 +77,8 @@ def run(
         with table.shard(0).writer() as writer:
             one, group = _batch(0, 1), _batch(0, rows)
             floors: Calls = {
-                "floor: bare put": bare.put,
-                "floor: bare put-if-absent": bare.put_if_absent,
+                "store alone: put": bare.put,
+                "store alone: put-if-absent": bare.put_if_absent,
             }
             lines = _in_turn(
                 {**floors, "durable puts of 1 row": lambda: writer.put(one)}, seconds, 1
@@ -88,7 +88,7 @@ def run(
             puts = f"durable puts of {rows} rows, {putters} threads"
             lines += _in_turn({puts: lambda: writer.put(group)}, seconds, putters)
             lines += _in_turn(
-                {"floor: bare get": bare.get, "fresh lookups of 1 key": lambda: table.get([0])},
+                {"store alone: get": bare.get, "fresh lookups of 1 key": lambda: table.get([0])},
                 seconds,
                 1,
             )

@@ -21,15 +21,15 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     uri: Annotated[
-        str, typer.Argument(help="A folder for scratch tables, which are deleted.", metavar="URI")
+        str, typer.Argument(help="A folder for a scratch table, deleted at the end.", metavar="URI")
     ],
     seconds: Annotated[
-        float, typer.Option("--seconds", metavar="S", min=0.1, help="How long each part takes.")
+        float, typer.Option("--seconds", metavar="S", min=0.1, help="Seconds per measurement.")
     ] = 5.0,
     putters: Annotated[
-        int, typer.Option("--putters", metavar="N", min=1, help="Threads that put at once.")
+        int, typer.Option("--putters", metavar="N", min=1, help="Concurrent threads that put.")
     ] = 8,
-    rows: Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows of one put.")] = 10,
+    rows: Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows per put.")] = 10,
     option: o.Options = None,
     config: o.Config = None,
     json: o.Json = False,

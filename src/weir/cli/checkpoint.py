@@ -16,7 +16,7 @@ Ref = Annotated[str, typer.Argument(help="Name or id of the checkpoint.", metava
 Ttl = Annotated[
     str | None,
     typer.Option(
-        "--ttl", metavar="TIME", help="Lifetime, as 7d; for ever without.", callback=o.duration
+        "--ttl", metavar="TIME", help="Lifetime, e.g. 7d; default: no expiry.", callback=o.duration
     ),
 ]
 _PANEL = "Upkeep"
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode="rich",
-        help="Freeze a moment of a table, and let go of it.",
+        help="Create, list, extend and delete checkpoints.",
         epilog="Example: [bold]weir checkpoint create s3://lake/orders --ttl 7d[/bold]",
     )
     uri = "s3://lake/orders"
@@ -45,11 +45,15 @@ def register(app: typer.Typer) -> None:
 
 def create(
     uri: o.Uri,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="A label.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the checkpoint.")
+    ] = None,
     ttl: Ttl = None,
     scope: Annotated[
         str,
-        typer.Option("--scope", metavar="SCOPE", help="durable, or all: claim and flush first."),
+        typer.Option(
+            "--scope", metavar="SCOPE", help="durable, or all (claims and flushes first)."
+        ),
     ] = "durable",
     option: o.Options = None,
     config: o.Config = None,
@@ -71,9 +75,9 @@ def create(
         f"[good]pinned[/good] {made.id}" + (f" [bold]{escape(made.name)}[/]" if made.name else "")
     )
     console.print(
-        f"[dim]expires {screen.moment(made.expires)} UTC[/dim]"
+        f"[dim]expires {screen.moment(made.expires)}[/dim]"
         if made.expires
-        else "[dim]until it is deleted: weir checkpoint delete[/dim]"
+        else "[dim]does not expire; delete it with weir checkpoint delete[/dim]"
     )
 
 
@@ -114,7 +118,7 @@ def refresh(
     if json:
         screen.emit(about(found))
     else:
-        screen.out().print(f"[good]refreshed[/good] until {screen.moment(found.expires)} UTC")
+        screen.out().print(f"[good]refreshed[/good], expires {screen.moment(found.expires)}")
 
 
 def delete(
@@ -139,8 +143,8 @@ def delete(
 
 def release(
     uri: o.Uri,
-    clone: Annotated[str, typer.Argument(help="Where the clone was.", metavar="CLONE")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    clone: Annotated[str, typer.Argument(help="URI of the deleted clone.", metavar="CLONE")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     option: o.Options = None,
     config: o.Config = None,
     json: o.Json = False,
@@ -152,13 +156,13 @@ def release(
     """
     table = o.open_table(uri, option, config)
     if not yes and not json:
-        screen.confirm(f"Is the clone at {clone} gone for good?")
+        screen.confirm(f"Release the files of {clone}? If it still exists, it loses them.")
     released = table.release_clone(clone)
     if json:
         screen.emit({"released": released})
     else:
         screen.out().print(
-            f"[good]released[/good] what {escape(clone)} held; weir gc frees the space",
+            f"[good]released[/good] the files of {escape(clone)}; weir gc frees the space",
             soft_wrap=True,
         )
 

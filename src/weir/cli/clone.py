@@ -37,19 +37,20 @@ def clone(
     ],
     checkpoint: Annotated[
         str | None,
-        typer.Option("--checkpoint", metavar="NAME", help="The moment; now, if left out."),
+        typer.Option("--checkpoint", metavar="NAME", help="Checkpoint to clone; default: now."),
     ] = None,
     wal_uri: o.WalUri = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Copy the base too: depends on nothing.")
+        bool, typer.Option("--deep", help="Copy the base too; share no files.")
     ] = False,
     option: o.Options = None,
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
-    """Make an independent table from a moment of this one.
+    """Make an independent table from this one or a checkpoint of it.
 
-    The base is shared, not copied, unless --deep is given; later writes affect only one of the two.
+    The base is shared, not copied, unless --deep is given. Later writes to one of the two tables
+    do not affect the other.
     """
     table = o.open_table(uri, option, config)
     found = settings.storage_options(destination, option, config) or None
@@ -83,7 +84,7 @@ def restore(
     checkpoint: Annotated[
         str, typer.Argument(help="Name or id of the checkpoint.", metavar="CHECKPOINT")
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     option: o.Options = None,
     config: o.Config = None,
     json: o.Json = False,
@@ -95,7 +96,7 @@ def restore(
     table = o.open_table(uri, option, config)
     find(table.core, checkpoint)  # fail before asking for confirmation
     if not yes and not json:
-        screen.confirm(f"Roll {table.uri} back to {checkpoint!r}?")
+        screen.confirm(f"Roll {table.uri} back to checkpoint {checkpoint!r}?")
     with screen.working("restoring", quiet=json):
         table.restore(checkpoint)
     if json:
@@ -108,7 +109,7 @@ def restore(
 
 def drop(
     uri: o.Uri,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     option: o.Options = None,
     config: o.Config = None,
     json: o.Json = False,
@@ -120,7 +121,7 @@ def drop(
     """
     table = o.open_table(uri, option, config)  # fail before asking for confirmation
     if not yes and not json:
-        screen.confirm(f"Delete {table.uri} and all that is in it?")
+        screen.confirm(f"Delete {table.uri} with all its rows, logs and checkpoints?")
     with screen.working("dropping", quiet=json):
         weir.drop(uri, storage_options=settings.storage_options(uri, option, config) or None)
     if json:

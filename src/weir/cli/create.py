@@ -34,11 +34,12 @@ def create(
     column: Annotated[
         list[str] | None,
         typer.Option(
-            "--column", "-C", metavar="NAME:TYPE", help="A column; 'id:int64!' has no nulls."
+            "--column", "-C", metavar="NAME:TYPE", help="A column; 'id:int64!' is not nullable."
         ),
     ] = None,
     like: Annotated[
-        str | None, typer.Option("--like", metavar="FILE", help="The columns of this data file.")
+        str | None,
+        typer.Option("--like", metavar="FILE", help="Copy the columns of this data file."),
     ] = None,
     key: o.Key = None,
     bucket: o.BucketBy = None,
@@ -46,7 +47,7 @@ def create(
     wal_uri: o.WalUri = None,
     expire: Annotated[
         str | None,
-        typer.Option("--expire", metavar="COLUMN=TIME", help="Rows are gone after it, as ts=30d."),
+        typer.Option("--expire", metavar="COLUMN=TIME", help="When rows expire, e.g. ts=30d."),
     ] = None,
     set_: o.Settings = None,
     option: o.Options = None,
@@ -56,7 +57,7 @@ def create(
     """Make an empty table."""
     keys = o.names(key) or []
     if bool(column) == bool(like):
-        raise typer.BadParameter("give the columns with --column, or a file with --like")
+        raise typer.BadParameter("give the columns with either --column or --like")
     found = settings.storage_options(uri, option, config)
     if column:
         schema = schemas.parse(column, keys)
@@ -87,9 +88,10 @@ def enable(
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
-    """Adopt a Lance dataset in place.
+    """Adopt a Lance dataset as a weir table, in place.
 
-    Its rows stay where they are. A key that it does not declare yet must be unique and not null.
+    The rows stay where they are. A key that the dataset does not declare yet must be unique and not
+    null.
     """
     table = weir.enable(
         uri,
@@ -106,9 +108,9 @@ def expire(
     uri: o.Uri,
     rule: Annotated[
         str | None,
-        typer.Argument(help="A column of times, and how long from then.", metavar="[COLUMN=TIME]"),
+        typer.Argument(help="A time column and the lifetime from then on.", metavar="COLUMN=TIME"),
     ] = None,
-    never: Annotated[bool, typer.Option("--never", help="Rows expire no more.")] = False,
+    never: Annotated[bool, typer.Option("--never", help="Rows never expire.")] = False,
     option: o.Options = None,
     config: o.Config = None,
     json: o.Json = False,
@@ -134,7 +136,7 @@ def expire(
 def _rule(text: str, hint: str) -> weir.Expire:
     column, separator, after = text.rpartition("=")
     if not separator or not column.strip():
-        raise typer.BadParameter("write COLUMN=TIME, as ts=30d", param_hint=hint)
+        raise typer.BadParameter("write COLUMN=TIME, e.g. ts=30d", param_hint=hint)
     try:
         return weir.Expire(column.strip(), after=after.strip())
     except weir.InvalidInput as error:

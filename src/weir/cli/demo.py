@@ -17,27 +17,28 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     store: Annotated[
-        str, typer.Option("--store", metavar="KIND", help="local, or s3: starts a SeaweedFS.")
+        str, typer.Option("--store", metavar="KIND", help="local, or s3 (starts a SeaweedFS).")
     ] = "local",
     rows: Annotated[
         int, typer.Option("--rows", metavar="N", min=1000, help="Events in the stream.")
     ] = 60_000,
     spark: Annotated[
-        bool, typer.Option("--spark/--no-spark", help="With Spark, or without.")
+        bool, typer.Option("--spark/--no-spark", help="Use Spark, or only this process.")
     ] = True,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="FOLDER", help="Leave the table there.")
+        Path | None,
+        typer.Option("--keep", metavar="FOLDER", help="Keep the table there (local only)."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the generated stream.")] = 7,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the stream.")] = 7,
     json: o.Json = False,
 ) -> None:
     """Show all of weir at work in two minutes.
 
-    Streams, kills a writer, fences and replays, compacts, clones, collects. Uses a table of
-    orders on local disk, and checks every count against the generator.
+    Streams orders into a table, kills a writer, fences and replays, compacts, clones, and collects
+    garbage. Checks the results against the generated stream.
     """
     if store not in ("local", "s3"):
-        raise typer.BadParameter("local or s3", param_hint="--store")
+        raise typer.BadParameter(f"must be local or s3, not {store!r}", param_hint="--store")
     from weir.demo.run import run  # imports Spark's parts, so only when the command runs
 
     passed = run(store=store, rows=rows, use_spark=spark, keep=keep, seed=seed, as_json=json)

@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     uri: Annotated[
-        str | None, typer.Argument(help="A table, or where one shall be.", metavar="URI")
+        str | None, typer.Argument(help="A table, or the place for a new one.", metavar="URI")
     ] = None,
     option: o.Options = None,
     config: o.Config = None,
@@ -99,7 +99,9 @@ def _spark() -> Finding:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
-        return Finding("spark", "note", f"pyspark {pyspark}, but no Java: set JAVA_HOME to a 17")
+        return Finding(
+            "spark", "note", f"pyspark {pyspark}, but no Java: set JAVA_HOME to a Java 17"
+        )
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
     return Finding("spark", "ok", f"pyspark {pyspark}, {answer.stderr.splitlines()[0]}")
 
@@ -134,7 +136,8 @@ def _place(uri: str, options: dict[str, str]) -> Iterator[Finding]:
     yield Finding(
         "clock",
         "ok" if abs(skew) < _SKEW_S else "note",
-        f"the store's is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}",
+        f"the store's clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this"
+        " host's",
     )
     yield from _table(uri, options)
 
@@ -152,8 +155,8 @@ def _table(uri: str, options: dict[str, str]) -> Iterator[Finding]:
     yield Finding(
         "table",
         "ok",
-        f"{len(stats.shards)} shards, {stats.base_rows:,} base rows, {stats.lag:,} entries"
-        f" unflushed, {stats.generations} SSTables waiting",
+        f"{screen.many(len(stats.shards), 'shard')}, {stats.base_rows:,} base rows,"
+        f" {stats.lag:,} entries unflushed, {screen.many(stats.generations, 'SSTable')} to compact",
     )
     for found in look_at(table.core):
         yield Finding(found.name, found.state, found.detail)

@@ -48,7 +48,7 @@ def _tidy(node: Any) -> None:
     shown = node.get_help_option(context)
     if shown is not None:
         shown.metavar = ""
-        shown.help = "Show this."
+        shown.help = "Show this help."
     for option in node.params:
         option.help = SHORTER.get(option.name, option.help)
         option.hidden = getattr(option, "hidden", False) or option.name in HIDDEN

@@ -33,12 +33,13 @@ from weir.errors import WeirError
 DEBUG_ENV = "WEIR_DEBUG"
 COMMANDS = {
     "table.checkpoints()": "weir checkpoint list",
+    "table.compact()": "weir compact",
     "table.release_clone(uri)": "weir checkpoint release",
+    "table.shards()": "weir shards",
     "table.upgrade()": "weir upgrade",
     "weir.create": "weir create",
     "weir.enable": "weir enable",
     "weir.open opens it": "choose another place",
-    "; table.writer(),": "; weir put,",
 }
 """API calls in the library's error messages, and the shell commands that replace them."""
 SUCCESS, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -85,10 +86,10 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _main(
     debug: Annotated[
-        bool, typer.Option("--debug", help="Tracebacks, and the library's log.")
+        bool, typer.Option("--debug", help="Show tracebacks and the library's log.")
     ] = False,
     version: Annotated[  # noqa: ARG001  its callback does the work
-        bool, typer.Option("--version", help="The version.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     if debug:
@@ -126,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(_line(error), FAILED)
     except Exception as error:  # noqa: BLE001  the last line of defence
         if not _trace(argv):
-            hint = "`weir --debug ...` shows where; please report it"
+            hint = "this is a bug: run `weir --debug ...` for a traceback, and please report it"
             return _say(f"unexpected {type(error).__name__}: {_line(error)}; {hint}", FAILED)
         return FAILED
     if result == INTERRUPTED:  # typer returns this for Ctrl-C

@@ -20,7 +20,7 @@ from weir.types import Columns as Asked
 Uri = Annotated[
     str, typer.Argument(help="The table: a path, s3://, gs:// or az://.", metavar="URI")
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", metavar="NAME=VALUE", help="A storage option; repeat for more."),
@@ -56,7 +56,7 @@ Freshness = Annotated[
 ]
 Checkpoint = Annotated[
     str | None,
-    typer.Option("--checkpoint", metavar="NAME", help="As this checkpoint holds it."),
+    typer.Option("--checkpoint", metavar="NAME", help="Read this checkpoint."),
 ]
 Columns = Annotated[
     str | None,
@@ -64,27 +64,31 @@ Columns = Annotated[
 ]
 Computed = Annotated[
     list[str] | None,
-    typer.Option("--computed", metavar="NAME=SQL", help="One more, such as 'total=price * qty'."),
+    typer.Option(
+        "--computed", metavar="NAME=SQL", help="Computed column, e.g. 'total=price * qty'."
+    ),
 ]
 Filter = Annotated[
-    str | None, typer.Option("--filter", "-w", metavar="SQL", help="Rows to read, as 'v > 0.5'.")
+    str | None, typer.Option("--filter", "-w", metavar="SQL", help="Rows to read, e.g. 'v > 0.5'.")
 ]
 Key = Annotated[
-    str | None, typer.Option("--key", "-k", metavar="A,B", help="Primary key; append-only without.")
+    str | None,
+    typer.Option("--key", "-k", metavar="A,B", help="Primary key; append-only if none."),
 ]
 BucketBy = Annotated[
     str | None,
     typer.Option("--bucket", metavar="COLUMN:N", help="N shards by a hash of a column."),
 ]
 IdentityBy = Annotated[
-    str | None, typer.Option("--identity", metavar="COLUMN", help="A shard for each value.")
+    str | None,
+    typer.Option("--identity", metavar="COLUMN", help="One shard per value of a column."),
 ]
 WalUri = Annotated[
     str | None, typer.Option("--wal-uri", metavar="URI", help="A second store for the log.")
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A default of the table's writers; repeat."),
+    typer.Option("--set", metavar="NAME=VALUE", help="A writer default; repeat for more."),
 ]
 
 
@@ -108,7 +112,7 @@ def computed(columns: str | None, more: list[str] | None, schema: pa.Schema) -> 
     for text in more:
         name, equals, sql = text.partition("=")
         if not (name.strip() and equals and sql.strip()):
-            raise typer.BadParameter(f"--computed is NAME=SQL, got {text!r}")
+            raise typer.BadParameter(f"write --computed as NAME=SQL, not {text!r}")
         asked[name.strip()] = sql.strip()
     return asked
 
@@ -123,7 +127,7 @@ def sharding(bucket: str | None, identity: str | None) -> Sharding | None:
         return None
     column, separator, number = bucket.rpartition(":")
     if not separator or not number.isdigit() or not 1 <= int(number) <= BUCKETS_MAX:
-        text = f"write COLUMN:N, as id:8, with N from 1 to {BUCKETS_MAX}"
+        text = f"write COLUMN:N, e.g. id:8, with N from 1 to {BUCKETS_MAX}"
         raise typer.BadParameter(text, param_hint="--bucket")
     return weir.Bucket(column, int(number))
 
@@ -148,12 +152,14 @@ def writer_config(pairs: list[str] | None) -> WriterConfig | None:
 def _value(name: str, text: str, default: object) -> object:
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
-            raise InvalidInput(f"--set {name}: true or false, not {text!r}")
+            raise InvalidInput(f"--set {name}: must be true or false, not {text!r}")
         return text.lower() == "true"
     if isinstance(default, int):
         if not text.isdigit():
-            raise InvalidInput(f"--set {name}: a whole number, not {text!r}")
+            raise InvalidInput(f"--set {name}: must be a whole number, not {text!r}")
         return int(text)
     if isinstance(default, float):
         return float(text) if text.replace(".", "", 1).isdigit() else text
-    raise InvalidInput(f"--set cannot change {name}; use weir.create in Python")
+    raise InvalidInput(
+        f"--set cannot change {name}; create the table in Python, with writer_defaults"
+    )

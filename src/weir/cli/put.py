@@ -41,10 +41,10 @@ def put(
         typer.Option("--format", "-f", metavar="F", help="parquet, csv, jsonl, arrow or lance."),
     ] = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="The rows are keys: delete what has them.")
+        bool, typer.Option("--delete", help="The files hold keys; delete their rows.")
     ] = False,
     batch_rows: Annotated[
-        int, typer.Option("--batch-rows", metavar="N", min=1, help="Rows of one put.")
+        int, typer.Option("--batch-rows", metavar="N", min=1, help="Rows per put.")
     ] = BATCH_ROWS,
     option: o.Options = None,
     config: o.Config = None,
@@ -52,8 +52,8 @@ def put(
 ) -> None:
     """Write rows; they are durable when the command ends.
 
-    Rows with the key of an older row replace it. If a file fails halfway, the rows before
-    that are written; put it again: with a key, no row is there twice.
+    Rows with the key of an older row replace it. If the command fails halfway, the rows put before
+    the failure are durable. Run it again: with a key, no row is duplicated.
     """
     table = o.open_table(uri, option, config)
     schema = table.schema
@@ -63,7 +63,7 @@ def put(
     began = time.monotonic()
     files = file or [sources.STDIN]
     if sources.STDIN in files and sys.stdin.isatty():
-        screen.err().print("[dim]rows from the keyboard, as CSV or JSON lines; Ctrl-D ends[/]")
+        screen.err().print("[dim]type rows as CSV or JSON lines; end with Ctrl-D[/]")
     with screen.working("rows", quiet=json) as progress, _closing(table.writer()) as writer:
         progress.update(progress.task_ids[0], total=sources.known_rows(files, format))
         for source in files:
@@ -117,8 +117,8 @@ def _taken_over(error: FencedError | PartialWrite, rows: int) -> WeirError:
     if not shards:
         return error
     return WeirError(
-        f"another writer took {screen.many(shards, 'shard')} over after {rows:,} rows were"
-        " put; put the file again when that one is done: with a key nothing is put twice"
+        f"another writer took over {screen.many(shards, 'shard')} after {rows:,} rows were put."
+        " When it is done, run this command again: with a key, no row is duplicated"
     )
 
 

@@ -18,7 +18,7 @@ Format = Annotated[
     str, typer.Option("--format", "-f", metavar="F", help="table, jsonl, csv, arrow or parquet.")
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", metavar="FILE", help="Into a file instead.")
+    Path | None, typer.Option("--output", metavar="FILE", help="Write to this file.")
 ]
 
 
@@ -43,12 +43,15 @@ def scan(
     computed: o.Computed = None,
     filter: o.Filter = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="At most so many rows.")
+        int | None,
+        typer.Option("--limit", "-n", metavar="N", min=0, help="At most this many rows."),
     ] = None,
     freshness: o.Freshness = "durable",
     checkpoint: o.Checkpoint = None,
-    count: Annotated[bool, typer.Option("--count", help="Only the number of rows.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Only what would be read.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Print only the number of rows.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print only what would be read.")
+    ] = False,
     format: Format = "table",
     output: Output = None,
     option: o.Options = None,
@@ -83,7 +86,7 @@ def scan(
 def get(
     uri: o.Uri,
     key: Annotated[
-        list[str], typer.Argument(help="Keys; of several columns as a,b.", metavar="KEY")
+        list[str], typer.Argument(help="Keys; write a key of two columns as a,b.", metavar="KEY")
     ],
     columns: o.Columns = None,
     freshness: o.Freshness = "durable",
@@ -107,7 +110,9 @@ def get(
     )
     rows.write(found.to_reader(), kind)
     if found.num_rows < len(set(key)):
-        screen.complain(f"{len(set(key)) - found.num_rows} of the keys are not there")
+        screen.complain(
+            f"{table.uri}: {len(set(key)) - found.num_rows} of {len(set(key))} keys not found"
+        )
         raise typer.Exit(1)
 
 
@@ -119,14 +124,10 @@ def search(
     ],
     k: Annotated[int, typer.Option("--k", "-k", metavar="N", min=1, help="How many rows.")] = 10,
     offset: Annotated[
-        int, typer.Option("--offset", metavar="N", min=0, help="Best rows to leave out.")
+        int, typer.Option("--offset", metavar="N", min=0, help="Skip this many of the best rows.")
     ] = 0,
-    phrase: Annotated[
-        bool, typer.Option("--phrase", help="The words one after another, not any of them.")
-    ] = False,
-    every: Annotated[
-        bool, typer.Option("--all", help="All of the words, not any of them.")
-    ] = False,
+    phrase: Annotated[bool, typer.Option("--phrase", help="Match the words as a phrase.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Match rows with all the words.")] = False,
     columns: o.Columns = None,
     filter: o.Filter = None,
     freshness: o.Freshness = "durable",
@@ -155,7 +156,9 @@ def search(
 
 def _query(text: str, *, phrase: bool, every: bool) -> weir.Words | list[float]:
     if phrase and every:
-        raise InvalidInput("a phrase has all of its words: use --phrase or --all, not both")
+        raise InvalidInput(
+            "use --phrase or --all, not both: a phrase already matches all of its words"
+        )
     if phrase or every:
         return weir.Phrase(text) if phrase else weir.Match(text, operator="and")
     if not text.lstrip().startswith("["):
@@ -163,7 +166,9 @@ def _query(text: str, *, phrase: bool, every: bool) -> weir.Words | list[float]:
     try:
         return [float(number) for number in jsonlib.loads(text)]
     except (ValueError, TypeError) as error:
-        raise InvalidInput(f"a vector is a JSON list of numbers: {error}") from error
+        raise InvalidInput(
+            f"QUERY begins with [ and is not a JSON list of numbers: {error}"
+        ) from error
 
 
 def _keys(texts: list[str], names: tuple[str, ...], schema: pa.Schema) -> pa.Table:
@@ -172,7 +177,9 @@ def _keys(texts: list[str], names: tuple[str, ...], schema: pa.Schema) -> pa.Tab
         raise InvalidInput("the table is append-only and has no key; use weir scan --filter")
     split = [text.split(",") if len(names) > 1 else [text] for text in texts]
     if any(len(parts) != len(names) for parts in split):
-        raise InvalidInput(f"a key is made of {', '.join(names)}: write one value for each")
+        raise InvalidInput(
+            f"a key is {', '.join(names)}: write a value for each, separated by commas"
+        )
     columns = []
     for place, name in enumerate(names):
         kind = schema.field(name).type

@@ -27,7 +27,9 @@ _WIDE = 48
 def check_format(format: str, *, as_json: bool) -> str:
     """The format to use; `--json` selects JSON lines."""
     if format not in FORMATS:
-        raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--format")
+        raise typer.BadParameter(
+            f"{format!r} is not one of {', '.join(FORMATS)}", param_hint="--format"
+        )
     return "jsonl" if as_json else format
 
 
@@ -36,7 +38,7 @@ def format_of(output: Path) -> str:
     kind = sources.SUFFIXES.get(output.suffix.lower(), "")
     if kind not in FORMATS:
         raise typer.BadParameter(
-            f"{output}: say what it shall hold with --format ({', '.join(FORMATS[1:])})",
+            f"{output}: unknown suffix; choose a format with --format ({', '.join(FORMATS[1:])})",
             param_hint="--output",
         )
     return kind
@@ -109,7 +111,7 @@ def _table(reader: pa.RecordBatchReader) -> int:
             break
     console = screen.out()
     console.print(table)
-    note = f"the first {rows} rows; --format jsonl, csv, arrow or parquet has all"
+    note = f"the first {rows} rows; --format jsonl, csv, arrow or parquet prints all of them"
     note = note if more else screen.many(rows, "row")
     console.print(f"[dim]{note}[/dim]")
     return rows

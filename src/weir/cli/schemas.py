@@ -20,7 +20,7 @@ def parse(columns: Sequence[str], key: Sequence[str]) -> pa.Schema:
         name, separator, kind = text.partition(":")
         if not separator or not name:
             raise typer.BadParameter(
-                f"{text!r}: write NAME:TYPE, as id:int64", param_hint="--column"
+                f"{text!r}: write NAME:TYPE, e.g. id:int64", param_hint="--column"
             )
         required = kind.endswith("!") or name in key
         fields.append(
@@ -46,7 +46,7 @@ def _type(text: str) -> pa.DataType:
     if found := _VECTOR.fullmatch(text):
         return pa.list_(_type(found[1]), int(found[2]))
     raise typer.BadParameter(
-        f"unknown type {text!r}; int64, float64, string, bool, binary, timestamp[us], date32,"
-        " decimal(10,2), float32[768] for a vector, list<string> are some of them",
+        f"unknown type {text!r}; use a type such as int64, float64, string, bool, binary,"
+        " timestamp[us], date32, decimal(10,2), list<string>, or float32[768] for a vector",
         param_hint="--column",
     )

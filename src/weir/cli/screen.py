@@ -151,7 +151,7 @@ def moment(seconds: float | None, *, never: str = "never") -> str:
     """A point in time in readable form, in UTC."""
     if seconds is None:
         return never
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 class _Count(ProgressColumn):
@@ -166,7 +166,7 @@ class _Count(ProgressColumn):
 def confirm(question: str) -> None:
     """Ask, and abort unless the answer is yes. Without a terminal it is a usage error."""
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"{question} Say --yes: there is no terminal to ask at")
+        raise typer.BadParameter(f"{question} Confirm with --yes: there is no terminal")
     typer.confirm(question, abort=True, err=True)
 
 

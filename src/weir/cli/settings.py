@@ -44,7 +44,7 @@ def storage_options(
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
             # Not shown: the text may be a secret given without its name.
-            raise typer.BadParameter("write name=value", param_hint="--option")
+            raise typer.BadParameter("write NAME=VALUE", param_hint="--option")
         found[name.strip()] = value
     return found
 
@@ -54,7 +54,9 @@ def config_file(config: Path | None) -> Path | None:
     named = config or (Path(os.environ[CONFIG_ENV]) if os.environ.get(CONFIG_ENV) else None)
     if named is not None:
         if not named.is_file():
-            raise InvalidInput(f"the configuration file {named} does not exist")
+            raise InvalidInput(
+                f"the configuration file {named} (--config or ${CONFIG_ENV}) does not exist"
+            )
         return named
     path = default_path()
     return path if path.is_file() else None
@@ -75,7 +77,8 @@ def _from_file(uri: str, config: Path | None) -> dict[str, str]:
     strange = sorted(set(content) - {"options", "store"})
     if strange or not isinstance(stores, dict) or not isinstance(options, dict):
         raise InvalidInput(
-            f'{path}: expected tables [options] and [store."s3://..."], not {strange or "values"}'
+            f'{path} may only hold the tables [options] and [store."s3://..."];'
+            f" found {', '.join(strange) or 'a value in place of a table'}"
         )
     fitting = sorted((prefix for prefix in stores if _below(uri, prefix)), key=len)
     merged = dict(options)
@@ -91,8 +94,8 @@ def _require_private(path: Path) -> None:
         # In a folder with the sticky bit, such as /tmp, other users cannot replace our file.
         if mode & stat.S_IWOTH and not (each.is_dir() and mode & stat.S_ISVTX):
             raise InvalidInput(
-                f"everybody may write to {each}, so its settings are not taken: they choose where"
-                f" credentials go. Run chmod o-w {each}"
+                f"{each} is world-writable, so the configuration file {path} is refused: it decides"
+                f" where credentials are sent. Run chmod o-w {each}"
             )
 
 
@@ -126,5 +129,7 @@ def _texts(options: Mapping[str, Any], where: str) -> dict[str, str]:
         elif isinstance(value, str | int | float):
             texts[name] = str(value)
         else:
-            raise InvalidInput(f"{where}: the value of {name!r} must be text")
+            raise InvalidInput(
+                f"{where}: the value of {name!r} must be text, a number or a boolean"
+            )
     return texts

@@ -61,7 +61,7 @@ def batches(
         except InvalidInput as error:
             raise InvalidInput(f"{where}: {error}") from error
         except pa.ArrowException as error:
-            raise InvalidInput(f"{where} is not {kind} that fits the table: {error}") from error
+            raise InvalidInput(f"cannot read {where} as {kind}: {error}") from error
 
 
 def known_rows(files: Sequence[str], format: str | None = None) -> int | None:
@@ -78,13 +78,13 @@ def schema_of(source: str, storage_options: Mapping[str, str]) -> pa.Schema:
     """The columns of a file, from its first batch."""
     for batch in batches(source, None, storage_options):
         return batch.schema.remove_metadata()
-    raise InvalidInput(f"{source} holds no rows to take columns from; use --column")
+    raise InvalidInput(f"{source} has no rows to infer columns from; use --column")
 
 
 def _format(source: str, named: str | None) -> str | None:
     if named is not None:
         if named not in FORMATS:
-            raise InvalidInput(f"--format: one of {', '.join(FORMATS)}, not {named!r}")
+            raise InvalidInput(f"--format must be one of {', '.join(FORMATS)}, not {named!r}")
         return named
     if source == STDIN:
         return None  # detected from the first bytes
@@ -94,7 +94,9 @@ def _format(source: str, named: str | None) -> str | None:
         raise InvalidInput(f"there is no file {source}")
     kind = SUFFIXES.get(Path(source).suffix.lower())
     if kind is None:
-        raise InvalidInput(f"{source}: say what it holds with --format ({', '.join(FORMATS)})")
+        raise InvalidInput(
+            f"{source}: unknown suffix; give its format with --format ({', '.join(FORMATS)})"
+        )
     return kind
 
 

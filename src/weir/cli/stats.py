@@ -57,10 +57,10 @@ def shards(
 def stats(
     uri: o.Uri, option: o.Options = None, config: o.Config = None, json: o.Json = False
 ) -> None:
-    """Show what is unflushed, what waits, what is pinned.
+    """Show the unflushed log, SSTables to compact, and pins.
 
-    For each shard the epoch of its owner, the tip of its log, sizes and ages. Reads only
-    the store: no writer is contacted or disturbed.
+    For each shard: the epoch of its owner, the tip of its log, sizes and ages. Reads only the
+    store; writers are not affected.
     """
     table = o.open_table(uri, option, config)
     found = table.stats()
@@ -94,7 +94,7 @@ def _where(found: TableStats) -> dict[str, str]:
     place = found.wal_uri or "beside the data"
     if found.moving:
         left = screen.many(len(found.moving), "shard")
-        place += f", {left} not there yet: weir wal move goes on"
+        place += f", {left} not moved yet: run weir wal move again"
     return {"log at": place}
 
 

@@ -32,19 +32,19 @@ def register(app: typer.Typer) -> None:
 def tail(
     uri: o.Uri,
     follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", "-f", help="Wait for more, until Ctrl-C.")
+        bool, typer.Option("--follow/--no-follow", "-f", help="Wait for changes until Ctrl-C.")
     ] = True,
-    new: Annotated[bool, typer.Option("--new", help="Only what comes from now on.")] = False,
-    expired: Annotated[bool, typer.Option("--expired", help="Rows that expire, too.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Only changes from now on.")] = False,
+    expired: Annotated[bool, typer.Option("--expired", help="Also show rows that expire.")] = False,
     bookmark: Annotated[
         Path | None,
-        typer.Option("--bookmark", metavar="FILE", help="Go on where the file says, and keep it."),
+        typer.Option("--bookmark", metavar="FILE", help="Resume from this file; update it."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="End after N rows.")
+        int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="Stop after N rows.")
     ] = None,
     poll: Annotated[
-        float, typer.Option("--poll", metavar="S", help="Seconds between looks.")
+        float, typer.Option("--poll", metavar="S", help="Seconds between polls.")
     ] = 0.5,
     option: o.Options = None,
     config: o.Config = None,
@@ -52,7 +52,8 @@ def tail(
 ) -> None:
     """Show puts and deletes as they become durable.
 
-    In order within a shard. Collected entries are not shown; read the table with `weir scan` first.
+    In order within a shard. Entries that gc deleted are not shown; read the table with `weir scan`
+    first.
     """
     table = o.open_table(uri, option, config)
     since = None

@@ -43,8 +43,8 @@ def _check_header(names: list[str], schema: pa.Schema) -> None:
     unknown = [name for name in names if name not in schema.names]
     if unknown:
         raise InvalidInput(
-            f"the table has no column {unknown[0]!r}; the first line of CSV names columns, of"
-            f" {', '.join(schema.names)}"
+            f"the table has no column {unknown[0]!r}; the first line of CSV must hold names of its"
+            f" columns: {', '.join(schema.names)}"
         )
 
 
@@ -57,7 +57,7 @@ def json_lines(stream: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.Record
         options = pajson.ParseOptions(explicit_schema=pa.schema(fields))
     for block in _blocks(stream):
         if block.lstrip().startswith(b"["):
-            raise InvalidInput("this is a JSON array: put one object on each line (jq -c '.[]')")
+            raise InvalidInput("this is a JSON array; write one object per line (jq -c '.[]')")
         if not block.strip():
             continue
         read = pajson.ReadOptions(block_size=len(block) + 1)
@@ -114,7 +114,7 @@ def _each(column: pa.ChunkedArray, decode: Any, wanted: pa.DataType, name: str) 
     try:
         values = [None if text is None else decode(text) for text in column.to_pylist()]
     except (ValueError, binascii.Error) as error:
-        raise InvalidInput(f"column {name!r}, which holds {wanted}: {error}") from error
+        raise InvalidInput(f"cannot read column {name!r} as {wanted}: {error}") from error
     return pa.array(values, wanted)
 
 

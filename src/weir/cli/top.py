@@ -32,7 +32,7 @@ HEAD_LINES = 6
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
     app.command(
-        epilog="Example: [bold]weir top s3://lake/orders --interval 2[/bold]   (q ends it)",
+        epilog="Example: [bold]weir top s3://lake/orders --interval 2[/bold]   (q quits)",
         rich_help_panel="Tables",
     )(top)
 
@@ -48,16 +48,20 @@ class Sample:
 def top(
     uri: o.Uri,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", metavar="S", min=0.1, help="Seconds between looks.")
+        float,
+        typer.Option("--interval", "-i", metavar="S", min=0.1, help="Refresh interval in seconds."),
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Two looks, one picture, then end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Measure one interval and print it.")
+    ] = False,
     option: o.Options = None,
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
     """Watch throughput, lag and flushes live.
 
-    q or Ctrl-C ends it. A refresh costs about ten small reads per shard; writers are not affected.
+    Quit with q or Ctrl-C. A refresh costs about ten small reads per shard; writers are not
+    affected.
     """
     table = o.open_table(uri, option, config)
     samples = [_sample(table)]
@@ -117,12 +121,12 @@ def picture(
     )
     base = Text(
         f"base {now.stats.base_rows:,} rows, version {now.stats.base_version}"
-        f" · {screen.many(now.stats.generations, 'SSTable')} waiting"
+        f" · {screen.many(now.stats.generations, 'SSTable')} to compact"
         f" · {screen.many(now.stats.checkpoints, 'checkpoint')}",
         style="dim",
     )
     more = len(now.stats.shards) - len(shown)
-    rest = [Text(f"and {more:,} more with less to show", "dim")] if more else []
+    rest = [Text(f"and {more:,} more that are less busy", "dim")] if more else []
     return Group(head, line, base, "", view, *rest)
 
 

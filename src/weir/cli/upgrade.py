@@ -21,14 +21,14 @@ def register(app: typer.Typer) -> None:
 def upgrade(
     uri: o.Uri,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done; writes nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")
     ] = False,
     quiet: Annotated[
         str,
         typer.Option(
             "--quiet",
             metavar="TIME",
-            help="A log written to since has a writer at work.",
+            help="Refuse if an unflushed entry is younger than this.",
             callback=o.duration,
         ),
     ] = "1m",
@@ -36,10 +36,10 @@ def upgrade(
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
-    """Bring a table of weir 0.1.0 to the format that LanceDB shares.
+    """Upgrade a table of weir 0.1.0 to the format shared with LanceDB.
 
-    Drains every log, folds, verifies rows and keys, stamps. Stop the writers first. To finish an
-    interrupted upgrade, run it again.
+    Drains every log, folds, verifies rows and keys, then records the new format. Stop the writers
+    first. To finish an interrupted upgrade, run it again.
     """
     table = o.open_table(uri, option, config)
     with screen.working("upgrading", quiet=json) as progress:
@@ -65,7 +65,9 @@ def upgrade(
                 **(
                     {}
                     if report.checkpoint is None
-                    else {"way back": f"checkpoint {report.checkpoint}, for seven days"}
+                    else {
+                        "to go back": f"clone checkpoint {report.checkpoint}, kept for seven days"
+                    }
                 ),
             }
         )

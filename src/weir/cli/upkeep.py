@@ -54,7 +54,7 @@ def compact(
         typer.Option(
             "--watch",
             metavar="TIME",
-            help="Again and again, this long between.",
+            help="Repeat until Ctrl-C, with this pause.",
             callback=o.duration,
         ),
     ] = None,
@@ -71,7 +71,7 @@ def compact(
     runs until Ctrl-C, and continues after transient failures of the store.
     """
     if engine not in ("local", "spark"):
-        raise typer.BadParameter("local or spark", param_hint="--engine")
+        raise typer.BadParameter(f"must be local or spark, not {engine!r}", param_hint="--engine")
     pause = None if watch is None else seconds(watch, name="--watch")
     with contextlib.suppress(KeyboardInterrupt) if pause is not None else contextlib.nullcontext():
         while True:
@@ -80,7 +80,7 @@ def compact(
             except WeirError as error:
                 if pause is None or error.kind not in PASSING:
                     raise
-                screen.complain(f"{error}; again in {screen.span(pause)}")
+                screen.complain(f"{error}; retrying in {screen.span(pause)}")
             if pause is None:
                 return
             sleep(pause)
@@ -91,7 +91,7 @@ def gc(
     min_age: Annotated[
         str,
         typer.Option(
-            "--min-age", metavar="TIME", help="Keep what is younger.", callback=o.duration
+            "--min-age", metavar="TIME", help="Keep younger objects.", callback=o.duration
         ),
     ] = "15m",
     fence_retention: Annotated[
@@ -99,13 +99,16 @@ def gc(
         typer.Option(
             "--fence-retention",
             metavar="TIME",
-            help="Keep first entries so long.",
+            help="Keep the first entry of an epoch this long.",
             callback=o.duration,
         ),
     ] = "7d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")
+    ] = False,
     kind: Annotated[
-        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only this kind; repeat.")
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="Only this kind; repeat for more."),
     ] = None,
     option: o.Options = None,
     config: o.Config = None,
@@ -137,7 +140,9 @@ def gc(
 
 def adopt_shard(
     uri: o.Uri,
-    shard: Annotated[str, typer.Argument(help="The shard's id, as weir doctor names it.")],
+    shard: Annotated[
+        str, typer.Argument(help="The shard's id, from weir doctor.", metavar="SHARD")
+    ],
     order: Annotated[
         str,
         typer.Option("--as", metavar="ORDER", help="Its rows are newer or older than the table's."),
@@ -146,13 +151,13 @@ def adopt_shard(
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
-    """Fold a shard that another program wrote to beside the table's own.
+    """Fold a shard that another program created beside the table's own shards.
 
-    Seals it, so that no program writes to it again. Newer: its rows are put again; older: they
-    count only if the table has no row with the key.
+    Seals it, so that no program can write to it again. Where it and the table have a row with the
+    same key, --as newer keeps the shard's row, --as older the table's.
     """
     if order not in ("newer", "older"):
-        raise typer.BadParameter("newer or older", param_hint="--as")
+        raise typer.BadParameter(f"must be newer or older, not {order!r}", param_hint="--as")
     table = o.open_table(uri, option, config)
     with screen.working("adopting", quiet=json):
         report = table.adopt_shard(parse_shard_id(shard), cast("Order", order))
@@ -173,14 +178,15 @@ def reshard(
     config: o.Config = None,
     json: o.Json = False,
 ) -> None:
-    """Change how rows find their shard, under load.
+    """Change the sharding of a table in use.
 
-    Seals the old shards; their writers switch to the new ones by opening the table again.
-    To finish an interrupted reshard, run it again.
+    Seals the old shards. Writers of the whole table switch to the new shards by themselves; a
+    writer of a single shard is fenced and must be opened on a new shard. To finish an interrupted
+    reshard, run it again.
     """
     chosen = o.sharding(bucket, identity)
     if chosen is None:
-        raise typer.BadParameter("say how: --bucket COLUMN:N or --identity COLUMN")
+        raise typer.BadParameter("give --bucket COLUMN:N or --identity COLUMN")
     table = o.open_table(uri, option, config)
     with screen.working("resharding", quiet=json):
         table.reshard(chosen)
@@ -188,7 +194,9 @@ def reshard(
     if json:
         screen.emit({"uri": table.uri, "sharding": str(chosen), "shards": shards})
     else:
-        screen.out().print(f"[good]resharded[/good] by {escape(str(chosen))}: {shards} shards")
+        screen.out().print(
+            f"[good]resharded[/good] by {escape(str(chosen))}: {screen.many(shards, 'shard')}"
+        )
 
 
 def _compact_once(
@@ -217,8 +225,8 @@ def _compact_on_spark(
         from weir.spark.session import session
     except ImportError as error:
         raise InvalidInput(
-            f"--engine spark needs PySpark ({error}); pip install 'lance-weir[spark]', or leave it"
-            " out: the same work is done in this process"
+            f"--engine spark needs PySpark ({error}); run pip install 'lance-weir[spark]', or use"
+            " --engine local to compact in this process"
         ) from error
     return on_spark(
         session(), uri, engine="spark", storage_options=storage_options, progress=progress
@@ -228,8 +236,8 @@ def _compact_on_spark(
 def _show_compact(report: CompactReport, took: float) -> None:
     console = screen.out()
     if report.job is None:
-        why = report.skipped or "nothing waits"
-        console.print(f"[good]nothing to do[/good] in {screen.span(took)}: {escape(why)}")
+        why = report.skipped or "nothing to fold"
+        console.print(f"[good]nothing to do[/good]: {escape(why)} ({screen.span(took)})")
         return
     console.print(f"[good]compacted[/good] in {screen.span(took)}")
     console.print(

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode="rich",
-        help="Choose where the log of a table is.",
+        help="Choose where a table stores its log.",
         epilog="Example: [bold]weir wal move s3://lake/orders /nvme/orders-wal[/bold]",
     )
     example = "weir wal move s3://lake/orders /nvme/orders-wal"
@@ -31,10 +31,10 @@ def register(app: typer.Typer) -> None:
 def move(
     uri: o.Uri,
     destination: Annotated[
-        str | None, typer.Argument(help="The store for the log.", metavar="[WAL_URI]")
+        str | None, typer.Argument(help="The new store for the log.", metavar="WAL_URI")
     ] = None,
     beside: Annotated[
-        bool, typer.Option("--beside", help="Back beside the data, without a store of its own.")
+        bool, typer.Option("--beside", help="Move the log back beside the data.")
     ] = False,
     option: o.Options = None,
     config: o.Config = None,
@@ -42,12 +42,12 @@ def move(
 ) -> None:
     """Move the log of all shards to another store.
 
-    Claims, flushes and switches each shard: writers in other processes are fenced, and use the new
-    store when they open again; readers and change feeds follow. To finish an interrupted move, run
-    it again.
+    Claims, flushes and switches each shard. Writers in other processes are fenced, and use the new
+    store when they are opened again. Readers and change feeds follow by themselves. To finish an
+    interrupted move, run it again.
     """
     if beside == (destination is not None):
-        raise typer.BadParameter("say where to: a WAL_URI, or --beside", param_hint="WAL_URI")
+        raise typer.BadParameter("give either a WAL_URI or --beside", param_hint="WAL_URI")
     table = o.open_table(uri, option, config)
     with screen.working("moving the log", quiet=json) as progress:
         report = table.move_wal(destination, progress=screen.teller(progress))
@@ -58,4 +58,4 @@ def move(
     moved, there = len(report.moved), len(report.already_there)
     screen.out().print(f"[good]moved[/good] the log {place}: {screen.many(moved, 'shard')}")
     if there:
-        screen.out().print(f"[dim]{screen.many(there, 'shard')} had it there already[/dim]")
+        screen.out().print(f"[dim]{screen.many(there, 'shard')} already there[/dim]")

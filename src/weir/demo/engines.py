@@ -60,7 +60,7 @@ def why_no_spark() -> str | None:
         return "pyspark is not installed (pip install 'lance-weir[spark]')"
     home = os.environ.get("JAVA_HOME")
     if not (home and (Path(home) / "bin" / "java").exists()) and shutil.which("java") is None:
-        return "there is no Java (set JAVA_HOME to a Java 17, or use make demo)"
+        return "Java was not found (set JAVA_HOME to a Java 17, or use make demo)"
     if not hasattr(weir.spark, "compact"):
-        return "this build of weir has no Spark part"
+        return "this build of weir has no Spark support"
     return None

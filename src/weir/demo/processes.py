@@ -62,7 +62,9 @@ class Victim:
             try:
                 line = self._lines.get(timeout=WAIT_S)
             except queue.Empty:
-                raise weir.WeirError(f"the writer process was silent for {WAIT_S:g} s") from None
+                raise weir.WeirError(
+                    f"the writer process of the demo reported nothing for {WAIT_S:g} s"
+                ) from None
             if line is None:
                 return
             self._hear(line)

@@ -75,7 +75,7 @@ def run(
     """Run the demo; True when every check held."""
     console = Console(stderr=as_json, highlight=False, quiet=as_json, theme=THEME)
     show = Show(console)
-    where = "local disk" if store == "local" else "S3 (a SeaweedFS of its own)"
+    where = "local disk" if store == "local" else "S3 (its own SeaweedFS server)"
     console.print(f"[bold]weir demo[/]  {rows:,} events of a shop, {SHARDS} shards, {where}\n")
     with place(store, keep) as here:
         engine = _engine(console, use_spark=use_spark, scratch=here.scratch)
@@ -115,7 +115,7 @@ def _create(here: Place, show: Show, engine: Engine, rows: int, seed: int) -> De
             sharding=weir.Bucket("id", SHARDS),
             storage_options=here.options,
         )
-        step.say(f"{table.uri}: key id, {len(table.shards())} shards, put-if-absent proven")
+        step.say(f"{table.uri}: key id, {len(table.shards())} shards, put-if-absent verified")
     return Demo(here, show, Orders(seed), engine, table, rows)
 
 
@@ -153,7 +153,7 @@ def _stream(demo: Demo) -> None:
             events=count * size,
         )
         if reads:
-            words = f"{reads} fresh counts by another reader meanwhile, nobody was asked"
+            words = f"{reads} fresh counts by another reader meanwhile, from the store alone"
             step.say(words, reads=reads)
         for note in notes:
             step.say(note)
@@ -174,7 +174,7 @@ def _kill(demo: Demo) -> None:
         # The file in flight was not acknowledged and may be there in part: leave its keys out.
         flying = pq.read_table(paths[acked + 1])["id"] if acked + 1 < count else None
         _compare(step, demo.table, files[acked][1], "every acknowledged row", without=flying)
-        step.say(f"SIGKILL after {acked + 1} of {count} files: all it was told are there")
+        step.say(f"SIGKILL after {acked + 1} of {count} files: every acknowledged row is there")
         writer = demo.table.writer()
         with writer:
             for path in paths[acked + 1 :]:
@@ -207,8 +207,8 @@ def _freeze(demo: Demo) -> None:
             fenced = victim.fenced or {}
         step.check("the old writer was fenced", fenced.get("by", 0) > fenced.get("epoch", 0))
         step.say(
-            f"asleep as epoch {fenced.get('epoch')} while epoch {fenced.get('by')} took over;"
-            " awake: FencedError"
+            f"frozen as epoch {fenced.get('epoch')} while epoch {fenced.get('by')} took over;"
+            " on waking up: FencedError"
         )
         _compare(step, demo.table, files[-1][1], "after it woke up")
 
@@ -234,13 +234,13 @@ def _freeze_a_moment(demo: Demo) -> None:
         later = demo.write_files(FILES // 12)
         demo.put_all([path for path, _ in later])
         copy = demo.table.clone(demo.place.uri("orders-copy"), checkpoint="demo")
-        _compare(step, copy, moment, "the clone holds the moment of the checkpoint")
+        _compare(step, copy, moment, "the clone holds the rows of the checkpoint")
         with copy.writer() as writer:
             writer.delete(moment["id"].slice(0, 10).to_pylist())
-        _compare(step, copy, moment.slice(10), "the clone takes writes")
-        _compare(step, demo.table, later[-1][1], "the table went on and does not notice")
+        _compare(step, copy, moment.slice(10), "the clone accepts writes")
+        _compare(step, demo.table, later[-1][1], "writes to the clone do not affect the table")
         step.say(
-            f"the clone shares the base and has {moment.num_rows:,} rows, the table now"
+            f"the clone shares the base and has {moment.num_rows:,} rows, the table now has"
             f" {later[-1][1].num_rows:,}"
         )
         demo.figures["moment"] = moment
@@ -252,7 +252,7 @@ def _collect(demo: Demo) -> None:
         report = demo.table.gc(min_age=0, fence_retention="2m")
         kinds = ", ".join(f"{k.deleted:,} {name}" for name, k in report.kinds.items() if k.deleted)
         step.say(
-            f"{report.deleted:,} objects, {report.deleted_bytes / 2**20:.1f} MiB: {kinds}",
+            f"deleted {report.deleted:,} objects, {report.deleted_bytes / 2**20:.1f} MiB: {kinds}",
             deleted=report.deleted,
         )
         step.say("kept: what the checkpoint pins, and the fence of every epoch")
@@ -266,7 +266,7 @@ def _verify(demo: Demo) -> None:
         _compare(step, table, demo.orders.expected(), "the table")
         moment = demo.figures["moment"]
         pinned = table.scan(columns=CHECKED, checkpoint="demo").to_table()
-        step.check("the checkpoint reads as on its day", _same(pinned, moment))
+        step.check("the checkpoint still has its own rows", _same(pinned, moment))
         some = demo.orders.expected().slice(0, 100)
         got = table.get(some["id"].to_pylist(), columns=CHECKED)
         step.check("lookups by key", _same(got, some))
@@ -275,7 +275,8 @@ def _verify(demo: Demo) -> None:
         step.check("search by vector", near["id"].to_pylist() == one["id"].to_pylist())
         rows = demo.orders.expected().num_rows
         step.say(
-            f"{rows:,} rows, key by key; lookups, a search by vector, the checkpoint", rows=rows
+            f"{rows:,} rows compared key by key; lookups, a vector search, the checkpoint",
+            rows=rows,
         )
 
 
@@ -305,12 +306,12 @@ def _finish(demo: Demo, *, keep: Path | None, as_json: bool) -> None:
             "stream": f"{orders.events:,} events: {orders.puts:,} puts, {orders.deletes:,} deletes",
             "table": f"{len(orders.rows):,} rows in {SHARDS} shards and a base of"
             f" {stats.base_rows:,}",
-            "safety": "a kill and a freeze; no acknowledged row lost, none doubled",
+            "safety": "one writer killed, one frozen; checked for lost and duplicate rows",
             "engine": demo.engine.name,
         },
         {
             "look around": f"{program} {f'stats {demo.table.uri}' if keep else 'demo --keep DIR'}",
-            "write yourself": "docs/quickstart.md",
+            "your own table": "docs/quickstart.md",
             "how it works": f"docs/concepts.md, and {program} --help",
         },
     )
@@ -325,7 +326,7 @@ def _compare(
         found = found.filter(pa.compute.invert(pa.compute.is_in(found["id"], without)))
         expected = expected.filter(pa.compute.invert(pa.compute.is_in(expected["id"], without)))
     step.check(
-        f"{what}: {found.num_rows:,} rows, {expected.num_rows:,} expected, each as expected",
+        f"{what}: {found.num_rows:,} rows found, {expected.num_rows:,} expected, with equal values",
         _same(found, expected),
     )
 

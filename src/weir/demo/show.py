@@ -56,7 +56,7 @@ def panel_of(step: Step) -> RenderableType:
     lines: list[RenderableType] = [
         f"{mark} [bold]{step.title}[/] [dim]{step.seconds:.1f} s[/]",
         *(Padding(Text(fact, "dim"), (0, 0, 0, 4)) for fact in step.facts),
-        *(f"    [bad]not so:[/] {escape(claim)}" for claim, held in step.checks if not held),
+        *(f"    [bad]check failed:[/] {escape(claim)}" for claim, held in step.checks if not held),
     ]
     return Group(*lines)
 

@@ -54,7 +54,7 @@ class SparkEngine:
         )
         return [
             f"Structured Streaming, Spark {version}, {answer['batches']} micro-batches",
-            "the last one was sent twice, as after a lost commit, and taken once",
+            "the last one was sent twice, as after a lost commit, and applied once",
         ]
 
     def compact(self, table: weir.Table) -> dict[str, Any]:
@@ -103,12 +103,13 @@ class SparkEngine:
             if "done" not in said:
                 between(said)
             elif said["done"] == "failed":
-                raise weir.WeirError(f"Spark: {said['error']}")
+                raise weir.WeirError(f"the Spark job of the demo failed: {said['error']}")
             else:
                 return said
         self._log.flush()
         words = Path(self._log.name).read_text(encoding="utf-8").strip().splitlines()
-        raise weir.WeirError(f"the Spark process ended: {words[-1] if words else 'no word'}")
+        last = words[-1] if words else "(empty)"
+        raise weir.WeirError(f"the Spark process of the demo ended; last line of its log: {last}")
 
 
 def _where(table: weir.Table) -> dict[str, Any]:

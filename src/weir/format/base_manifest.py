@@ -203,7 +203,7 @@ def _parse(raw: bytes, path: str) -> BaseManifest:
     message = _MESSAGES["Manifest"].FromString(section(raw, offset, path=path))
     named = parse_version_name(path.rsplit("/", 1)[-1])
     if message.version == 0 or (named is not None and named != message.version):
-        raise ValueError(f"it holds version {message.version}, not the one of its name")
+        raise ValueError(f"it holds version {message.version}, which does not match its name")
     _require_flags(message)
     fields = tuple(BaseField(f.id, f.parent_id, f.name, f.nullable) for f in message.fields)
     max_field_id = max((f.id for f in fields), default=-1)

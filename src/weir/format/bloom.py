@@ -66,8 +66,8 @@ class BloomFilter:
         """The stored filter, or `CorruptEntry` for one of another size."""
         if len(data) != BLOOM_BYTES:
             raise CorruptEntry(
-                f"{path} has {len(data)} bytes; a Bloom filter has {BLOOM_BYTES}. Delete it: reads"
-                " do without, a little slower, until compaction folds the SSTable"
+                f"{path} has {len(data)} bytes; a Bloom filter has {BLOOM_BYTES}. Delete the file:"
+                " reads work without it, a little slower, until compaction folds the SSTable"
             )
         made = cls()
         made._words = np.frombuffer(data, "<u4").astype(np.uint32)

@@ -32,7 +32,7 @@ _BUCKETS_MAX = 2**31 - 1
 def bucket(array: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt.NDArray[np.int32]:
     """The bucket of each row, 0 to `num_buckets` - 1; `InvalidInput` for a type without a hash."""
     if not 1 <= num_buckets <= _BUCKETS_MAX:
-        raise InvalidInput(f"num_buckets is {num_buckets}; it must be 1 or more")
+        raise InvalidInput(f"num_buckets is {num_buckets}; it must be from 1 to {_BUCKETS_MAX}")
     hashes = bucket_hash(array)
     hashes &= np.uint32(0x7FFFFFFF)
     hashes %= np.uint32(num_buckets)

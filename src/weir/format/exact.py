@@ -38,7 +38,7 @@ _DIGITS: Final = 20
 def cast_exactly(column: pa.Array, dtype: pa.DataType, name: str) -> pa.Array:
     """`column`, chunked or not, as `dtype`; `SchemaMismatch` when a value would change."""
     if not is_castable(column.type, dtype):
-        raise SchemaMismatch(f"column {name!r}: {column.type} cannot become {dtype}")
+        raise SchemaMismatch(f"column {name!r}: {column.type} cannot be converted to {dtype}")
     try:
         source = _prepared(column, dtype)
         result = as_type(source, dtype)
@@ -165,7 +165,10 @@ def find_loss(column: pa.Array, result: pa.Array, path: str, *, in_list: bool) -
         if not pc.any(wrong).as_py():
             return None
         value = column.filter(wrong)[0].as_py()
-        return f"column {path!r}: {value!r} ({have}) is not exact as {want}"
+        return (
+            f"column {path!r}: {want} cannot hold {value!r} ({have}) exactly; to accept the loss,"
+            " cast it first"
+        )
     is_list = in_list or family_of(want) == "list"
     for name, old, new in _pairs(column, result):
         lost = find_loss(old, new, f"{path}.{name}", in_list=is_list)

@@ -59,8 +59,7 @@ class Expire:
         dtype = schema.field(self.column).type
         if not (pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype)):
             raise InvalidInput(
-                f"Expire: column {self.column!r} is {dtype}; a timestamp or a date32 tells when"
-                " a row expires"
+                f"Expire: column {self.column!r} is {dtype}; use a timestamp or date32 column"
             )
 
     def to_metadata(self) -> dict[str, str]:
@@ -78,7 +77,8 @@ def expire_of(schema: pa.Schema, where: str) -> Expire | None:
             return Expire(field.name, float(text))
         except (ValueError, InvalidInput) as error:
             raise CorruptEntry(
-                f"{where}: {EXPIRE_AFTER!r} of column {field.name!r} is damaged: {text!r}"
+                f"{where}: the metadata {EXPIRE_AFTER!r} of column {field.name!r} is {text!r}, not"
+                " a number of seconds. Correct or remove it with Lance (update_field_metadata)"
             ) from error
     return None
 

@@ -109,7 +109,7 @@ def _target(buf: memoryview, table: int, index: int) -> int | None:
 def _at(buf: memoryview, at: int, size: int) -> int:
     # struct counts negative offsets from the end, which a damaged header must not reach.
     if size < 0 or not 0 <= at <= len(buf) - size:
-        raise ValueError("an offset points outside")
+        raise ValueError("an offset points outside the message")
     return at
 
 

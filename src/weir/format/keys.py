@@ -43,8 +43,8 @@ def check_key_type(field: pa.Field) -> None:
     """Raise `InvalidInput` for a column that cannot be part of a primary key."""
     if not is_key_type(field.type):
         raise InvalidInput(
-            f"primary key column {field.name!r} is {field.type}; Lance makes a key of integers,"
-            f" bool, utf8 or binary columns.{_instead(field.type)}"
+            f"primary key column {field.name!r} is {field.type}; Lance supports only integer, bool,"
+            f" utf8 and binary keys.{_instead(field.type)}"
         )
 
 
@@ -52,18 +52,17 @@ def _instead(dtype: pa.DataType) -> str:
     """Advice on what to use instead of a key of that type."""
     types = pa.types
     if types.is_temporal(dtype):
-        return (
-            " Keep it as int64, counted from 1970, or as text in ISO format: both sort as the time"
-            " does"
-        )
+        return " Store it as int64, counted from 1970, or as text in ISO format: both sort by time"
     if types.is_fixed_size_binary(dtype) or isinstance(dtype, pa.BaseExtensionType):
-        return " Declare the column as binary, which holds the same bytes (a UUID's 16), or as text"
+        return (
+            " Declare the column as binary, which holds the same bytes (16 for a UUID), or as text"
+        )
     if types.is_dictionary(dtype):
         return f" Declare it as {dtype.value_type}; Lance compresses repeated values by itself"
     if types.is_decimal(dtype):
-        return " Keep it as int64 in the smallest unit (cents, say), or as text"
+        return " Store it as int64 in the smallest unit (such as cents), or as text"
     if types.is_floating(dtype):
-        return " Numbers that were computed are rarely equal; keep it as text, or round it to int64"
+        return " Computed floats are rarely equal; store it as text, or round it to int64"
     return ""
 
 

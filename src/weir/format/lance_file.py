@@ -43,17 +43,20 @@ def parse_version_name(file_name: str) -> Version | None:
 def unusable(path: str, reason: object) -> CorruptEntry:
     """The error for a Lance manifest that cannot be read; it says what to do."""
     return CorruptEntry(
-        f"{path} is not a usable Lance manifest: {reason}. Put it back from a copy of the table;"
-        " for the base an older version will do as well, restored by Lance or by a checkpoint"
+        f"{path} is not a usable Lance manifest: {reason}. Restore the object from a copy of the"
+        " table. If it is a version of the base, you can also roll back to an older version, with"
+        " Lance or with a checkpoint"
     )
 
 
 def manifest_offset(raw: bytes, *, path: str) -> int:
     """Where the length word of the Manifest message is."""
     if len(raw) > LANCE_MANIFEST_BYTES_MAX:
-        raise unusable(path, f"it has {len(raw)} bytes, more than one may have")
+        raise unusable(
+            path, f"it has {len(raw)} bytes, more than the limit of {LANCE_MANIFEST_BYTES_MAX}"
+        )
     if len(raw) < _FOOTER.size or raw[-4:] != _MAGIC:
-        raise unusable(path, "it does not end as a Lance manifest does, it is torn or foreign")
+        raise unusable(path, "it has no Lance footer; it is truncated or not a manifest")
     return int(_FOOTER.unpack_from(raw, len(raw) - _FOOTER.size)[0])
 
 
@@ -61,11 +64,11 @@ def section(raw: bytes, offset: int, *, path: str) -> bytes:
     """The message whose length word is at `offset`."""
     end_max = len(raw) - _FOOTER.size
     if not 0 <= offset <= end_max - _LENGTH.size:
-        raise unusable(path, f"a section begins at {offset}, outside the file")
+        raise unusable(path, f"a section begins at byte {offset}, outside the file")
     start = offset + _LENGTH.size
     length = int(_LENGTH.unpack_from(raw, offset)[0])
     if start + length > end_max:
-        raise unusable(path, f"the section at {offset} is longer than the file")
+        raise unusable(path, f"the section at byte {offset} extends past the end of the file")
     return raw[start : start + length]
 
 

@@ -111,7 +111,7 @@ def rewrite_sstable_manifest(
 def _map_ids(manifest: Any, field_ids: Mapping[int, int], nullable: set[int]) -> None:
     new_ids = [field_ids.get(f.id, f.id) for f in manifest.fields]
     if len(set(new_ids)) != len(new_ids) or min(new_ids, default=0) < 0:
-        raise InvalidInput(f"field ids {new_ids} are not distinct numbers from 0 on")
+        raise InvalidInput(f"field ids {new_ids} must be distinct and not negative")
     for field, new_id in zip(manifest.fields, new_ids, strict=True):
         field.id = new_id
         if field.parent_id >= 0:

@@ -192,9 +192,9 @@ def _problem(m: ShardManifest, path: str) -> str | None:
     parts = path.split("/")
     named_version = paths.parse_manifest_name(parts[-1])
     if named_version is not None and named_version != m.version:
-        return f"it holds version {m.version}, not the {named_version} of its name"
+        return f"it holds version {m.version}, but its name says {named_version}"
     if len(parts) >= 4 and parts[-4] == paths.SHARDS and parts[-3] != str(m.shard_id):
-        return f"it belongs to shard {m.shard_id}"
+        return f"it belongs to shard {m.shard_id}, but is in the folder of shard {parts[-3]}"
     return sstables_problem(m.sstables, m.current_generation)
 
 
@@ -204,7 +204,7 @@ def sstables_problem(sstables: Sequence[SsTable], current: Generation) -> str | 
     for table in sstables:
         if not 1 <= table.generation < current:
             return (
-                f"SSTable generation {table.generation} is not between 1 and the current"
+                f"SSTable generation {table.generation} must be at least 1 and below the current"
                 f" generation {current}"
             )
         if table.generation in seen:
@@ -215,8 +215,8 @@ def sstables_problem(sstables: Sequence[SsTable], current: Generation) -> str | 
 
 def _corrupt(path: str, reason: str) -> CorruptEntry:
     return CorruptEntry(
-        f"{path} is not a usable shard manifest: {reason}. Find out who else writes there, and put"
-        " it back from a copy of the table"
+        f"{path} is not a usable shard manifest: {reason}. Restore the object from a copy of the"
+        " table, and find out what else writes there"
     )
 
 

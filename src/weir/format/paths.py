@@ -148,7 +148,8 @@ def sstable_name(generation: Generation, tag8hex: str) -> str:
     name = f"{tag8hex}_gen_{generation}"
     if parse_sstable_name(name) is None:
         raise InvalidInput(
-            f"SSTable name {name!r} is not 8 lower-case hex digits, '_gen_', a generation above 0"
+            f"SSTable name {name!r} must be 8 lower-case hex digits, '_gen_' and a generation"
+            " above 0"
         )
     return name
 

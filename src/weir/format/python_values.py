@@ -145,7 +145,7 @@ def _inferred(values: list[Any]) -> pa.Array:
     if hasattr(first, "to_timedelta64"):
         return pa.array(np.array([v.to_timedelta64() for v in values]))
     if isinstance(first, time) and any(v.tzinfo is not None for v in values):
-        raise TypeError("a time of day with a time zone: Arrow's has none")
+        raise TypeError("Arrow's time of day has no time zone; remove the tzinfo")
     if isinstance(first, UUID):
         return pa.array([v.bytes for v in values], pa.binary(16))
     return pa.array(values)
@@ -154,8 +154,8 @@ def _inferred(values: list[Any]) -> pa.Array:
 def _hint(have: pa.DataType, want: pa.DataType) -> str:
     if pa.types.is_timestamp(have) and pa.types.is_timestamp(want):
         if want.tz is None:
-            return ": it has a time zone and the column none; .replace(tzinfo=None) drops it"
-        return f": it has no time zone and the column's is {want.tz}; say which it is in"
+            return ": it has a time zone, but the column has none; .replace(tzinfo=None) drops it"
+        return f": it has no time zone, but the column is in {want.tz}; set its tzinfo"
     return f", which is {have} in Arrow"
 
 
@@ -281,10 +281,14 @@ def _struct(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
         if value is None:
             continue
         if not isinstance(value, Mapping):
-            raise SchemaMismatch(f"column {name!r} is a struct and cannot hold {value!r}")
+            raise SchemaMismatch(
+                f"column {name!r} is a struct and cannot hold {value!r}; give a dict"
+            )
         if not value.keys() <= names:
             extra = sorted(str(key) for key in value.keys() - names)
-            raise SchemaMismatch(f"column {name!r} has no field {extra[0]!r}")
+            raise SchemaMismatch(
+                f"column {name!r} has no field {extra[0]!r}; it has {[f.name for f in fields]}"
+            )
     columns = [
         from_python(
             [None if v is None else v.get(f.name) for v in values], f.type, f"{name}.{f.name}"
@@ -302,7 +306,10 @@ def _map(values: Sequence[Any], dtype: pa.DataType, name: str) -> pa.Array:
     for value in values:
         pairs = value.items() if isinstance(value, Mapping) else value
         if value is not None and not _is_pairs(pairs):
-            raise SchemaMismatch(f"column {name!r} is a map and cannot hold {value!r}")
+            raise SchemaMismatch(
+                f"column {name!r} is a map and cannot hold {value!r}; give a dict or a list of"
+                " pairs"
+            )
         offsets.append(None if value is None else len(keys))
         for key, item in pairs or ():
             keys.append(key)

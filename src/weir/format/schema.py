@@ -115,8 +115,7 @@ def check_nesting(field: pa.Field) -> None:
     levels = nesting(field.type)
     if levels > NESTING_MAX:
         raise InvalidInput(
-            f"column {field.name!r} is nested {levels} levels deep; a row of the log holds"
-            f" {NESTING_MAX} at most"
+            f"column {field.name!r} is nested {levels} levels deep; the maximum is {NESTING_MAX}"
         )
 
 
@@ -230,7 +229,7 @@ def _pair(source: Sequence[pa.Field], target: Sequence[pa.Field]) -> list[int | 
 
 def _missing(field: pa.Field, path: str, rows: int) -> pa.Array:
     if not field.nullable and rows:
-        raise SchemaMismatch(f"column {path!r} is missing and may not be null")
+        raise SchemaMismatch(f"column {path!r} is missing but declared not null")
     return pa.nulls(rows, field.type)
 
 
@@ -241,7 +240,7 @@ def _align(
         chunks = [_align(chunk, source, target, path) for chunk in column.chunks]
         return pa.chunked_array(chunks, type=target.type)
     if not target.nullable and column.null_count:
-        raise SchemaMismatch(f"column {path!r} holds nulls and may not be null")
+        raise SchemaMismatch(f"column {path!r} holds nulls but is declared not null")
     if source.type.equals(target.type, check_metadata=True):
         return column
     # Fields inside a list or struct are paired by id too; every other type must be the same.

@@ -70,7 +70,9 @@ def check_sharding(sharding: Any, schema: pa.Schema, primary_key: Sequence[str])
         )
     column = sharding.column
     if column not in schema.names:
-        raise InvalidInput(f"sharding column {column!r} is not a column; there are {schema.names}")
+        raise InvalidInput(
+            f"sharding column {column!r} is not in the schema; its columns: {schema.names}"
+        )
     if primary_key and column not in primary_key:
         raise InvalidInput(
             f"sharding column {column!r} must be part of the primary key {list(primary_key)}:"
@@ -85,13 +87,14 @@ def check_sharding(sharding: Any, schema: pa.Schema, primary_key: Sequence[str])
             )
         if pa.types.is_dictionary(dtype):
             raise InvalidInput(
-                f"Bucket: column {column!r} is {dtype}, which Lance has no buckets for; declare it"
-                f" as {dtype.value_type}, which Lance compresses as well"
+                f"Bucket: column {column!r} is {dtype}, and Lance cannot bucket a dictionary;"
+                f" declare it as {dtype.value_type}, which Lance also compresses"
             )
         bucket(pa.array([], dtype), num)  # refuses a type without a hash
     elif not _is_identity_type(dtype):
         raise InvalidInput(
-            f"Identity: column {column!r} is {dtype}; use integers, bool or utf8, or Bucket"
+            f"Identity: column {column!r} is {dtype}; use an integer, bool or utf8 column, or"
+            " use Bucket"
         )
 
 
@@ -119,7 +122,10 @@ def from_record(record: Mapping[str, Any], path: str) -> Sharding:
             return Identity(column)
         case {"kind": "unsharded"}:
             return Unsharded()
-    raise CorruptEntry(f"{path}: unknown sharding {dict(record)!r}")
+    raise CorruptEntry(
+        f"{path}: unknown sharding {dict(record)!r}. If a later release of weir wrote it, upgrade;"
+        " otherwise restore the object from a copy of the table"
+    )
 
 
 def mem_wal_settings(sharding: Sharding) -> dict[str, Any]:
@@ -303,8 +309,8 @@ class Router:
         assert not isinstance(self.sharding, Unsharded), "nothing to route by"
         if self.sharding.column not in rows.schema.names:
             raise InvalidInput(
-                f"the table is sharded by {self.sharding.column!r}, which is no column of it any"
-                " more. Rename it back, or reshard the table by a column it has"
+                f"the table is sharded by {self.sharding.column!r}, a column that no longer exists."
+                " Rename the column back, or reshard the table by another column"
             )
         return rows.column(self.sharding.column)
 

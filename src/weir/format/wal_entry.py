@@ -151,7 +151,7 @@ class EntryEncoder:
                 writer.write_batch(batch)
             writer.close()
         except pa.ArrowInvalid as error:
-            raise SchemaMismatch(f"rows do not fit the shape of the log: {error}") from error
+            raise SchemaMismatch(f"rows do not match the schema of the log: {error}") from error
         entry = _view(sink)
         if len(entry) > self._max_bytes:
             raise _too_large(len(entry), self._max_bytes)
@@ -189,8 +189,8 @@ def require_fit(
 
 def _too_large(size: int, max_bytes: int) -> InvalidInput:
     return InvalidInput(
-        f"these rows take {size} bytes in the log, and one put may have {max_bytes} at most;"
-        " nothing of them was written, put them in parts"
+        f"these rows take {size} bytes in the log, more than the {max_bytes} allowed for one put."
+        " Nothing was written; split them into several puts"
     )
 
 
@@ -250,7 +250,7 @@ def decode_entry(
     except CorruptEntry:
         raise
     except MemoryError as error:
-        raise _corrupt(path, position, f"it asks for too much memory: {error}") from error
+        raise _corrupt(path, position, f"decoding it needs too much memory: {error}") from error
     except _DAMAGE as error:
         # pyarrow maps damage to several classes, some of them plain Python ones (OSError,
         # NotImplementedError through ArrowException, UnicodeDecodeError through ValueError).
@@ -283,7 +283,7 @@ def _decode(data: bytes | memoryview, *, position: Position, held: int) -> WalEn
             # batches, or right after the schema, would read as an entry with fewer rows.
             end = source.tell()
             if bytes(data[end - len(_END) : end]) != _END:
-                raise ValueError("it ends before its end marker") from None
+                raise ValueError("it is truncated: its end marker is missing") from None
             break
         rows += batch.num_rows
         if batch.num_rows == 0:
@@ -295,7 +295,7 @@ def _decode(data: bytes | memoryview, *, position: Position, held: int) -> WalEn
             private = dict(custom)
         batches.append(_normal(batch, metadata))
     if is_fence and batches:
-        raise ValueError("a fence holds rows")
+        raise ValueError("it is a fence but holds rows")
     entry_id, tokens = _private(private)
     return WalEntry(
         position=position,
@@ -327,7 +327,7 @@ def _normal(batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> pa.Record
         marks = columns.pop(index)
         fields.pop(index)
         if marks.type != pa.bool_() or marks.null_count:
-            raise ValueError(f"{TOMBSTONE} is {marks.type} or holds nulls, not plain bool")
+            raise ValueError(f"{TOMBSTONE} is {marks.type}, but must be bool without nulls")
     return pa.RecordBatch.from_arrays(
         [*columns, marks], schema=pa.schema([*fields, TOMBSTONE_FIELD], metadata=metadata or None)
     )
@@ -387,6 +387,6 @@ def check_token(app: object, version: object) -> None:
 
 def _corrupt(path: str, position: Position, reason: str) -> CorruptEntry:
     return CorruptEntry(
-        f"{path} is not a usable WAL entry at position {position}: {reason}. Put it back from a"
-        " copy of the table; without one, roll back to a checkpoint made before it"
+        f"{path} is not a usable WAL entry at position {position}: {reason}. Restore the object"
+        " from a copy of the table, or roll back to a checkpoint made before it"
     )

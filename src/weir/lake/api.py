@@ -120,13 +120,13 @@ def require_weir_base(base: Base, primary_key: Sequence[str], uri: str) -> None:
     lost = [] if base.mem_wal is not None else ["its MemWAL index is gone"]
     if tuple(base.schema.primary_key) != tuple(primary_key):
         had, has = (list(key) or "none" for key in (primary_key, base.schema.primary_key))
-        lost.append(f"its primary key is {has}, it was {had}")
+        lost.append(f"its primary key is {has} instead of {had}")
     if lost:
         raise CorruptEntry(
             f"{uri} at base version {base.version}: {' and '.join(lost)}. Another program overwrote"
-            " the base or dropped the index (LanceDB: mode 'overwrite', unset_lsm_write_spec), or"
-            " a key column (pylance: drop_columns); rows in the log are safe. Restore an"
-            " older version of the base with Lance, or a checkpoint"
+            " the base (LanceDB: mode 'overwrite'), or dropped the index (LanceDB:"
+            " unset_lsm_write_spec) or a key column (pylance: drop_columns). Rows in the log are"
+            " safe. Restore an older version of the base with Lance, or a checkpoint"
         )
 
 

@@ -54,7 +54,10 @@ class Datasets:
             )
         if opened.base_paths():
             if uri.rstrip("/") != self.uri:
-                raise CorruptEntry(f"SSTable {uri} names files of other places; none may (G-13)")
+                raise CorruptEntry(
+                    f"SSTable {uri} refers to files outside its folder, which is not allowed"
+                    " (G-13). Find out who wrote it, and restore it from a copy of the table"
+                )
             if self._agree is not None:
                 self._agree(int(opened.version))
         return opened
@@ -110,7 +113,7 @@ class Datasets:
         # Lance's threads do not survive a fork: a call through the parent's handle may never end.
         if self._home.is_left:
             raise InvalidInput(
-                f"{self.uri}: this handle belongs to the process that was forked, and Lance does"
-                " not work in its children; start them by spawn or forkserver, and open the table"
-                " there"
+                f"{self.uri}: this handle belongs to the parent process, and Lance does not work in"
+                " a forked child; start the child with spawn or forkserver, and open the table in"
+                " it"
             )

@@ -88,7 +88,7 @@ def _mentioned(rows: pa.Table, text: str) -> pa.Table:
 def _mask(rows: pa.Table, text: str, what: str) -> pa.BooleanArray:
     values = _values(rows, text, what)
     if not pa.types.is_boolean(values.type):
-        raise InvalidInput(f"{what} is {values.type}, not true or false")
+        raise InvalidInput(f"{what} has type {values.type}; it must be boolean")
     return pc.fill_null(values, False)
 
 
@@ -96,7 +96,7 @@ def _values(rows: pa.Table, text: str, what: str) -> pa.Array:
     require_text(text, what)
     for name in _OF_LANCE.findall(_QUOTED.sub("", text)):
         if name not in rows.column_names:
-            raise InvalidInput(f"{what}: rows of a weir table have no number {name}")
+            raise InvalidInput(f"{what}: Lance's column {name} is not available here")
     bare = [pa.field(f.name, f.type) for f in rows.schema]
     fields = pa.schema([*bare, pa.field(_ANCHOR, pa.int8())])
     anchor = pa.repeat(pa.scalar(0, pa.int8()), rows.num_rows)

@@ -38,8 +38,8 @@ def both(one: Any, other: Any) -> Any:
         return f"({one}) AND ({other})"
     if isinstance(one, str) or isinstance(other, str):
         raise InvalidInput(
-            f"filters in SQL and as pyarrow expressions do not combine: {one!r} and {other!r}; give"
-            " the scan its filter as the other kind, or none"
+            f"cannot combine a filter in SQL with a pyarrow expression: {one!r} and {other!r}; use"
+            " the same kind for both"
         )
     return one & other
 

@@ -158,8 +158,8 @@ def _configured(config: IndexConfig, existing: IndexInfo | None, schema: TableSc
         raise InvalidInput(f"index_configs: {misfit}")
     if existing is not None and config.kind == "vector" and existing.metric != config.metric:
         raise InvalidInput(
-            f"index_configs: {config.name!r} measures by {config.metric}, the table's index on"
-            f" {config.column!r} by {existing.metric}; use the same metric"
+            f"index_configs: {config.name!r} has metric {config.metric}, but the table's index on"
+            f" {config.column!r} has {existing.metric}; use the same metric"
         )
     return info
 
@@ -171,15 +171,17 @@ def _misfit(info: IndexInfo, schema: TableSchema) -> str | None:
     dtype = schema.plain.field(info.column).type
     if info.kind == "vector":
         if info.metric not in _METRICS:
-            return f"the metric of {info.name!r} must be one of {list(_METRICS)}"
+            return (
+                f"the metric of {info.name!r} must be one of {list(_METRICS)}, got {info.metric!r}"
+            )
         if not is_vector_type(dtype):
-            return f"column {info.column!r} is {dtype}, a vector is a fixed-size list of floats"
+            return f"column {info.column!r} is {dtype}; a vector is a fixed-size list of floats"
         return None
     if info.kind == "text":
         return None if is_text_type(dtype) else f"column {info.column!r} is {dtype}, not text"
     if info.kind not in ("btree", "bitmap"):
         return f"kind {info.kind!r} is not one of btree, bitmap, vector, text"
-    return f"column {info.column!r} is nested" if dtype.num_fields else None
+    return f"column {info.column!r} is nested; index a plain column" if dtype.num_fields else None
 
 
 def is_vector_type(dtype: pa.DataType) -> bool:

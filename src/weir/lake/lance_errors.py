@@ -80,17 +80,18 @@ def translated(error: Exception, what: str) -> WeirError:
     text = str(error).lower()
     message = f"{what}: {plain_text(error)}"
     if isinstance(error, CommitConflictError) or any(word in text for word in _CONFLICT):
-        return CommitConflict(f"{message}; read the table again and plan anew")
+        return CommitConflict(f"{message}; read the table again and retry")
     if text.startswith("dataset at path") and "not found" in text:
-        return NotAWeirTable(f"{message}; `weir.create` makes a table")
+        return NotAWeirTable(f"{message}; create the table with `weir.create`")
     if any(word in text for word in _DENIED):
         return StoreDenied(f"{message}; check the storage options")
     if any(word in text for word in _MISSING):
         return MissingEntry(f"{message}; it may have been collected: read the table again")
     if any(word in text for word in _DAMAGED):
         return CorruptEntry(
-            f"{message}. One of its files is torn or foreign: put it back from a copy of the table;"
-            " for the base an older version will do as well, restored by Lance or by a checkpoint"
+            f"{message}. A file is truncated or was replaced. Restore it from a copy of the table."
+            " If it belongs to the base, you can also roll back to an older version, with Lance or"
+            " with a checkpoint"
         )
     if isinstance(error, OSError) and "invalid user input" not in text:
         return StoreError(message)

@@ -20,7 +20,7 @@ _INT64_MIN: Final = -(2**63)
 def quoted(column: str) -> str:
     """A column's name in a filter, whatever characters it holds."""
     if "`" in column:
-        raise InvalidInput(f"column name {column!r} holds a backtick and cannot be filtered on")
+        raise InvalidInput(f"column name {column!r} has a backtick and cannot be used in a filter")
     return f"`{column}`"
 
 

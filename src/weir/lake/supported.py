@@ -25,6 +25,6 @@ def require_supported(version: str = lance.__version__) -> None:
     if found is None or not first <= found < end:
         wanted = f"pylance>={first[0]}.{first[1]},<{end[0]}.{end[1]}"
         raise InvalidInput(
-            f"pylance {version} is installed, and this release of weir is tried with {wanted}:"
+            f"pylance {version} is installed, but this release of weir supports {wanted}. Run"
             f" pip install '{wanted}'. Nothing was read or written"
         )

@@ -108,9 +108,9 @@ class WalAppender:
         appender = cls(shard.site, schema, claim, manifests=manifests)
         if not appender.tagging.follow_log(keyed=bool(schema.primary_key)):
             raise CommitConflict(
-                f"{shard.site}: its log holds entries of another program or an older release, which"
-                " do not tell how ours may follow; open a writer of the shard and close it, which"
-                " flushes them, then append (F-14)"
+                f"{shard.site}: the log holds entries of another program or an older release, so"
+                " the generation of the next entry is not known (F-14). Open a writer of the shard"
+                " and close it, which flushes them, then append"
             )
         return appender
 
@@ -168,8 +168,8 @@ class WalAppender:
         """
         if self._home.is_left:
             raise WriterClosed(
-                f"{self.site}: this appender belongs to the process that was forked; open one in"
-                " the process that is to write",
+                f"{self.site}: this appender belongs to the parent process and cannot be used in a"
+                " forked child; open one in the process that writes",
                 not_written=batches,
             )
         with self._lock:
@@ -340,7 +340,7 @@ class WalAppender:
     def _collected(self, position: Position, entry: Entry) -> WeirError:
         """The entry found there is gone, so whether it was ours cannot be known (F-11)."""
         gone: WeirError = StoreError(
-            "an entry was there, and was collected before it could be compared"
+            "an entry existed there, but was collected before it could be compared with ours"
         )
         try:
             self.ownership.prove()
@@ -386,7 +386,9 @@ class WalAppender:
         unknown = UnknownOutcome(text, perhaps_written=entry.batches)
 
         def ended(rows: Sequence[pa.RecordBatch]) -> WeirError:
-            closed = WriterClosed(f"nothing of this was written: {text}", not_written=rows)
+            closed = WriterClosed(
+                f"this call wrote nothing, the appender failed earlier: {text}", not_written=rows
+            )
             closed.__cause__ = unknown
             return closed
 

@@ -132,9 +132,10 @@ def _is_outdated(
     if header.epoch <= current.writer_epoch:
         return True
     raise CorruptEntry(
-        f"{site}: the entry at position {tip} is of epoch {header.epoch}, and the manifest"
-        f" {current.version} knows no epoch above {current.writer_epoch} (F-7): the manifest was"
-        f" set back, or the log is another's. Look at {path}; nothing was written"
+        f"{site}: the entry at position {tip} has epoch {header.epoch}, but manifest"
+        f" {current.version} is at epoch {current.writer_epoch} (F-7). The manifest was rolled"
+        f" back, or the log belongs to another table. Check {site.wal.uri}/{path}; nothing was"
+        " written"
     )
 
 
@@ -166,7 +167,10 @@ def _fence(
                 "nothing was deleted, open the shard again"
             ) from lost
     else:
-        raise CommitConflict(f"{site}: no free position found after {FENCE_ATTEMPTS} tries")
+        raise CommitConflict(
+            f"{site}: no free position for the fence after {FENCE_ATTEMPTS} tries; open the shard"
+            " again"
+        )
     check_identity(site)  # S-7: a fence in the folder where its disk was fences nobody
     site.env.failpoint("claim.fenced")
     began = Moment.now(site.env.clock, stored)
@@ -192,9 +196,9 @@ def _validate(
     manifests.require_owner(current, epoch, position)
     if position <= max(current.replay_after, floors.wal):
         raise FencedError(
-            f"{site}: the fence at position {position} came too late, the log is already covered "
-            "through "
-            f"{current.replay_after} and collected through {floors.wal}; open the shard again",
+            f"{site}: the fence at position {position} came too late. The log is already flushed"
+            f" through {current.replay_after} and collected through {floors.wal}; open the shard"
+            " again",
             epoch=epoch,
             fenced_by=current.writer_epoch,
             position=position,

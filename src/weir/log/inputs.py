@@ -76,8 +76,8 @@ def as_dict(row: Any) -> Mapping[str, Any]:
     if dataclasses.is_dataclass(row) and not isinstance(row, type):
         return dataclasses.asdict(row)
     raise InvalidInput(
-        f"expected a dict for each row, got {type(row).__name__}; dataclasses, named tuples and"
-        " models of pydantic will do, too"
+        "expected a dict, dataclass, named tuple or pydantic model for each row, got"
+        f" {type(row).__name__}"
     )
 
 

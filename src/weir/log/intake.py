@@ -159,7 +159,9 @@ class Intake:
         for row in rows:
             if not row.keys() <= names:
                 extra = sorted(str(name) for name in row.keys() - names)
-                raise SchemaMismatch(f"the table has no column {extra[0]!r}")
+                raise SchemaMismatch(
+                    f"the table has no column {extra[0]!r}; it has {self._schema.plain.names}"
+                )
         present = [f for f in self._schema.plain if any(f.name in row for row in rows)]
         # Rows that name no column are still rows: all nulls, or refused for their key.
         fields = [f.with_nullable(True) for f in present or self._schema.plain]
@@ -233,7 +235,9 @@ class Intake:
             if names.count(name) > 1:
                 raise SchemaMismatch(f"column {name!r} occurs twice in the data")
             if name != TOMBSTONE and name not in self._schema.arrow.names:
-                raise SchemaMismatch(f"the table has no column {name!r}")
+                raise SchemaMismatch(
+                    f"the table has no column {name!r}; it has {self._schema.plain.names}"
+                )
         columns = [self._column(names, source, field) for field in wanted]
         return lambda batch: [column(batch) for column in columns]
 
@@ -249,7 +253,9 @@ class Intake:
         if have.equals(target.type):
             return lambda batch: batch.column(index)
         if not is_castable(have, target.type):
-            raise SchemaMismatch(f"column {target.name!r}: {have} cannot become {target.type}")
+            raise SchemaMismatch(
+                f"column {target.name!r}: {have} cannot be converted to {target.type}"
+            )
         return lambda batch: cast_exactly(batch.column(index), target.type, target.name)
 
     def _absent(self, target: pa.Field) -> Column:
@@ -268,7 +274,7 @@ def _broken(batch: pa.RecordBatch, error: Exception) -> InvalidInput:
             column.validate(full=True)
         except pa.ArrowInvalid as found:
             return InvalidInput(f"column {field.name!r} ({field.type}): {found}")
-    return InvalidInput(f"the rows are not sound Arrow data: {error}")
+    return InvalidInput(f"the rows are not valid Arrow data: {error}")
 
 
 def _no_tombstones(rows: int) -> pa.BooleanArray:

@@ -140,16 +140,16 @@ class Manifests:
             self.site.store.put_if_absent(path, self._encode(following))
         except ObjectExists:
             raise CommitConflict(
-                f"{self.site}: manifest {following.version} was written by somebody else; read "
-                "again"
+                f"{self.site}: another process committed manifest {following.version} first; read"
+                " the latest manifest and retry"
             ) from None
         except LostAnswer as lost:
             raise self._unknown(following.version) from lost
         # Read the floor after the put: collection may have passed this version during the put.
         if following.version <= self.floors.load().manifest:
             raise CommitConflict(
-                f"{self.site}: manifest {following.version} lies below the collected floor (G-6); "
-                "read again"
+                f"{self.site}: manifest {following.version} does not count, because versions up to"
+                " it were already collected (G-6); read the latest manifest and retry"
             )
         self._known = following
         self._write_hint(following.version)
@@ -295,7 +295,10 @@ class Manifests:
                 return newest
             path, data = hits[-1]
             newest = decode_manifest(data, path=f"{self.site.store.uri}/{path}")
-        raise StoreError(f"{self.site}: more manifest versions than can be; is something looping?")
+        raise StoreError(
+            f"{self.site}: still finding newer manifests at version {newest.version}; check whether"
+            " a process commits in a loop"
+        )
 
     def _listed(self, floors: FloorValues) -> tuple[ShardManifest | None, FloorValues]:
         """The highest version in the folder; versions at or below the floor do not count (G-6).
@@ -316,8 +319,8 @@ class Manifests:
             if found is not None and found.version > floors.manifest:
                 return found, floors
         raise StoreError(
-            f"{self.site}: {LIST_ATTEMPTS} times the listed manifest was collected before it was "
-            "read, or none is left above the floor; try again"
+            f"{self.site}: found no manifest above the floor {floors.manifest} in {LIST_ATTEMPTS}"
+            " tries; each was collected before it was read, or none exists. Try again"
         )
 
     def _write_hint(self, version: Version) -> None:

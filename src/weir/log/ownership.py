@@ -44,7 +44,7 @@ def proof_lifetime(site: ShardSite, wanted: Duration | None = None) -> float:
     if chosen > site.fence_ttl:
         raise InvalidInput(
             f"{site}: fence_ttl={chosen:g} s is more than the {site.fence_ttl:g} s this table was"
-            " made with; use a smaller one, or none"
+            " created with; use a smaller value, or leave it out"
         )
     return chosen
 

@@ -45,23 +45,25 @@ def check(
     """Raise `RuleBroken` naming the rule unless `following` may be written after `current`."""
     _check_alone(following)
     if current is None:
-        _require(following.version == 1, "F-3", "the first version is 1", following)
+        _require(following.version == 1, "F-3", "the first version must be 1", following)
         return
-    _require(following.version == current.version + 1, "F-3", "versions rise by one", following)
-    _require(following.shard_id == current.shard_id, "F-3", "the shard id stays", following)
-    _require(following.replay_after >= current.replay_after, "F-3", "R never falls", following)
-    _require(following.last_seen >= current.last_seen, "F-3", "L never falls", following)
+    _require(
+        following.version == current.version + 1, "F-3", "versions must rise by one", following
+    )
+    _require(following.shard_id == current.shard_id, "F-3", "the shard id must stay", following)
+    _require(following.replay_after >= current.replay_after, "F-3", "R must not fall", following)
+    _require(following.last_seen >= current.last_seen, "F-3", "L must not fall", following)
     step = following.writer_epoch - current.writer_epoch
-    _require(step in (0, 1), "F-1", "the epoch stays or rises by one", following)
+    _require(step in (0, 1), "F-1", "the epoch must stay or rise by one", following)
     _require(
         following.current_generation >= current.current_generation,
         "W-5",
-        "generations never fall",
+        "generations must not fall",
         following,
     )
     if current.status is Status.SEALED:
         _require(
-            following.status is Status.SEALED, "C-11", "a sealed shard stays sealed", following
+            following.status is Status.SEALED, "C-11", "a sealed shard must stay sealed", following
         )
     _check_replay_point(following, current, evidence)
     if not evidence.restoring:
@@ -69,13 +71,13 @@ def check(
 
 
 def _check_alone(manifest: ShardManifest) -> None:
-    _require(manifest.replay_after <= manifest.last_seen, "F-3", "R stays at or below L", manifest)
+    _require(manifest.replay_after <= manifest.last_seen, "F-3", "R must be at most L", manifest)
     numbers = [table.generation for table in manifest.sstables]
-    _require(numbers == sorted(set(numbers)), "W-5", "generations ascend, none twice", manifest)
+    _require(numbers == sorted(set(numbers)), "W-5", "generations must ascend", manifest)
     _require(
         all(n < manifest.current_generation for n in numbers),
         "W-5",
-        "published generations are below the next one",
+        "published generations must be below the next one",
         manifest,
     )
 
@@ -88,7 +90,7 @@ def _check_replay_point(
         _require(
             following.replay_after == current.replay_after,
             "W-1",
-            "R moves only with proof of what is covered",
+            "R must not move without proof of what is covered",
             following,
         )
     else:
@@ -96,7 +98,7 @@ def _check_replay_point(
         _require(
             following.replay_after == expected,
             "W-2",
-            f"R is exactly what is covered ({expected})",
+            f"R must be the last covered position, {expected}",
             following,
         )
 
@@ -107,12 +109,12 @@ def _check_new_generations(
     known = {table.generation for table in current.sstables}
     fresh = [t.generation for t in following.sstables if t.generation not in known]
     expected = list(range(current.current_generation, current.current_generation + len(fresh)))
-    _require(fresh == expected, "W-5", f"the next generation is {expected[:1]}", following)
+    _require(fresh == expected, "W-5", f"new generations must be {expected}", following)
     _require(
         evidence.renumbers
         or following.current_generation == current.current_generation + len(fresh),
         "F-14",
-        "the current generation rises with what is published",
+        "the current generation must rise by the number of new SSTables",
         following,
     )
 
@@ -125,8 +127,8 @@ def _require(
 ) -> None:
     if not holds:
         raise RuleBroken(
-            f"{rule}: {text}; refused to write manifest {manifest.version} of shard "
-            f"{manifest.shard_id} "
-            f"(epoch {manifest.writer_epoch}, R {manifest.replay_after}, L {manifest.last_seen}, "
-            f"next generation {manifest.current_generation}). Nothing was written."
+            f"rule {rule} violated: {text}. Refused to write manifest {manifest.version} of shard"
+            f" {manifest.shard_id} (epoch {manifest.writer_epoch}, R {manifest.replay_after}, L"
+            f" {manifest.last_seen}, next generation {manifest.current_generation}). Nothing was"
+            " written. This is a bug in weir; please report it."
         )

@@ -121,8 +121,8 @@ class ShardLog:
             if self.floors().wal <= tip:
                 return tip
         raise SnapshotExpired(
-            f"{self}: its log was moved or collected {TIP_ATTEMPTS} times while its end was looked"
-            " for; try again"
+            f"{self}: its log was moved or collected {TIP_ATTEMPTS} times during the search for its"
+            " tip; try again"
         ) from last
 
     def lost_through(self, position: int) -> int | None:
@@ -162,8 +162,8 @@ class ShardLog:
         """
         if position <= floors.wal:
             raise SnapshotExpired(
-                f"{self}: position {position} was collected, the log now starts after "
-                f"{floors.wal}; start there, or read the table at a checkpoint"
+                f"{self}: position {position} was collected; the log now starts after position"
+                f" {floors.wal}. Start there, or read the table at a checkpoint"
             )
 
     def hole(self, position: int) -> MissingEntry:

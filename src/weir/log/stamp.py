@@ -49,7 +49,7 @@ def stamp_in(data: bytes, path: str) -> Stamp:
     raw = codec.loads(data, path)
     store_id, table = raw.get("store_id"), raw.get("table")
     if not isinstance(store_id, str) or not isinstance(table, str | None):
-        raise CorruptEntry(f"{path} is not a usable id of a WAL store. {codec.COPY}")
+        raise CorruptEntry(f"{path} is not a usable WAL store id. {codec.COPY}")
     return Stamp(store_id, table)
 
 
@@ -91,10 +91,11 @@ def foreign_store(wal: Store, shard: UUID, found: str | None) -> WalStoreMismatc
 def anothers_store(wal: Store, shard: UUID, by: str | None, consent: Consent) -> WalStoreMismatch:
     """The error for a store whose log belongs to another table, whatever our records say (S-8)."""
     return WalStoreMismatch(
-        f"{wal.uri} holds the log of shard {shard} of the table at {by}, and this is"
-        f" {consent.root}: its records lead to another table's log, and nothing is read, written or"
-        " deleted there (G-13). If both are one table under two paths, open it under the first, or"
-        f" allow the store by the storage option {ALLOW}={wal.uri} (--option on the command line)"
+        f"{wal.uri} holds the log of shard {shard} of the table {by}, but this table is"
+        f" {consent.root}. Its records point to another table's log, so weir reads, writes and"
+        " deletes nothing there (G-13). If both are one table under two paths, open it under the"
+        f" first, or allow the store with the storage option {ALLOW}={wal.uri} (--option on the"
+        " command line)"
     )
 
 
@@ -129,7 +130,8 @@ def require_named(wal: Store, consent: Consent) -> None:
     # The name is checked again last: a writer of another shard may have begun in between.
     if not (_is_empty(wal) or _holds_a_log_of(wal, table) or _is_named(wal, table)):
         raise consent.refused(
-            wal.uri, "as a new place of its log, which does not know the table and is not empty"
+            wal.uri,
+            "as a new place of its log, which is not empty and holds no log of the table",
         )
     name_table(wal, table)
 
@@ -165,8 +167,8 @@ def require_no_table(wal: Store, shard: UUID) -> None:
     """
     if next(iter(wal.list(paths.manifest_dir(shard))), None) is not None:
         raise WalStoreMismatch(
-            f"{wal.uri} is the place of another table, with a shard {shard} of its own: its log is"
-            " there, and no other may be. Give each table a wal_uri of its own"
+            f"{wal.uri} is the place of another table, whose shard {shard} has its log there. Give"
+            " each table a wal_uri of its own"
         )
 
 
@@ -179,9 +181,9 @@ def require_new(wal: Store, shard: UUID) -> None:
     require_no_table(wal, shard)
     if next(iter(wal.list(paths.wal_dir(shard))), None) is not None:
         raise WalStoreMismatch(
-            f"{wal.uri} holds entries of shard {shard}, and no id that says whose they are: another"
-            " disk was mounted in its place when they were written. Use another place, or remove"
-            f" {paths.shard_dir(shard)} there if the log of no table is in it"
+            f"{wal.uri} holds entries of shard {shard}, but no WAL store id: they were written"
+            " while another disk was mounted there. Use another wal_uri, or delete"
+            f" {paths.shard_dir(shard)} there if it is no table's log"
         )
 
 
@@ -228,6 +230,7 @@ def lost_store(wal: Store, shard: UUID, store_id: str | None) -> WalStoreMismatc
     """The error for a store that should have the log and is empty."""
     return WalStoreMismatch(
         f"{wal.uri} is recorded as the WAL store of shard {shard} (id {store_id}) but does"
-        " not hold that id: the disk was wiped, or it is the disk of another machine. Reads with"
-        " freshness='flushed' need no log; a writer can be opened if no row was left in it (S-2)"
+        " not hold that id: the disk was wiped, or another disk is mounted. Mount the right one."
+        " Without it, reads with freshness='flushed' work, and a writer opens if every row of the"
+        " log was flushed (S-2)"
     )

@@ -79,9 +79,9 @@ class Tagging:
             return
         if tag != self._tag + 1:
             raise InvalidInput(
-                f"{self._manifests.site}: an entry of generation {tag} cannot follow one of"
-                f" {self._tag} at position {position}; generations neither fall nor jump (F-14)."
-                " Nothing was written"
+                f"{self._manifests.site}: cannot write an entry of generation {tag} at position"
+                f" {position}, after one of generation {self._tag}; the generation must stay or"
+                " rise by one (F-14). Nothing was written"
             )
         if self.claim.manifest.announced is None:
             return

@@ -56,8 +56,9 @@ def require_own(site: ShardSite, entry: WalEntry, claim: Claim) -> None:
     """F-7: an entry of a newer epoch below our fence means that a newer writer owns the shard."""
     if entry.epoch > claim.epoch:
         raise FencedError(
-            f"{site}: met an entry of epoch {entry.epoch} at position {entry.position} while "
-            f"opening as epoch {claim.epoch}; a newer writer owns the shard",
+            f"{site}: found an entry of epoch {entry.epoch} at position {entry.position} while"
+            f" opening as epoch {claim.epoch}; a newer writer owns the shard. Open the shard again"
+            " to take it back",
             epoch=claim.epoch,
             fenced_by=entry.epoch,
             position=entry.position,
@@ -163,7 +164,7 @@ def look_at_ends(
         manifests.require_owner(latest, claim.epoch)
         if latest.replay_after == after:
             raise MissingEntry(
-                f"{site}: the log has a hole between {after} and our fence"
+                f"{site}: the log has a hole between position {after} and our fence at"
                 f" {claim.fence}: {missing}; restore that object or clone from a checkpoint"
             ) from missing
         # Folded and collected while we read (L-6).

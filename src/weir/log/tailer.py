@@ -206,10 +206,10 @@ class WalTailer:
             self._epoch = entry.epoch
         elif not entry.is_fence:
             raise CorruptEntry(
-                f"{self.log}: the entry at position {entry.position} has epoch {entry.epoch} "
-                f"below the epoch {self._epoch} before it (F-7); look at "
-                f"{self._where(entry.position).site.wal.uri}/"
-                f"{paths.wal_path(self.log.shard, entry.position)}, and who wrote it"
+                f"{self.log}: the entry at position {entry.position} has epoch {entry.epoch}, but"
+                f" an entry before it has epoch {self._epoch} (F-7); find out who wrote"
+                f" {self._where(entry.position).site.wal.uri}/"
+                f"{paths.wal_path(self.log.shard, entry.position)}"
             )
         # A fence that fell behind holds no rows and owns nothing: a native claimant probes the tip
         # only after its claim, and if it slept in between, its fence lands above a newer one. It

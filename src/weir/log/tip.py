@@ -51,7 +51,7 @@ def find_tip(site: ShardSite, after: Position) -> Position:
                 continue
             if latest_record(site.store, site.shard).after > tip:
                 raise SnapshotExpired(
-                    f"{site}: its log was moved to another store while its end was looked for; try"
+                    f"{site}: its log was moved to another store during the search for its tip; try"
                     " again"
                 )
             raise MissingEntry(

@@ -238,13 +238,13 @@ class WalStores:
             try:
                 wal = self.at(record.uri)
                 if not self.consent.may_ask(wal.uri):
-                    raise self.consent.refused(wal.uri, "where its log was")
+                    raise self.consent.refused(wal.uri, "as an earlier place of its log")
                 there = read_stamp(wal, shard)
                 if there is not None and there.store_id == store_id:
                     self.require_own(wal, shard, there)
             except (StoreError, InvalidInput, WalStoreMismatch) as error:
                 notes.append(
-                    f"shard {shard}: what its log left in {record.uri} stays (S-6): {error}"
+                    f"shard {shard}: entries of its log in {record.uri} were kept (S-6): {error}"
                 )
                 continue
             if there is not None and there.store_id == store_id:
@@ -269,7 +269,9 @@ def settle(site: ShardSite, epoch: Epoch, floors: FloorValues) -> None:
         # The same store counts as moved too, if it was given up as lost and came back before the
         # record that skips the positions it might have held (S-2).
         if (record.store_id, record.after) != (site.wal_id, site.wal_after):
-            raise WalMoved(f"{site}: its log was moved to {record.uri or 'the table'}; open again")
+            raise WalMoved(
+                f"{site}: its log was moved to {record.uri or site.store.uri}; open the shard again"
+            )
         if not record.prepared or record.epoch >= epoch:
             if record.seq > floors.store:
                 Floors(site).raise_to("store", record.seq)
@@ -278,4 +280,7 @@ def settle(site: ShardSite, epoch: Epoch, floors: FloorValues) -> None:
             append_record(site.store, site.shard, record.confirmed(epoch), site.env.new_id())
         except ObjectExists:
             continue
-    raise CommitConflict(f"{site}: its log is moved as fast as it is looked at; open again")
+    raise CommitConflict(
+        f"{site}: the record of its WAL store changed {SETTLE_ATTEMPTS} times while the shard was"
+        " being opened; open it again"
+    )

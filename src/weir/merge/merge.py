@@ -57,7 +57,7 @@ def _output_schema(schema: TableSchema, columns: Sequence[str]) -> pa.Schema:
         if name not in schema.plain.names:
             raise InvalidInput(f"the table has no column {name!r}; it has {schema.plain.names}")
     if len(set(columns)) != len(columns):
-        raise InvalidInput(f"a column is asked for twice in {list(columns)}")
+        raise InvalidInput(f"a column occurs twice in {list(columns)}")
     return pa.schema([schema.plain.field(n) for n in columns], metadata=schema.plain.metadata)
 
 
@@ -237,7 +237,7 @@ def replanned(read: Callable[[], T], where: object) -> T:
     if isinstance(error, MissingEntry):
         raise error
     raise SnapshotExpired(
-        f"{where}: what a read planned on was gone {PLAN_ATTEMPTS} times in a row ({error}); read"
+        f"{where}: files of this read were collected {PLAN_ATTEMPTS} times in a row ({error}); read"
         " again, or read at a checkpoint, or let gc keep files longer (min_age)"
     ) from error
 
@@ -248,7 +248,7 @@ def unless_collected(rows: Iterator[pa.RecordBatch], where: object) -> Iterator[
         yield from rows
     except MissingEntry as gone:
         raise SnapshotExpired(
-            f"{where}: collected since this read began ({gone}); read again, or read at a"
+            f"{where}: a file was collected during this read ({gone}); read again, or read at a"
             " checkpoint, or let gc keep files longer (min_age)"
         ) from gone
 

@@ -195,9 +195,9 @@ class Changes:
             return False
         if self._resumes or self._is_late or shard in self._begun:
             raise SnapshotExpired(
-                f"{shard_log}: this feed stands at position {at}, and the log up to {through} was"
-                f" lost ({lost}); no row is missing from the table. Read it once (scan), then"
-                " follow from a new bookmark"
+                f"{shard_log}: this feed is at position {at}, but the log up to {through} was lost"
+                f" ({lost}). The table still has every row: read it once (scan), then follow from"
+                " a new bookmark"
             ) from lost
         log.warning("changes.lost shard=%s positions=%d-%d", shard, at + 1, through)
         self._positions[shard] = through
@@ -210,13 +210,13 @@ class Changes:
         known = self._positions.get(shard)
         if known is None and floor and (self._resumes or self._is_late):
             raise SnapshotExpired(
-                f"{shard_log}: nothing of this shard was read, and its log was collected up to"
-                f" position {floor}; read the table once (scan), then follow from a new bookmark"
+                f"{shard_log}: this feed has not read this shard yet, and its log was collected up"
+                f" to position {floor}; read the table once (scan), then follow from a new bookmark"
             )
         if known is not None and known < floor:
             raise SnapshotExpired(
-                f"{shard_log}: the bookmark stands at position {known}, and the log was collected"
-                f" up to {floor}; read the table once (scan), then follow from a new bookmark"
+                f"{shard_log}: the bookmark is at position {known}, but the log was collected up to"
+                f" {floor}; read the table once (scan), then follow from a new bookmark"
             )
         start = (floor if known is None else known) + 1
         self._positions.setdefault(shard, start - 1)

@@ -44,7 +44,7 @@ class ScanDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow has no types
     ) -> _Scanner:
         """A read of the given columns of the rows that pass the filter."""
         if isinstance(columns, dict):
-            raise InvalidInput("columns of a weir table are named, not computed; give a list")
+            raise InvalidInput("a dataset has no computed columns; give a list of column names")
         narrowed = self._scan.narrowed(columns, filter, batch_size)
         return _Scanner(narrowed, counts=columns is not None and not list(columns))
 

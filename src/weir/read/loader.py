@@ -63,11 +63,11 @@ class Loader:
             ("seed", 0 if self.seed is None else self.seed, 0),
         ):
             if type(value) is not int or value < least:
-                raise InvalidInput(f"{name} must be a whole number from {least} on, got {value!r}")
+                raise InvalidInput(f"{name} must be a whole number, {least} or more, got {value!r}")
         index, count = self.worker
         if type(index) is not int or type(count) is not int or not 0 <= index < count:
             raise InvalidInput(
-                f"a worker is one of so many, (0, 1) the only one; got ({index!r}, {count!r})"
+                f"worker must be (index, count) with 0 <= index < count, got ({index!r}, {count!r})"
             )
 
     def __repr__(self) -> str:
@@ -218,7 +218,7 @@ def _is_number(dtype: pa.DataType) -> bool:
 def _refuse_nulls(name: str, column: pa.Array) -> None:
     if column.null_count:
         raise InvalidInput(
-            f"column {name!r} holds nulls, which an array of {column.type} cannot; leave such rows"
-            f' out by the filter "{name} IS NOT NULL", or compute the column by'
+            f"column {name!r} has nulls, which an array of {column.type} cannot hold; exclude those"
+            f' rows with the filter "{name} IS NOT NULL", or replace the nulls with the expression'
             f' "coalesce({name}, ...)"'
         )

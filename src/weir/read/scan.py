@@ -230,7 +230,10 @@ class Scan:
 
     def _require_unordered(self, what: str) -> None:
         if self._limit is not None or self._offset or self._order:
-            raise InvalidInput(f"{what} has no limit, offset or order; say those to the engine")
+            raise InvalidInput(
+                f"{what} cannot have limit, offset or order_by; remove them from the scan, and"
+                " apply them to the result"
+            )
 
     def narrowed(
         self,
@@ -325,7 +328,7 @@ class Scan:
             return ""
         if is_for_lance(self._filter, reader.schema.plain):
             return " (base: pushed into Lance; fresh rows: after the merge)"
-        return " (by pyarrow: Lance cannot be sent this expression; fresh rows: after the merge)"
+        return " (by pyarrow: cannot be pushed into Lance; fresh rows: after the merge)"
 
     def _explained(self, reader: SnapshotReader) -> str:
         self._columns.schema(reader.schema)
@@ -368,8 +371,8 @@ def _order(order_by: OrderBy) -> list[tuple[str, str]]:
     for one in order:
         if len(one) != 2 or one[1] not in ("ascending", "descending"):
             raise InvalidInput(
-                f"order_by is a column, or pairs of a column and 'ascending' or 'descending', got"
-                f" {order_by!r}"
+                "order_by must be a column, or pairs of a column and 'ascending' or 'descending',"
+                f" got {order_by!r}"
             )
     return [(str(name), how) for name, how in order]
 

@@ -21,7 +21,9 @@ def query_of(store: Store, app: str) -> str | None:
     except ObjectMissing:
         return None
     if not isinstance(raw.get("query"), str):
-        raise CorruptEntry(f"{store.uri}/{path} names no query. {codec.COPY}")
+        raise CorruptEntry(
+            f"{store.uri}/{path} is not a usable application record: it has no query. {codec.COPY}"
+        )
     return str(raw["query"])
 
 

@@ -50,7 +50,8 @@ class Chain:
             except ObjectMissing:
                 continue  # pruned since the listing, so there is a newer one
         raise StoreError(
-            f"{self._store.uri}/{self._directory}: records vanish as fast as they are listed"
+            f"{self._store.uri}/{self._directory}: the latest record was deleted before it could be"
+            f" read, {_RACES} times in a row; try again"
         )
 
     def last_number(self, known: int | None = None) -> int:

@@ -124,7 +124,8 @@ class Checkpoints:
             except CommitConflict:
                 continue
         raise CommitConflict(
-            f"{self._where(current.id)}: changed as often as it was read; try again"
+            f"{self._where(current.id)} changed during each of {APPEND_ATTEMPTS} attempts to"
+            " refresh it; try again"
         )
 
     def narrow(self, checkpoint: Checkpoint) -> bool:
@@ -191,7 +192,7 @@ class Checkpoints:
         if found is None or not found.confirmed:
             raise CheckpointNotFound(
                 f"{self._store.uri}: no checkpoint {str(ref)!r}; it was deleted, expired and"
-                " collected, or never made. table.checkpoints() lists those there are"
+                " collected, or never made. table.checkpoints() lists the existing ones"
             )
         if whole:
             require_whole(found)
@@ -218,7 +219,9 @@ class Checkpoints:
         except ObjectExists:
             if self.load(following.id) is None:
                 raise self._gone(following.id) from None
-            raise CommitConflict(f"{self._where(following.id)}: changed meanwhile") from None
+            raise CommitConflict(
+                f"{self._where(following.id)} was changed by another process; try again"
+            ) from None
         if self._store.head(self._path(following.id, 1)) is None:
             self._store.delete([self._path(following.id, seq)])
             raise self._gone(following.id)
@@ -277,8 +280,9 @@ def require_whole(checkpoint: Checkpoint) -> None:
     """`InvalidInput` for the pin of a finished clone: it cannot be read, cloned or restored."""
     if checkpoint.base_only:
         raise InvalidInput(
-            f"checkpoint {checkpoint.id} is what the clone {checkpoint.owner} holds here: files of"
-            " the base that they share, and nothing else any more. Use a checkpoint of your own"
+            f"checkpoint {checkpoint.id} is the pin of the clone {checkpoint.owner}. It holds only"
+            " base files that the clone shares, so it cannot be read, cloned or restored. Use"
+            " another checkpoint"
         )
 
 
@@ -336,7 +340,7 @@ def _dump_first(c: Checkpoint) -> dict[str, Any]:
 
 def _load_first(raw: Mapping[str, Any], path: str) -> Checkpoint:
     if raw["id"] != path.split("/")[-2] or raw["scope"] not in ("all", "durable"):
-        raise ValueError("it is not the record of this checkpoint")
+        raise ValueError(f"wrong id {raw['id']!r} or scope {raw['scope']!r}")
     return Checkpoint(
         id=UUID(raw["id"]),
         name=None if raw["name"] is None else str(raw["name"]),

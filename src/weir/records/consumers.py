@@ -48,12 +48,12 @@ def _decode(raw: Mapping[str, Any], _path: str) -> _Standing | None:
     if lifetime.deleted:
         return None
     if lifetime.expires is None:
-        raise ValueError("a consumer's record says when it ends")
+        raise ValueError("it has no expiry time")
     positions = {UUID(s): int(p) for s, p in raw["positions"].items()}
     return _Standing(positions, lifetime.expires, raw.get("begins") is True)
 
 
-_RECORD: Final = RecordCodec("consumer's record", _encode, _decode)
+_RECORD: Final = RecordCodec("consumer record", _encode, _decode)
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,6 @@ class Consumer:
 
     def _busy(self) -> CommitConflict:
         return CommitConflict(
-            f"{self.store.uri}: consumer {self.name!r} is moved by several queries at once; give"
-            " each its own name"
+            f"{self.store.uri}: several queries move consumer {self.name!r} at once; give each"
+            " query its own consumer name"
         )

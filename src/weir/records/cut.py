@@ -93,7 +93,7 @@ def load_cut(shard: UUID, raw: Mapping[str, Any]) -> ShardCut:
     )
     after, through = _number(raw["replay_after"]), _number(raw["wal_through"])
     if after > through:
-        raise ValueError(f"a tail that ends at {through}, before it begins after {after}")
+        raise ValueError(f"wal_through {through} is below replay_after {after}")
     problem = sstables_problem(tables, Generation(_number(raw["current_generation"])))
     if problem is not None:
         raise ValueError(problem)
@@ -115,5 +115,5 @@ def load_cut(shard: UUID, raw: Mapping[str, Any]) -> ShardCut:
 def _number(value: object) -> int:
     """A number that fits a manifest, or `ValueError`: a cut becomes a manifest again (F-15)."""
     if type(value) is not int or not 0 <= value <= paths.U64_MAX:
-        raise ValueError(f"{value!r} is no number of 64 bits")
+        raise ValueError(f"{value!r} is not an unsigned 64-bit number")
     return value

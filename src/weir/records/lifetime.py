@@ -28,7 +28,7 @@ def load_lifetime(raw: Mapping[str, Any]) -> Lifetime:
     """The lifetime in a record; `ValueError` when its expiry is not a number."""
     expires = raw.get("expires")
     if expires is not None and (isinstance(expires, bool) or not isinstance(expires, int | float)):
-        raise ValueError(f"it expires at {expires!r}")
+        raise ValueError(f"its expiry time {expires!r} is not a number")
     return Lifetime(None if expires is None else float(expires), raw.get("deleted") is True)
 
 

@@ -128,7 +128,7 @@ def _encode(record: Lineage) -> dict[str, Any]:
     }
 
 
-_RECORD: Final = RecordCodec("record of a clone", _encode, _decode)
+_RECORD: Final = RecordCodec("clone record", _encode, _decode)
 
 
 def _chain(store: Store) -> RecordChain[Lineage]:
@@ -145,7 +145,7 @@ def append_lineage(store: Store, following: Lineage, nonce: UUID) -> Lineage:
         return replace(following, seq=_chain(store).append(following, after, nonce=nonce))
     except ObjectExists:
         raise CommitConflict(
-            f"{store.uri}: somebody else is making or restoring this table; try again"
+            f"{store.uri}: another process is cloning or restoring this table; try again"
         ) from None
 
 
@@ -162,10 +162,13 @@ def require_ready(store: Store) -> None:
     if found is None or found.state == "ready":
         return
     if found.state == "restoring":
-        log.warning("table.restoring uri=%s: a restore was interrupted; run it again", store.uri)
+        log.warning(
+            "table.restoring uri=%s: a restore is not finished; if none is running, run it again",
+            store.uri,
+        )
         return
     raise MissingEntry(
-        f"{store.uri} is a clone of {found.parent} that was not finished: rows of the checkpoint"
-        f" {found.checkpoint} are missing. Run the same clone again, or delete it and tell the"
-        " parent (table.release_clone)"
+        f"{store.uri} is an unfinished clone of {found.parent}: rows of checkpoint"
+        f" {found.checkpoint} are missing. Run the same clone again, or delete it and release it in"
+        " its parent: table.release_clone(uri)"
     )

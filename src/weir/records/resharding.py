@@ -65,7 +65,7 @@ def _decode(raw: Mapping[str, Any], path: str) -> Resharding:
     )
 
 
-_RECORD: Final = RecordCodec("record of resharding", _encode, _decode)
+_RECORD: Final = RecordCodec("reshard record", _encode, _decode)
 
 
 def read_resharding(store: Store) -> Resharding | None:
@@ -80,4 +80,6 @@ def append_resharding(store: Store, following: Resharding, nonce: UUID) -> Resha
     try:
         return replace(following, seq=chain.append(following, following.seq, nonce=nonce))
     except ObjectExists:
-        raise CommitConflict(f"{store.uri}: somebody else is resharding it; try again") from None
+        raise CommitConflict(
+            f"{store.uri}: another process is resharding this table; try again"
+        ) from None

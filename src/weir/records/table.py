@@ -219,7 +219,7 @@ class TableRecords:
             self._chain.append(record, 0)
         except ObjectExists:
             raise CommitConflict(
-                f"{self._store.uri} was made a weir table by somebody else meanwhile; open it"
+                f"{self._store.uri}: another process created the table first; open it"
             ) from None
 
     def update(self, change: Callable[[TableRecord], TableRecord]) -> TableRecord:

@@ -69,12 +69,12 @@ def _encode(record: WalRecord) -> dict[str, Any]:
 def _decode(raw: Mapping[str, Any], path: str) -> WalRecord:
     uri, store_id, epoch, after = raw["uri"], raw["store_id"], raw["epoch"], raw.get("after", 0)
     if (uri is None) != (store_id is None) or not isinstance(store_id, str | None):
-        raise ValueError("an id belongs to a URI (S-1)")
+        raise ValueError("uri and store_id must both be strings or both be null (S-1)")
     empty_after = raw.get("empty_after")
     if type(epoch) is not int or type(after) is not int:
-        raise ValueError("epoch and position are numbers")
+        raise ValueError("epoch and after must be integers")
     if empty_after is not None and type(empty_after) is not int:
-        raise ValueError("a position is a number")
+        raise ValueError("empty_after must be an integer or null")
     next_id = raw.get("next_id")
     return WalRecord(
         uri=None if uri is None else recorded(uri, path),
@@ -88,7 +88,7 @@ def _decode(raw: Mapping[str, Any], path: str) -> WalRecord:
     )
 
 
-RECORD: Final = RecordCodec("record of a WAL store", _encode, _decode)
+RECORD: Final = RecordCodec("WAL store record", _encode, _decode)
 
 
 def _chain(store: Store, shard: UUID) -> RecordChain[WalRecord]:

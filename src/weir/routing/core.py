@@ -131,7 +131,7 @@ class Core:
         Credentials travel only if they were given as `storage_options`.
         """
         if self.env is not SYSTEM:
-            raise TypeError(f"{self.uri}: a table of a simulated environment stays in its process")
+            raise TypeError(f"{self.uri}: a table opened with a custom `env` cannot be pickled")
         return _opened_again, (self.uri, dict(self.storage_options), self.wal_uri)
 
     @property
@@ -310,7 +310,10 @@ class Core:
     def _require_routing(self, record: TableRecord) -> None:
         change = read_resharding(self.store)
         if change is not None and change.routing_version >= record.routing_version:
-            raise SealedShard(f"{self.uri} was resharded to {change.sharding}; open it again")
+            raise SealedShard(
+                f"{self.uri} was or is being resharded to {change.sharding}; open the table again"
+                " when the reshard is done"
+            )
 
     def value_of(self, shard: UUID, manifest: ShardManifest | None) -> Value:
         """The value whose rows the shard takes; None for a shard outside the routing."""

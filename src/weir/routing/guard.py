@@ -38,9 +38,9 @@ class Rival:
 
     def __str__(self) -> str:
         return (
-            f"shard {self.shard} takes rows of {self.value!r} beside shard {self.routed}, where the"
-            " routing sends them: another program writes there (LanceDB names it so), and which"
-            " row of a key is the newer is not known"
+            f"another program, such as LanceDB, writes rows of value {self.value!r} to shard"
+            f" {self.shard}, but the routing sends them to shard {self.routed}; which row of a key"
+            " is newer is unknown"
         )
 
 
@@ -180,5 +180,5 @@ def require_no_rival(core: Core, shard: UUID, value: Value) -> None:
         if rival is not None and rival.routed == shard:
             raise InvalidInput(
                 f"{core.uri}: {rival}. Stop that program, then fold its shard: weir adopt-shard"
-                f" {core.uri} {rival.shard} --as newer (or older)"
+                f" {core.uri} {rival.shard} --as newer (or --as older)"
             )

@@ -94,7 +94,9 @@ class LookingTableVerbs(ABC):
 
     def _keyed(self, call: str) -> Intake:
         if not self._core.record.primary_key:
-            raise InvalidInput(f"{self._core.uri}: {call} needs a primary key; it is append-only")
+            raise InvalidInput(
+                f"{self._core.uri}: {call} needs a primary key; this table is append-only"
+            )
         return self._intake
 
     def _decide(

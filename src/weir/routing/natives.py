@@ -66,7 +66,7 @@ def tidy_details(core: Core, notes: list[str]) -> None:
     try:
         put_details(core)
     except CommitConflict as lost:
-        notes.append(f"the MemWAL index entry is brought up to date next time: {lost}")
+        notes.append(f"the MemWAL index entry was not updated; the next compaction retries: {lost}")
 
 
 def wanted_details(core: Core, *, elsewhere: bool = False) -> tuple[int, MemWalDetails] | None:

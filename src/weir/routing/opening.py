@@ -129,14 +129,18 @@ def enable(
     details = base.mem_wal
     if details is not None and key and not declared:
         raise InvalidInput(
-            f"{place.uri} has a MemWAL index and no primary key; pylance allows none to be added"
+            f"{place.uri} has a MemWAL index and no primary key, and pylance cannot add one; leave"
+            " out primary_key to adopt it as an append-only table"
         )
     stored = None
     names = {number: name for name, number in base.schema.field_ids.items()}
     if details is not None:
         stored = from_mem_wal(details.sharding_specs, names)
     if stored is not None and sharding is not None and sharding != stored:
-        raise InvalidInput(f"{place.uri} is sharded by {stored} already, not by {sharding}")
+        raise InvalidInput(
+            f"{place.uri} is already sharded by {stored}, not by {sharding}; leave out sharding to"
+            " keep it"
+        )
     chosen = stored or sharding or Unsharded()
     check_sharding(chosen, base.schema.plain, key)
     defaults = writer_defaults or WriterConfig()
@@ -171,11 +175,14 @@ class _Place:
         self.asked_wal = self.wal_uri
         if self.uri.startswith("memory://"):
             raise InvalidInput(
-                f"{self.uri}: a table needs a place that Lance can reach too; memory:// serves as"
-                " wal_uri, or use a temporary folder"
+                f"{self.uri}: Lance cannot open a table in memory://, which works as wal_uri only;"
+                " use a temporary folder"
             )
         if self.wal_uri == self.uri:
-            raise InvalidInput(f"wal_uri is the table's own place {self.uri}; leave it out")
+            raise InvalidInput(
+                f"wal_uri is the table's own URI {self.uri}; leave it out to keep the log beside"
+                " the data"
+            )
         self.options = dict(options or {})
         self.env = env
         self.store = store or open_store(uri, options, env=env)
@@ -306,13 +313,12 @@ def _check_schema(schema: Any, key: Sequence[str]) -> None:
     for field in schema:
         if has_small_dictionary(field.type):
             raise InvalidInput(
-                f"column {field.name!r}: the dictionary index of {field.type} is too small for the"
-                " values of many puts together; use int32, or the plain type, which Lance"
-                " compresses as well"
+                f"column {field.name!r}: the index type of {field.type} is too small for the values"
+                " of many puts; use int32, or the plain type, which Lance also compresses"
             )
     for name in key:
         if name not in schema.names:
             raise InvalidInput(
-                f"primary key column {name!r} is not a column; there are {schema.names}"
+                f"primary key column {name!r} is not in the schema; its columns: {schema.names}"
             )
         check_key_type(schema.field(name))

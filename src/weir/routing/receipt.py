@@ -112,8 +112,8 @@ def settled(error: WeirError, rows: list[pa.RecordBatch]) -> WeirError:
         error.not_written = rows  # it failed before a writer had the rows: no shard was open yet
     if isinstance(error, FencedError) and error.maybe_written:
         unknown = UnknownOutcome(
-            f"{error} These rows were on their way then, and may be in the table: look before you"
-            " put them again.",
+            f"{error} Rows in `perhaps_written` were in flight and may be in the table: look for"
+            " them before you put them again.",
             not_written=error.not_written,
             perhaps_written=error.perhaps_written,
         )

@@ -74,9 +74,9 @@ def explain(core: Core, errors: Iterable[WeirError]) -> None:
         return
     for error in errors:
         error.add_note(
-            f"{core.uri}: a change of its routing to {change.sharding} was begun and is"
-            " not finished. If whoever began it died, finish it by"
-            f" {change.command}, then put the rows again"
+            f"{core.uri}: a change of the routing to {change.sharding} is not finished. If the"
+            f" process that started it died, finish it with {change.command}, then put the rows"
+            " again"
         )
 
 
@@ -142,7 +142,7 @@ class Following:
             explain(self.core, (failures[shard][0] for shard in moved))
         except StoreError as unasked:
             for error, _ in failures.values():
-                error.add_note(f"whether the routing has left the shard is not known: {unasked}")
+                error.add_note(f"could not check whether the shard was resharded: {unasked}")
         return []
 
     def _abandoned(self, shards: list[UUID], failures: Failures) -> list[pa.RecordBatch]:

@@ -160,7 +160,9 @@ def find_shard(core: Core, id_or_value: UUID | Value) -> Shard:
         for shard in all_shards(core):
             if shard.id == id_or_value:
                 return shard
-        raise InvalidInput(f"{core.uri} has no shard {id_or_value}")
+        raise InvalidInput(
+            f"{core.uri} has no shard {id_or_value}; table.shards() lists the existing ones"
+        )
     for route in core.record.routing:
         same_kind = type(route.value) is type(id_or_value)
         if same_kind and route.value == id_or_value:
@@ -172,10 +174,14 @@ def find_shard(core: Core, id_or_value: UUID | Value) -> Shard:
         try:
             value: Value = pa.scalar(id_or_value, column.type).as_py()
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise InvalidInput(f"column {column.name!r} is {column.type}: {error}") from error
+            raise InvalidInput(
+                f"{core.uri} has no shard {id_or_value!r}: sharding column {column.name!r} is"
+                f" {column.type}: {error}"
+            ) from error
         return Shard(core, core.ensure_shard(value), value)
     raise InvalidInput(
-        f"{core.uri} is sharded by {core.record.sharding} and has no shard {id_or_value!r}"
+        f"{core.uri} is sharded by {core.record.sharding} and has no shard {id_or_value!r};"
+        " table.shards() lists the existing ones"
     )
 
 
@@ -250,7 +256,8 @@ def require_folded(core: Core) -> None:
         waits = any(table.generation > folded for table in manifest.sstables)
         if waits or core.log_of(manifest, floors)[1] > manifest.replay_after:
             raise CommitConflict(
-                f"{core.uri}: shard {shard.id}, which is not in the routing, holds rows that are"
-                " not in the base yet, and a write that looks first would not see them; run"
-                " compact(), then try again"
+                f"{core.uri}: shard {shard.id} is outside the routing and holds rows that are not"
+                " in the base yet; a write that reads first (insert, update, put with `when`) would"
+                " miss them. Run compact(), then retry; if another program writes to the shard, run"
+                " weir adopt-shard instead"
             )

@@ -28,7 +28,7 @@ def require_shared(
     try:
         there = normalize(place)
     except InvalidInput as error:
-        raise consent.refused(place, f"which is no place ({error})") from None
+        raise consent.refused(place, f"which is not a valid URI ({error})") from None
     if consent.covers(there):
         return
     lineage = read_lineage(store)
@@ -39,4 +39,4 @@ def require_shared(
             held = records.load(pin.checkpoint)
             if held is not None and same_place(held.owner, consent.root):
                 return
-    raise consent.refused(there, "where no checkpoint is held for it")
+    raise consent.refused(there, "which is not confirmed to share files with this table")

@@ -242,7 +242,9 @@ class TableWriter(LookingTableVerbs):
         if self._home.is_left:
             raise forked(self._core.uri, batches)
         if self._closed:
-            raise WriterClosed(f"{self._core.uri}: this writer was closed", not_written=batches)
+            raise WriterClosed(
+                f"{self._core.uri}: the writer is closed; open a new one", not_written=batches
+            )
         acks: dict[UUID, Ack] = {}
         for _ in range(REROUTES):
             record = self._core.record
@@ -329,7 +331,7 @@ class TableWriter(LookingTableVerbs):
                     self._writers[shard] = opened
             if closed:
                 opened.close()
-                raise WriterClosed(f"{self._core.uri}: this writer was closed")
+                raise WriterClosed(f"{self._core.uri}: the writer is closed; open a new one")
             return opened
 
     def _each(self, writers: dict[UUID, ShardWriter], run: Callable[[ShardWriter], object]) -> None:

@@ -91,6 +91,6 @@ def _check_range(given: Any) -> None:
         for bound in given
     ):
         raise InvalidInput(
-            f"distance_range is a pair of a lower and an upper distance, None for no bound, got"
+            "distance_range must be a pair of a lower and an upper bound, None for no bound, got"
             f" {given!r}"
         )

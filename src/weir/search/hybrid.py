@@ -39,7 +39,7 @@ class Fusion:
         for name, least in (("rank_constant", 0), ("depth", 1)):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < least):
-                raise InvalidInput(f"{name} must be a whole number from {least} on, got {value!r}")
+                raise InvalidInput(f"{name} must be a whole number, {least} or more, got {value!r}")
 
     def weight(self, column: str) -> float:
         """The weight of the ranking of that column."""
@@ -82,7 +82,10 @@ def fused(
             " {'embedding': vector, 'text': 'words'}; for one column use search"
         )
     if not plan.schema.primary_key:
-        raise InvalidInput("rankings are fused by key, and an append-only table has none")
+        raise InvalidInput(
+            "a hybrid search needs a primary key, and this table is append-only; search its columns"
+            " one by one"
+        )
     fusion.check(list(queries))
     count = k + options.offset
     window = Window(max(fusion.depth or max(DEPTH_MIN, 4 * count), count))

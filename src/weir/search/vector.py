@@ -110,7 +110,7 @@ def query_vectors(query: Any, dtype: pa.DataType, column: str) -> tuple[list[Mat
     is_batch = vectors.ndim == 2 and len(vectors) > 0
     if vectors.ndim not in (1, 2) or vectors.shape[-1] != dtype.list_size or not len(vectors):
         raise InvalidInput(
-            f"column {column!r} has vectors of {dtype.list_size} numbers, the query has the shape"
+            f"column {column!r} has vectors of {dtype.list_size} numbers, but the query has shape"
             f" {vectors.shape}"
         )
     if not np.isfinite(vectors).all():

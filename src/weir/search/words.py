@@ -58,7 +58,9 @@ class Boolean:
                     )
             object.__setattr__(self, name, tuple(given))
         if not self.must and not self.should:
-            raise InvalidInput("Boolean needs a query in must or should: what is not said to match")
+            raise InvalidInput(
+                "Boolean needs a query in must or should; must_not only excludes rows"
+            )
 
 
 Words: TypeAlias = Union[str, Match, Phrase, Boolean]  # noqa: UP007  named before they are defined

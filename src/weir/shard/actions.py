@@ -104,7 +104,7 @@ class Update:
         if self.missing == "insert":
             return Verdict(rows, np.ones(given.num_rows, np.bool_))
         conflicts = ~present if self.missing == "error" else None
-        return Verdict(marked(rows, present), present, conflicts, "does not exist")
+        return Verdict(marked(rows, present), present, conflicts, "do not exist")
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Insert:
         if not present.any():
             return Verdict(given, ~present)
         conflicts = present if self.on_conflict == "error" else None
-        return Verdict(marked(given, ~present), ~present, conflicts, "exists already")
+        return Verdict(marked(given, ~present), ~present, conflicts, "already exist")
 
 
 @dataclass(frozen=True)
@@ -231,4 +231,4 @@ def check_assignments(assignments: Sequence[tuple[str, str]], schema: TableSchem
         if name not in schema.arrow.names:
             raise InvalidInput(f"the table has no column {name!r}; it has {schema.arrow.names}")
         if name in schema.primary_key:
-            raise InvalidInput(f"column {name!r} is of the key, which never changes")
+            raise InvalidInput(f"column {name!r} is part of the primary key and cannot be set")

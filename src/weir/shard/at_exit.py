@@ -32,8 +32,8 @@ def _warn() -> None:
         puts = state.waiting + len(state.flying)
         if puts and state.failure is None and not state.ending.home.is_left:
             warnings.warn(
-                f"{state.name}: the process ends with {puts} puts that are in no log entry: their"
-                " rows are lost. Close the writer, or call flush_wal(), before the program ends",
+                f"{state.name}: the process exits with {puts} puts that are not durable yet; their"
+                " rows may be lost. Close the writer, or call flush_wal(), before the program ends",
                 RuntimeWarning,
                 stacklevel=1,
             )

@@ -187,7 +187,7 @@ def _decide(run: list[Request], newest: Newest, intake: Intake, *, more: bool) -
         request.error = error
     except pa.ArrowException as error:
         request.forget()
-        request.error = InvalidInput(f"the rows cannot be decided on: {error}")
+        request.error = InvalidInput(f"cannot evaluate this write on these rows: {error}")
     if request.error is not None:
         request.rows, request.piece, request.counts = (), None, NOTHING
         if mark is not None:
@@ -295,5 +295,5 @@ def _conflict(
     named = ", ".join(repr(key) for key in keys[:NAMED_KEYS])
     more = f" and {len(keys) - NAMED_KEYS} more" if len(keys) > NAMED_KEYS else ""
     return KeyConflict(
-        f"{len(keys)} of {rows.num_rows} keys: {named}{more} {reason}; nothing was written", keys
+        f"{len(keys)} of {rows.num_rows} keys {reason}: {named}{more}; nothing was written", keys
     )

@@ -103,7 +103,10 @@ class Ending:
             )
         ended: WeirError
         if not perhaps_written:
-            ended = WriterClosed(f"the writer stopped: {failure}", not_written=not_written)
+            ended = WriterClosed(
+                f"{self._name}: the writer stopped; open a new one. Cause: {failure}",
+                not_written=not_written,
+            )
             ended.__cause__ = failure
             return ended
         rows = {"not_written": not_written, "perhaps_written": perhaps_written}
@@ -112,8 +115,8 @@ class Ending:
             ended.__cause__ = failure.__cause__
             return ended
         ended = UnknownOutcome(
-            f"{self._name}: the writer stopped while rows were being written, and only a replay can"
-            f" tell whether they are durable: {failure}",
+            f"{self._name}: the writer stopped while rows were being written, which may or may not"
+            f" be durable. Open the shard again and look for them. Cause: {failure}",
             **rows,
         )
         ended.__cause__ = failure
@@ -141,14 +144,14 @@ def with_rows(
 def forked(name: str, batches: Sequence[pa.RecordBatch] = ()) -> WriterClosed:
     """The error of the parent process's handle in a forked child."""
     return WriterClosed(
-        f"{name}: this writer belongs to the process that was forked, which goes on with it; open a"
-        " writer in the process that is to write, started by spawn or forkserver",
+        f"{name}: this writer belongs to the parent process and cannot be used in a forked child;"
+        " start the child with spawn or forkserver, and open a writer in it",
         not_written=batches,
     )
 
 
 def internal(error: BaseException) -> WeirError:
     """Wrap an error of another library, or a bug, in one of ours."""
-    wrapped = WeirError(f"a background write failed: {type(error).__name__}: {error}")
+    wrapped = WeirError(f"unexpected {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped

@@ -324,7 +324,7 @@ class Flusher:
         if first is not None and current.replay_after >= first:
             raise CommitConflict(
                 f"{self._appender.site}: a compaction folded the log up to position"
-                f" {current.replay_after} although this writer held rows from {first} on in memory."
-                " Every row is durable; open a new writer, and compact with fold_wal only tables"
-                " whose writers are WAL-only"
+                f" {current.replay_after} while this writer held the rows from position {first} on"
+                " in memory. Every row is durable. Open a new writer, and use"
+                " compact(fold_wal=True) only while no writer with a MemTable is open"
             )

@@ -107,12 +107,12 @@ class GroupCommit:
             # A gate without a waiter would be chosen to lead, and all other threads would wait.
             for_sure(lambda: self._leave(ack, me))
             interrupt.add_note(
-                f"{self._state.name}: the wait was interrupted, not the put: it goes on, and its"
-                " rows are perhaps durable; close() makes sure, or says what is left"
+                f"{self._state.name}: only the wait was interrupted. The put goes on, and its"
+                " rows may become durable; close() waits for it, or raises with unwritten rows"
             )
             raise
-        what = f"{self._state.name}: not durable after {timeout} s"
-        raise TimeoutError(f"{what}; the put goes on, wait again to learn more")
+        what = f"{self._state.name}: the put is not durable after {timeout} s"
+        raise TimeoutError(f"{what}; it continues, call wait() again for its outcome")
 
     def _await(self, ack: Ack, deadline: float | None, me: Wait) -> bool:
         """False when the deadline passed."""

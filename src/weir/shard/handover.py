@@ -90,8 +90,8 @@ def open_writer(
             stores.forget(shard)
     raise CommitConflict(
         f"shard {shard} of {stores.store.uri}: its log was moved or folded {OPEN_ATTEMPTS} times"
-        " while it was being opened; several processes open it with different wal_uri, or compact"
-        " it in a loop: stop all but one"
+        " while the shard was being opened. Several processes open it with different wal_uri, or"
+        " compact it in a loop; stop all but one and try again"
     )
 
 
@@ -117,7 +117,8 @@ def move_log(
             stores.forget(shard)
     raise CommitConflict(
         f"shard {shard} of {stores.store.uri}: its log was moved or folded {OPEN_ATTEMPTS} times"
-        " while it was being moved; several processes want it in different places: stop all but one"
+        " while this process moved it. Several processes move it to different places; stop all but"
+        " one and try again"
     )
 
 
@@ -143,7 +144,7 @@ def _site(
         try:
             return _switch(stores, Manifests(site), target, UNCLAIMED)
         except FencedError as claimed:
-            raise WalMoved(f"{site}: somebody was faster to open it: {claimed}") from claimed
+            raise WalMoved(f"{site}: another process opened it first: {claimed}") from claimed
     # This writer trusts its ownership no longer than the caller's own writer may (G-7b).
     flushing = replace(config, enable_memtable=True, index_configs=())
     with ShardWriter.open(site, schema=schema, lake=lake, config=flushing) as old:
@@ -177,7 +178,7 @@ def _take_over(
     # Again, now that R is ours: a live writer marks its first row, then checks for a claim.
     _, floors = manifests.latest_with_floors()
     _require_closed(manifests, record, target, floors, lost)
-    log.warning("wal.lost shard=%s uri=%s: nothing was left in it", shard, record.uri)
+    log.warning("wal.lost shard=%s uri=%s: it held no unflushed rows", shard, record.uri)
     # To feeds the log looks collected: a feed that has not read all of it gets an error (G-7c).
     manifests.floors.raise_to("wal", manifests.require().replay_after)
     epoch = Epoch(claimed.writer_epoch)
@@ -188,7 +189,7 @@ def _take_over(
     try:
         manifests.cover(Position(site.wal_after), epoch)  # spares readers the skipped positions
     except FencedError as claimed_since:
-        raise WalMoved(f"{site}: somebody was faster to open it: {claimed_since}") from None
+        raise WalMoved(f"{site}: another process opened it first: {claimed_since}") from None
     return site
 
 
@@ -204,13 +205,14 @@ def _require_closed(
         return
     marked = max(manifest.last_seen, floors.used, floors.open)
     text = (
-        f"{manifests.site}: its log is recorded in {record.uri} ({lost}), and entries after"
-        f" position {manifest.replay_after}, up to at least {marked}, are not in any SSTable"
+        f"{manifests.site}: its log is recorded in {record.uri}, which cannot be used ({lost}), and"
+        f" entries after position {manifest.replay_after}, up to at least {marked}, are not in any"
+        " SSTable"
     )
     if target == record.uri:
         raise MissingEntry(f"{text}; acknowledged rows are lost unless that store comes back (S-2)")
     raise WalStoreMismatch(
-        f"{text}: wal store reconfiguration needs the recorded store (S-3); make it reachable"
+        f"{text}; moving the log needs the recorded store (S-3): make it reachable, then try again"
     )
 
 
@@ -251,7 +253,7 @@ def _switch(
         moved = append_record(store, shard, moved, new_id())
     except ObjectExists:
         manifests.require_owner(manifests.require(), epoch)
-        raise WalMoved(f"{manifests.site}: somebody else settled where its log is") from None
+        raise WalMoved(f"{manifests.site}: another process moved its log just before") from None
     stores.env.failpoint("move.confirmed")
     manifests.floors.raise_to("store", moved.seq)
     log.info("wal.moved shard=%s from=%s to=%s", shard, record.uri, target)
@@ -272,7 +274,7 @@ def _stamp(
             require_store_id(wal, site.shard, store_id)
     except WalStoreMismatch:
         _id_for(stores, site.shard, target)  # raises when it is another table's
-        raise WalMoved(f"{site}: somebody else moves its log to {target} just now") from None
+        raise WalMoved(f"{site}: another process is moving its log to {target}") from None
 
 
 def _id_for(stores: WalStores, shard: UUID, target: str | None) -> tuple[str | None, bool]:

@@ -86,8 +86,8 @@ class LargeBatch:
                 return LargeBatch(appender, schema=schema, lake=lake, belongs=belongs)
             log.info("load.again shard=%s", site.shard)
         raise CommitConflict(
-            f"{site}: other writers got in {ATTEMPTS} times while a large batch was to be written;"
-            " nothing of it was. Stop them, or write smaller batches"
+            f"{site}: other writers wrote to the shard {ATTEMPTS} times before a large batch could"
+            " start; nothing of it was written. Stop them, or write smaller batches"
         )
 
     def add(self, rows: pa.Table) -> None:
@@ -113,8 +113,8 @@ class LargeBatch:
                 return None
             if current.current_generation != self._first:
                 raise CommitConflict(
-                    f"{self._appender.site}: generation {self._first} was published by somebody"
-                    " else while a large batch was written; nothing of it counts, write it again"
+                    f"{self._appender.site}: another process published generation {self._first}"
+                    " while a large batch was written; nothing of it was committed, write it again"
                 )
             tried.append(Version(current.version + 1))
             reached = Position(max(self._covered, current.replay_after))

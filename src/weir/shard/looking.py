@@ -202,8 +202,8 @@ class Looking:
             call.gate.release()  # a turnstile: others may wait for the same ack, and rest on it
         elif not call.chosen and not self._is_settled_for(call):
             raise Backpressure(
-                f"{self._state.name}: others are still being decided after {timeout} s; nothing of"
-                " this write was accepted, try again"
+                f"{self._state.name}: earlier writes were still in progress after {timeout} s;"
+                " nothing of this write was accepted, try again"
             )
         return not call.settled
 

@@ -90,8 +90,8 @@ class Replay(Iterator[tuple[Generation, WalEntry]]):
                 running = tag
             else:
                 raise CorruptEntry(
-                    f"{self._site}: the entry at position {entry.position} has generation {tag}"
-                    f" after {running}; generations rise one by one"
+                    f"{self._site}: the entry at position {entry.position} has generation {tag},"
+                    f" but the log was at generation {running}; generations must rise by one"
                 )
             is_first = False
             yield running, entry
@@ -108,14 +108,13 @@ def _read(site: ShardSite, manifests: Manifests, claim: Claim) -> Iterator[WalEn
         manifests.require_owner(latest, claim.epoch)
         if latest.replay_after > claim.manifest.replay_after:
             raise Overtaken(
-                f"{site}: a compaction folded its log through {latest.replay_after} while it was"
-                " replayed, and collection took the entries; nothing is lost, open the shard again"
+                f"{site}: a compaction folded its log up to position {latest.replay_after} during"
+                " the replay, and gc deleted the entries; nothing is lost, open the shard again"
             ) from missing
         if isinstance(missing, SnapshotExpired):
             raise MissingEntry(
-                f"{site}: entries after R={claim.manifest.replay_after} were collected although no "
-                "SSTable "
-                f"covers them: {missing}"
+                f"{site}: entries after position {claim.manifest.replay_after} were deleted by gc,"
+                f" but no SSTable holds their rows: {missing}"
             ) from missing
         raise
 

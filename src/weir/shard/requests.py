@@ -47,11 +47,11 @@ class Asked:
     on_conflict: OnConflict = "error"
 
     def __post_init__(self) -> None:
-        check_choice(self.verb, VERBS, "the verb")
+        check_choice(self.verb, VERBS, "verb")
         check_choice(self.missing, MISSING, "missing")
         check_choice(self.on_conflict, ON_CONFLICT, "on_conflict")
         if (self.verb == "put") != (self.when is not None):
-            raise InvalidInput("a condition (when) goes with put, and put needs one to look first")
+            raise InvalidInput("verb 'put' needs a condition (when); other verbs take none")
 
 
 WHERE_ROWS: Final = 50_000
@@ -107,7 +107,7 @@ class Requests:
             return Request(unshaped=put, kind=kind)
         batches = self._intake.rows(rows)
         if any(batch.column(TOMBSTONE).true_count for batch in batches):
-            raise InvalidInput(f"rows marked {TOMBSTONE!r} are deletes; an insert takes none")
+            raise InvalidInput(f"insert takes no deletes (rows with {TOMBSTONE!r} set); use delete")
         return Request(steps_of(kind.verb, batches, self._schema), batches)
 
     def put_when(self, rows: Rows, when: str) -> Request:
@@ -222,7 +222,7 @@ def _update(names: Iterable[str], missing: Missing) -> Update:
 
 
 def _no_deletes() -> InvalidInput:
-    return InvalidInput(f"column {TOMBSTONE!r}: an update deletes nothing; use delete")
+    return InvalidInput(f"column {TOMBSTONE!r}: update cannot delete rows; use delete")
 
 
 def check_choice(value: str, known: Sequence[str], name: str) -> None:

@@ -107,7 +107,7 @@ class WriterState:
         thread = None if self.is_alone else self.env.threads.start(run, name=name)
         if thread is None and not self.is_alone:
             self.is_alone = True
-            log.warning("writer.alone %s", self.name)
+            log.warning("writer.alone %s: no thread for background work", self.name)
         return thread
 
     @property
@@ -156,8 +156,9 @@ class WriterState:
                     left = None if timeout is None else began + timeout - self.env.clock.boottime()
                     if left is not None and left <= 0:
                         raise Backpressure(
-                            f"{self.name}: {self.held_bytes} bytes are held, the bound is "
-                            f"{self.config.max_unflushed_memtable_bytes}; nothing of this put was"
+                            f"{self.name}: {self.held_bytes} bytes are in memory, and"
+                            " max_unflushed_memtable_bytes is"
+                            f" {self.config.max_unflushed_memtable_bytes}; nothing of this put was"
                             " accepted, try again"
                         )
                     if not make(left):

@@ -278,5 +278,5 @@ class Tokens:
             return str(raw["app"]), int(raw["number"]), int(raw["epoch"]), is_in
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptEntry(
-                f"{self._site.store.uri}/{path} announces no token: {error!r}. {codec.COPY}"
+                f"{self._site.store.uri}/{path} is not a token record: {error!r}. {codec.COPY}"
             ) from error

@@ -358,7 +358,7 @@ class ShardWriter(LookingVerbs):
         if self._looking is not None and self.before_looking is None:
             return self._looking  # every call but the first
         if not self.intake.schema.primary_key:
-            raise InvalidInput(f"{self.site}: {call} needs a primary key; it is append-only")
+            raise InvalidInput(f"{self.site}: {call} needs a primary key; the table has none")
         self._require_memtables(call)
         if self.before_looking is not None and self.is_open:
             self.before_looking()

@@ -148,7 +148,10 @@ def _table(
         return wish.create(place, arrow_schema(df.schema)), True
     wanted = tuple(resolved(name, table.schema.names) for name in wish.primary_key)
     if primary_key is not None and wanted != table.primary_key:
-        raise InvalidInput(f"{table.uri} has the primary key {table.primary_key}, not {wanted}")
+        raise InvalidInput(
+            f"{table.uri} has the primary key {table.primary_key}, not {wanted}; leave primary_key"
+            " out, or load into another table"
+        )
     if wish.sharding is not None and wish.sharding != table.sharding:
         raise InvalidInput(f"{table.uri} is sharded by {table.sharding}; table.reshard changes it")
     return table, False
@@ -251,7 +254,10 @@ class _Load:
             if pc.any(same).as_py():
                 where = pc.index(same, True).as_py()
                 key = joined.slice(where, 1).to_pylist()[0]
-                raise InvalidInput(f"the DataFrame holds the key {key} twice; nothing was written")
+                raise InvalidInput(
+                    f"the DataFrame holds the key {key} twice; deduplicate it by key. Nothing was"
+                    " written"
+                )
         self._last = table.slice(table.num_rows - 1)
         if self._keys is not None:
             self._keys.append(keys)

@@ -40,7 +40,10 @@ def use(
 ) -> None:
     """Make tables below `root` known to the session as `catalog.namespace.name`."""
     if not catalog.isidentifier():
-        raise InvalidInput(f"{catalog!r} is no name of a catalog: letters, digits, underscores")
+        raise InvalidInput(
+            f"{catalog!r} is not a valid catalog name: use letters, digits and underscores, and"
+            " begin with a letter"
+        )
     from weir.spark import jar
 
     file = jar.require()
@@ -53,7 +56,8 @@ def use(
     if known not in (None, root):
         # Spark loads a catalog once in the life of a session.
         raise InvalidInput(
-            f"this session knows the catalog {catalog!r} with the root {known}; choose another name"
+            f"this session already has a catalog {catalog!r} with the root {known}; choose another"
+            " name"
         )
     for name, value in dict(storage_options or {}).items():
         spark.conf.set(f"{prefix}.{STORAGE}{name}", value)
@@ -67,7 +71,10 @@ def answer(options: Options) -> StructType:
     asked = options[ASK]
     found = _ANSWERS.get(asked)
     if found is None:
-        raise InvalidInput(f"the catalog asks for {asked!r}: its jar is of another release of weir")
+        raise InvalidInput(
+            f"unknown catalog request {asked!r}: the jar is from another release of weir. Build it"
+            " again (`python -m weir.spark.jar`) and start a new session"
+        )
     return found(options)
 
 
@@ -118,12 +125,13 @@ def _create(options: Options) -> StructType:
     place = Place.of(options)
     if "location" in options or "path" in options:
         raise InvalidInput(
-            f"the name of a weir table is its place ({place.uri}): leave LOCATION out, or use the"
-            " path itself as the name, in backquotes"
+            f"the name of a weir table determines its location ({place.uri}): leave LOCATION out,"
+            " or use the path itself as the name, in backquotes"
         )
     if "weir.constraint" in options:
         raise InvalidInput(
-            f"weir enforces a PRIMARY KEY, and no {options['weir.constraint']}; leave it out"
+            "PRIMARY KEY is the only constraint of weir tables; remove"
+            f" {options['weir.constraint']}"
         )
     try:
         place.current()
@@ -139,7 +147,9 @@ def _create(options: Options) -> StructType:
     by = options.get("weir.partitions")
     if by is not None:
         if ";" in by:
-            raise InvalidInput(f"rows find their shard by one column, not by {by}")
+            raise InvalidInput(
+                f"a table is sharded by one column; PARTITIONED BY has several: {by}"
+            )
         given["shardby"] = by.removeprefix("identity(").rstrip(")") if "bucket" not in by else by
     sharding = sharding_of(given, key, columns)
     wish = Wish(tuple(key), sharding, given.get("waluri"), defaults_of(given))
@@ -169,10 +179,13 @@ def _snapshot(options: Options) -> StructType:
     command = options.get("weir.command", "the statement")
     if not table.primary_key:
         raise InvalidInput(
-            f"{table.uri} is append-only: {command} needs a primary key, by which rows are known"
+            f"{table.uri} is append-only: {command} needs a primary key to identify rows"
         )
     if options.get("checkpoint") or options.get("weir.asof"):
-        raise InvalidInput(f"{table.uri}: {command} at a checkpoint would change the past")
+        raise InvalidInput(
+            f"{table.uri}: {command} cannot write to a checkpoint, which is read-only. Remove"
+            " VERSION or TIMESTAMP AS OF, or the option checkpoint"
+        )
     field = StructField("snapshot", StringType(), True, {"text": table.snapshot().to_json()})
     return StructType([field])
 

@@ -97,16 +97,21 @@ def merge(
     occurs twice in `df` is refused. Raises as `delete_where` does.
     """
     if not isinstance(matched, Mapping) and matched not in ("update", "ignore", "delete"):
-        raise InvalidInput(f"matched is {matched!r}; say update, ignore, delete, or expressions")
+        raise InvalidInput(
+            f"matched must be update, ignore, delete or a dict of expressions, got {matched!r}"
+        )
     if not_matched not in ("insert", "ignore"):
-        raise InvalidInput(f"not_matched is {not_matched!r}; say insert or ignore")
+        raise InvalidInput(f"not_matched must be insert or ignore, got {not_matched!r}")
 
     def rows(current: DataFrame, key: Sequence[str]) -> DataFrame:
         names = current.columns
         incoming = df.select(*(_column(c).alias(resolved(c, names)) for c in df.columns))
         extra = [c for c in incoming.columns if c not in names]
         if extra or any(name not in incoming.columns for name in key):
-            raise InvalidInput(f"the rows to merge have {df.columns}, the table has {names}")
+            raise InvalidInput(
+                f"{uri}: the rows to merge must have the key columns {list(key)}, and only columns"
+                f" of the table ({names}); they have {df.columns}"
+            )
         left, right = incoming.alias("incoming"), current.alias("current")
         on = [F.col(f"incoming.{_quoted(k)}") == F.col(f"current.{_quoted(k)}") for k in key]
         there = F.col(f"current.{_quoted(key[0])}").isNotNull()
@@ -155,7 +160,9 @@ def _expressions(
         if name not in names:
             raise InvalidInput(f"the table has no column {name!r}; it has {list(names)}")
         if name in key:
-            raise InvalidInput(f"{name!r} is of the key; delete the row and write another")
+            raise InvalidInput(
+                f"key column {name!r} cannot be set; delete the row and write a new one"
+            )
     return new
 
 
@@ -167,7 +174,7 @@ def _change(
         table = place.current()
         if not table.primary_key:
             raise InvalidInput(
-                f"{table.uri} is append-only: rows are changed by their primary key, which it lacks"
+                f"{table.uri} is append-only: merge, update and delete need a primary key"
             )
         snapshot = table.snapshot()
         current = frame_of(spark, place, table, parts_of(table, snapshot))

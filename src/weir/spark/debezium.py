@@ -41,13 +41,15 @@ def debezium(
     lacking = [name for name in _ENVELOPE if name not in df.columns]
     if lacking:
         raise InvalidInput(
-            f"the rows have no {lacking[0]!r}: {df.columns} is no envelope of Debezium. Give the"
-            " table's columns as schema when the events are JSON"
+            f"the DataFrame has no column {lacking[0]!r}, only {df.columns}: not a Debezium"
+            " envelope. If the events are JSON, pass the table's columns as schema"
         )
     gone = F.col("op") == "d"
-    refused = F.raise_error(F.lit("a truncate in the change events has no rows to delete")).cast(
-        "boolean"
+    message = (
+        "the change events contain a truncate (op = 't'), which names no rows to delete. Delete the"
+        " rows yourself, and filter the event out"
     )
+    refused = F.raise_error(F.lit(message)).cast("boolean")
     kept = F.when(F.col("op") == "t", refused).otherwise(F.col("op").isin("c", "r", "u", "d"))
     events = df.where(F.coalesce(kept, F.lit(False)))
     whole = F.when(gone, F.col("before")).otherwise(F.col("after"))

@@ -62,8 +62,7 @@ def told(text: str) -> WeirError | None:
 
 
 WORKERS = (
-    "the Python of Spark's workers does not have weir: they run another interpreter than the"
-    " driver. Set PYSPARK_PYTHON (and PYSPARK_DRIVER_PYTHON) in the environment, or"
-    " spark.pyspark.python, to a Python that has lance-weir[spark] before the session starts; on a"
-    " cluster install it on every node. A virtual environment must be the one the workers use"
+    "Spark's workers cannot import weir: their Python is not the driver's, or lance-weir[spark] is"
+    " not installed there. Set PYSPARK_PYTHON (and PYSPARK_DRIVER_PYTHON), or spark.pyspark.python,"
+    " to a Python that has it, before the session starts; on a cluster install it on every node"
 )

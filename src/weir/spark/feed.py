@@ -91,7 +91,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._loss = not flag(options, "failOnDataLoss", default=True)
         self._deletes = options.get("deletes", "error")
         if self._deletes not in ("error", "skip"):
-            raise InvalidInput(f"option deletes is {self._deletes!r}; say error or skip")
+            raise InvalidInput(f"option deletes must be error or skip, got {self._deletes!r}")
         self._version = options.get("startingversion")
         self._time = options.get("startingtimestamp")
         self._start = options.get("startingoffsets", "earliest")
@@ -122,8 +122,9 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         consumer = self._consumer()
         if self._start == "latest" and consumer is None:
             raise InvalidInput(
-                "startingOffsets latest is forgotten when the query dies in its first batch; name"
-                " a consumer (option consumer), or let weir.spark.changes resolve it"
+                "startingOffsets=latest needs a named consumer: a query that fails in its first"
+                " batch would restart at a later position. Set the option consumer, or use"
+                " weir.spark.changes(since='latest')"
             )
         start = self._start
         if self._version is not None or self._time is not None:
@@ -182,8 +183,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 break
         else:
             raise SnapshotExpired(
-                f"{table.uri}: entries behind the snapshot are collected again and again before"
-                f" consumer {self._name!r} holds them; start the query again"
+                f"{table.uri}: {SNAPSHOT_ATTEMPTS} times in a row, gc collected entries after the"
+                f" snapshot before consumer {self._name!r} could hold them; restart the query"
             )
         return {**offset_of(through), "snapshot": snapshot.to_json()}
 
@@ -230,7 +231,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if last < first:
                 raise InvalidInput(
                     f"{table.uri} shard {shard}: the batch would end at position {last}, before its"
-                    f" start {first}; the query's checkpoint belongs to another table"
+                    f" start {first}: the query's checkpoint location belongs to another table. Use"
+                    " a new one"
                 )
             if last > first:
                 # The floor does not apply to entries held for a consumer, now or in the task.
@@ -248,7 +250,9 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return after
         floor = int(table.core.log(shard).floors().wal)
         if after < floor:
-            _log.warning("feed.lost shard=%s positions=%d-%d", shard, after + 1, floor)
+            _log.warning(
+                "feed.lost table=%s shard=%s positions=%d-%d", table.uri, shard, after + 1, floor
+            )
         return max(after, floor)
 
     def commit(self, end: Offset) -> None:
@@ -326,10 +330,11 @@ def require_above_floor(table: weir.Table, shard: UUID, after: int) -> None:
     floor = table.core.log(shard).floors().wal
     if after < floor:
         raise SnapshotExpired(
-            f"{table.uri} shard {shard}: the feed stands at position {after}, and the log was"
-            f" collected up to {floor}; entries {after + 1} to {floor} are gone. Start a new"
-            " query with startingOffsets snapshot or earliest, and name a consumer to keep"
-            " entries until they are read; failOnDataLoss=false goes on without them"
+            f"{table.uri} shard {shard}: the feed is at position {after}, but the log was collected"
+            f" up to {floor}: entries {after + 1} to {floor} are gone. Start a new query, with"
+            " startingOffsets=snapshot or at a newer checkpoint (startingVersion). The option"
+            " consumer keeps entries until they are read. Without readChangeFeed,"
+            " failOnDataLoss=false skips the lost entries"
         )
 
 

@@ -40,7 +40,10 @@ class Routings:
             if shard not in self._known:
                 manifest = core.log(shard).latest()
                 if manifest is None:
-                    raise MissingEntry(f"{core.uri} shard {shard}: it has no manifest")
+                    raise MissingEntry(
+                        f"{core.uri} shard {shard} has no manifest; check the table with weir"
+                        " doctor"
+                    )
                 self._known[shard] = manifest.shard_spec_id
         return {shard: self._known[shard] for shard in wanted}
 
@@ -84,8 +87,8 @@ def starting_positions(core: Core, start: str) -> dict[UUID, int]:
         return {UUID(shard): int(p) for shard, p in found.items() if shard != "v"}
     except (ValueError, TypeError, AttributeError) as error:
         raise InvalidInput(
-            f"startingOffsets is {start!r}; say earliest, latest, snapshot, or a JSON object of"
-            f" shard ids and positions ({error!r})"
+            "startingOffsets must be earliest, latest, snapshot, or a JSON object of shard ids and"
+            f" positions, got {start!r} ({error!r})"
         ) from error
 
 
@@ -100,8 +103,9 @@ def held_positions(core: Core, start: str, consumer: Consumer) -> dict[UUID, int
     if late and start not in ("earliest", "latest"):
         consumer.forget()
         raise SnapshotExpired(
-            f"{core.uri}: consumer {consumer.name!r} is to begin at {start}, and the logs were"
-            f" collected up to {late}; start with snapshot or earliest"
+            f"{core.uri}: consumer {consumer.name!r} cannot start at {start}: logs were collected"
+            f" beyond it, up to { {str(shard): p for shard, p in late.items()} }. Use"
+            " startingOffsets snapshot or earliest"
         )
     begun = {**standing, **late}
     consumer.move(begun)
@@ -120,7 +124,10 @@ def passed_by(core: Core, positions: Mapping[UUID, int]) -> dict[UUID, int]:
 def positions_of(offset: Mapping[str, Any]) -> dict[UUID, int]:
     """The positions in an offset of the stream."""
     if offset.get("v") != 1:
-        raise InvalidInput(f"offset {dict(offset)!r} is of another release of weir")
+        raise InvalidInput(
+            f"offset {dict(offset)!r} was written by another release of weir; use that release, or"
+            " a new checkpoint location"
+        )
     return {UUID(shard): int(p) for shard, p in offset["positions"].items()}
 
 

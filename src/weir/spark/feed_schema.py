@@ -42,7 +42,10 @@ def wants_images(options: Mapping[str, str]) -> bool:
         return False
     for name in ("metadataColumns", "deletes"):
         if name.lower() in options:
-            raise InvalidInput(f"readChangeFeed tells of every change; leave {name} out")
+            raise InvalidInput(
+                f"option {name} cannot be combined with readChangeFeed, which returns every change;"
+                f" leave {name} out"
+            )
     return True
 
 
@@ -61,7 +64,7 @@ def require_columns(schema: StructType, more: pa.Schema) -> None:
     needed = more.names[0]
     if needed not in schema.fieldNames():
         raise InvalidInput(
-            f"the feed is to have the column {needed!r}, and is read with {schema.fieldNames()}: by"
-            " a name there are the table's columns only. Read it by its path: load(path), or"
-            " weir.spark.changes(spark, uri, options=...)"
+            f"the change feed needs the column {needed!r}, but this read has {schema.fieldNames()}:"
+            " a table read by its catalog name has only its own columns. Read the feed by path:"
+            " load(path), or weir.spark.changes(spark, uri, options=...)"
         )

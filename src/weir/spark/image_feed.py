@@ -47,17 +47,21 @@ class ImageFeed(WeirFeed):
         require_columns(schema, IMAGES)
         if self._name is None:
             raise InvalidInput(
-                "a stream with readChangeFeed needs the option consumer: under that name the rows"
-                " before each change are kept until it is read"
+                "a stream with readChangeFeed needs the option consumer: it keeps the old values of"
+                " a change until the stream has read it"
             )
         if self._loss:
-            raise InvalidInput("failOnDataLoss=false with readChangeFeed would tell wrong old rows")
+            raise InvalidInput(
+                "failOnDataLoss=false cannot be combined with readChangeFeed: after lost entries"
+                " the old values would be wrong. Leave it out"
+            )
         if self._start == "earliest" and "startingoffsets" not in understood(options):
             self._start = "snapshot"
         if self._start != "snapshot":
             raise InvalidInput(
-                "readChangeFeed begins with the table as it is (startingOffsets snapshot) or at a"
-                " checkpoint (startingVersion, startingTimestamp): the rows before must be known"
+                "readChangeFeed must start with a snapshot (startingOffsets=snapshot) or at a"
+                " checkpoint (startingVersion, startingTimestamp): elsewhere the old values are"
+                " unknown"
             )
         self._goal: Offset | None = None
         self._before: UUID | None = None
@@ -74,8 +78,10 @@ class ImageFeed(WeirFeed):
         if standing == through and late:
             consumer.forget()
             raise SnapshotExpired(
-                f"{table.uri}: consumer {self._name!r} is to begin at checkpoint {pinned.id}, and"
-                f" the logs were collected up to {late}; begin with a newer one, or a snapshot"
+                f"{table.uri}: consumer {self._name!r} cannot start at checkpoint {pinned.id}: logs"
+                " were collected beyond it, up to"
+                f" { {str(shard): p for shard, p in late.items()} }. Start at a newer checkpoint,"
+                " or with startingOffsets=snapshot"
             )
         return _offset_at(pinned)
 
@@ -113,8 +119,8 @@ class ImageFeed(WeirFeed):
                 snapshot = pinned_snapshot(table.core, pinned)
                 return {**_offset_at(pinned), "snapshot": snapshot.to_json()}
         raise SnapshotExpired(
-            f"{table.uri}: entries behind the snapshot are collected again and again before"
-            f" consumer {self._name!r} holds them; start the query again"
+            f"{table.uri}: {SNAPSHOT_ATTEMPTS} times in a row, gc collected entries after the"
+            f" snapshot before consumer {self._name!r} could hold them; restart the query"
         )
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -166,8 +172,9 @@ class ChangesBetween(DataSourceReader):
         self._to = options.get("endingversion"), options.get("endingtimestamp")
         if self._from == (None, None):
             raise InvalidInput(
-                "a read of changes begins at a checkpoint: option startingVersion (its name) or"
-                " startingTimestamp; it ends now, or at endingVersion or endingTimestamp"
+                "a batch read of changes needs the option startingVersion (the name of a"
+                " checkpoint) or startingTimestamp. It ends at endingVersion or endingTimestamp, or"
+                " by default now"
             )
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -206,9 +213,9 @@ def _found(table: weir.Table, offset: Offset) -> Checkpoint:
         return checkpoints.find(table.core, UUID(offset["checkpoint"]))
     except CheckpointNotFound as gone:
         raise SnapshotExpired(
-            f"{table.uri}: the rows before this batch were kept by checkpoint"
-            f" {offset['checkpoint']}, which is gone ({gone}): the query was not heard of for its"
-            " consumerTtl. Start a new query, with a new checkpoint location"
+            f"{table.uri}: checkpoint {offset['checkpoint']}, which kept the old values of this"
+            f" batch, is gone ({gone}). It expires when the query makes no progress for its"
+            " consumerTtl. Start a new query with a new checkpoint location"
         ) from None
 
 

@@ -75,8 +75,8 @@ def read_images(table: weir.Table, part: Part, target: pa.Schema) -> Iterator[pa
             return _widened(table.get(keys, checkpoint=pinned), schema.plain)
         except MissingEntry as gone:
             raise SnapshotExpired(
-                f"{table.uri}: the rows before these changes were collected ({gone}); begin anew at"
-                " a checkpoint that is there"
+                f"{table.uri}: the old values of these changes were collected ({gone}); start again"
+                " at an existing checkpoint"
             ) from gone
 
     for batch in images(logged, schema, before).to_batches(max_chunksize=_BATCH_ROWS):

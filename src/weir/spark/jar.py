@@ -38,10 +38,10 @@ def require() -> Path:
     found = path()
     if not found.is_file():
         raise InvalidInput(
-            f"{found.name}, which names and SQL of weir's tables need, is not in this installation."
-            " Build it: `python -m weir.spark.jar` needs a JDK (javac, Debian's"
-            " openjdk-17-jdk-headless) and some seconds; or install a wheel of lance-weir, which"
-            " brings it. Everything else works without: weir.spark.attach makes temporary views"
+            f"{found.name} is not in this installation; catalog names and SQL need it. Build it"
+            " with `python -m weir.spark.jar` (needs javac from a JDK, Debian's"
+            " openjdk-17-jdk-headless), or install a lance-weir wheel, which contains it. Without"
+            " the jar use weir.spark.attach, which creates temporary views"
         )
     return found
 
@@ -81,7 +81,7 @@ def build(target: Path | None = None) -> Path:
         command += [str(source) for source in sorted(SOURCES.rglob("*.java"))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode:
-            raise InvalidInput(f"javac: {done.stdout}{done.stderr}")
+            raise InvalidInput(f"javac failed ({done.returncode}): {done.stdout}{done.stderr}")
         _pack(Path(folder), target)
     return target
 

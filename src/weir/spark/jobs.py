@@ -84,7 +84,7 @@ def _at_work(spark: SparkSession, runner: Runner) -> SparkSession | None:
 
 def _runner(spark: SparkSession, place: Place, table: Table, engine: Engine) -> Runner:
     if engine not in ("auto", "local", "spark"):
-        raise InvalidInput(f"engine is {engine!r}; say auto, local or spark")
+        raise InvalidInput(f"engine must be auto, local or spark, got {engine!r}")
     if engine == "auto":
         _, waiting = find_waiting(table.core, fold_wal=None)
         amount = sum(w.nbytes for w in waiting)

@@ -48,7 +48,9 @@ class Layout:
             return None
         tasks, _, column = text.partition(":")
         if not tasks.isdigit() or not int(tasks):
-            raise InvalidInput(f"option {OPTION} is {text!r}; weir.spark.write sets it")
+            raise InvalidInput(
+                f"option {OPTION} must be a value that weir.spark.layout returned, got {text!r}"
+            )
         return Layout(column or None, int(tasks))
 
     def check_table(self, table: weir.Table) -> None:
@@ -61,8 +63,9 @@ class Layout:
             fits = fits and sharding.num == self.tasks
         if not fits:
             raise InvalidInput(
-                f"rows laid out by {self.to_option()!r} do not keep the shards of {sharding}"
-                " together; use weir.spark.write, or leave the option out"
+                f"{table.uri}: option {OPTION} {self.to_option()!r} does not fit the table's"
+                f" sharding {sharding}. Use weir.spark.write, compute it again with"
+                " weir.spark.layout, or leave it out"
             )
 
     def check_rows(self, batch: pa.RecordBatch, task: int) -> None:
@@ -73,8 +76,9 @@ class Layout:
             wrong = bool((bucket(batch.column(self.column), self.tasks) != np.int32(task)).any())
         if wrong:
             raise InvalidInput(
-                f"task {task} holds rows that the layout {self.to_option()!r} puts elsewhere;"
-                " write through weir.spark.write, or leave the option out. Nothing was written"
+                f"task {task} holds rows that belong to another task in the layout"
+                f" {self.to_option()!r}; use weir.spark.write, or leave the option {OPTION} out."
+                " This task wrote nothing"
             )
 
 

@@ -67,8 +67,8 @@ def defaults_of(options: Mapping[str, str]) -> WriterConfig | None:
         return WriterConfig(**json.loads(text))
     except (ValueError, TypeError) as error:
         raise InvalidInput(
-            f"option writerDefaults is {text!r}; say fields of weir.WriterConfig as a JSON object,"
-            f' {{"max_memtable_rows": 50000}} ({error})'
+            "option writerDefaults must be a JSON object with fields of weir.WriterConfig, such as"
+            f' {{"max_memtable_rows": 50000}}, got {text!r} ({error})'
         ) from None
 
 
@@ -78,11 +78,11 @@ def sharding_of(
     """The sharding of `buckets` (of the first key column) or of `shardBy` (as written)."""
     count, by = number(options, "buckets"), options.get("shardby")
     if count is not None and by is not None:
-        raise InvalidInput("options buckets and shardBy say the same thing: give one of them")
+        raise InvalidInput("options buckets and shardBy both set the sharding: give one of them")
     if count is not None:
         if not key:
             raise InvalidInput(
-                "option buckets counts buckets of the primary key, and there is none; say shardBy"
+                "option buckets needs a primary key, and there is none; use the option shardBy ="
                 f" 'bucket(column, {count})'"
             )
         return Bucket(key[0], count)
@@ -104,8 +104,8 @@ def opened_or_made(
     except NotAWeirTable as absent:
         if wish is None:
             raise NotAWeirTable(
-                f"{absent}. To make it with this write give the option primaryKey ('id', 'a,b', or"
-                " '' for an append-only table), and buckets or shardBy for its shards"
+                f"{absent}. To create it with this write, set the option primaryKey ('id', 'a,b',"
+                " or '' for an append-only table), and buckets or shardBy for more than one shard"
             ) from None
         fields = [f for f in arrow_schema(schema) if f.name not in (marker, TOMBSTONE)]
         return wish.create(place, pa.schema(fields))
@@ -131,7 +131,10 @@ def merge_columns(
         return
     for field in fields:
         if field.name.startswith("_row") or not field.name or "." in field.name:
-            raise SchemaMismatch(f"column name {field.name!r} cannot be added; rename it")
+            raise SchemaMismatch(
+                f"{table.uri}: column {field.name!r} cannot be added: a name must not be empty,"
+                " contain a dot or begin with _row. Rename it"
+            )
     lake = cast("PylanceLake", table.core.lake)
     lake.open_base().dataset.add_columns(pa.schema(fields))
 

@@ -21,7 +21,9 @@ def one_start(options: Mapping[str, str]) -> None:
     """`InvalidInput` when the options name two places to begin at."""
     given = sorted(name for name in START if name.lower() in options)
     if len(given) > 1:
-        raise InvalidInput(f"{given[0]} and {given[1]} say where to begin: give one of them")
+        raise InvalidInput(
+            f"options {given[0]} and {given[1]} both set where to start: give one of them"
+        )
 
 
 def checkpoint_named(table: weir.Table, name: str, option: str) -> Checkpoint:
@@ -30,8 +32,8 @@ def checkpoint_named(table: weir.Table, name: str, option: str) -> Checkpoint:
         return checkpoints.find(table.core, name)
     except CheckpointNotFound as absent:
         raise CheckpointNotFound(
-            f"{option} is {name!r}: {absent}. A version is a checkpoint, known by its name; commits"
-            " have no numbers (earliest and latest are known, too)"
+            f"{option} is {name!r}: {absent}. A version is the name of a checkpoint; commits have"
+            " no numbers. startingVersion of a stream may also be earliest or latest"
         ) from None
 
 
@@ -42,11 +44,13 @@ def time_of(text: str, option: str) -> dt.datetime:
     try:
         found = dt.datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidInput(f"{option} is {text!r}, not a time ({error})") from None
+        raise InvalidInput(
+            f"{option} is {text!r}, not an ISO 8601 time or milliseconds since 1970 ({error})"
+        ) from None
     if found.tzinfo is None:
         raise InvalidInput(
-            f"{option} is {text!r}, without an offset: a data source is not told the session's time"
-            f" zone. Write '{text}+00:00', or the offset you mean"
+            f"{option} is {text!r}, without an offset, and a data source does not know the"
+            f" session's time zone. Write '{text}+00:00', or the offset you mean"
         )
     return found
 
@@ -66,9 +70,9 @@ def positions_since(core: Core, moment: dt.datetime, *, loss: bool) -> dict[UUID
         found = _before(log, floor, int(log.tip()), moment.timestamp())
         if found == floor and floor and not loss:
             raise SnapshotExpired(
-                f"{log}: its entries up to position {floor} were collected, and may be younger than"
-                f" {moment}; begin with startingOffsets snapshot or earliest, or say"
-                " failOnDataLoss=false"
+                f"{log}: entries up to position {floor} were collected and may be newer than"
+                f" {moment}. Use startingOffsets snapshot or earliest, or set failOnDataLoss=false"
+                " to start after them"
             )
         return found
 

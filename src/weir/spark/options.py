@@ -89,15 +89,15 @@ _SPARK: Final = frozenset(
 """Options that Spark itself adds."""
 
 _ELSEWHERE: Final = {
-    "versionasof": "read at a checkpoint by its name, option checkpoint",
-    "timestampasof": "read at a checkpoint by its name, option checkpoint",
+    "versionasof": "use the option checkpoint, with the name of a checkpoint",
+    "timestampasof": "use the option checkpoint, with the name of a checkpoint",
     "replacewhere": "use weir.spark.delete_where, then append",
     "partitionoverwritemode": "mode overwrite replaces the whole table",
-    "ignorechanges": "a put of a key that is there comes as a row; say deletes=skip",
-    "endingoffsets": "a read between two moments takes endingVersion or endingTimestamp",
+    "ignorechanges": "updates are always returned as rows; to skip deletes use deletes=skip",
+    "endingoffsets": "a batch read with readChangeFeed has endingVersion and endingTimestamp",
     "minpartitions": "a micro-batch has one task for each shard; reshard for more",
-    "subscribe": "the table is the path, and there is one table in a feed",
-    "starttimestamp": "say startingTimestamp",
+    "subscribe": "a feed reads one table; pass its path to load",
+    "starttimestamp": "use startingTimestamp",
 }
 
 
@@ -108,7 +108,10 @@ def understood(options: Mapping[str, str]) -> dict[str, str]:
         name = SYNONYMS.get(given.lower(), given).lower()
         if found.setdefault(name, value) != value:
             meant = SYNONYMS.get(given.lower(), given)
-            raise InvalidInput(f"option {given!r} means {meant}, which was given, too: say it once")
+            raise InvalidInput(
+                f"option {meant} is given twice with different values, once as {given!r}; give it"
+                " once"
+            )
     for skips in SKIPS:
         if flag(found, skips):
             found.setdefault("deletes", "skip")
@@ -152,5 +155,5 @@ def asked_of(options: Mapping[str, str]) -> Asked | None:
     if verb == "put" and when is None:
         return None
     if "deletecolumn" in options and verb != "put":
-        raise InvalidInput(f"option deleteColumn: weir.write = {verb} deletes nothing")
+        raise InvalidInput(f"option deleteColumn goes with weir.write = put, not {verb}")
     return Asked(verb, when, cast("Missing", missing), cast("OnConflict", on_conflict))

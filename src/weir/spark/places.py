@@ -68,8 +68,8 @@ class Place:
         exposed = sorted(key for key in storage if _SECRET.search(key))
         if exposed:
             _log.warning(
-                "spark.secrets.exposed options=%s: a query's options are part of its plan, which"
-                " Spark writes to event logs, and it hides few of them; use storageOptionsFrom",
+                "spark.secrets.exposed options=%s: Spark writes the options of a query to its event"
+                " log and redacts only some of them; use storageOptionsFrom",
                 ",".join(STORAGE + key for key in exposed),
             )
         name = options.get(FROM.lower())
@@ -152,7 +152,10 @@ def located(options: Mapping[str, str]) -> str:
         )
     parts = [part for part in options.get("weir.namespace", "").split("/") if part]
     if any(part in (".", "..") or part.endswith(ENDING) for part in (*parts, name)):
-        raise InvalidInput(f"{'.'.join([*parts, name])!r} is no name: it would lead elsewhere")
+        raise InvalidInput(
+            f"{'.'.join([*parts, name])!r} is not a valid name: no part may be '.' or '..', or end"
+            f" in {ENDING}"
+        )
     return "/".join([root.rstrip("/") or "/", *parts, *([name + ENDING] if name else [])])
 
 
@@ -186,7 +189,7 @@ def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> boo
     if text is None:
         return default
     if str(text).lower() not in _TRUE | _FALSE:
-        raise InvalidInput(f"option {name} is {text!r}; say true or false")
+        raise InvalidInput(f"option {name} must be true or false, got {text!r}")
     return str(text).lower() in _TRUE
 
 
@@ -214,6 +217,6 @@ def names(options: Mapping[str, str], name: str) -> list[str] | None:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise InvalidInput(f"option {name}: {error}") from error
+            raise InvalidInput(f"option {name} is {text!r}, not a JSON list ({error})") from error
         return [str(part) for part in found]
     return [part.strip() for part in text.split(",") if part.strip()]

@@ -58,7 +58,7 @@ def _gc(table: weir.Table, given: Given) -> Told:
 def _checkpoint(table: weir.Table, given: Given) -> Told:
     scope = given.get("scope", "all")
     if scope not in ("all", "durable"):
-        raise InvalidInput(f"scope is {scope!r}; say all or durable")
+        raise InvalidInput(f"scope must be all or durable, got {scope!r}")
     made = table.checkpoint(
         "all" if scope == "all" else "durable", given.get("name"), given.get("ttl")
     )
@@ -84,9 +84,7 @@ def _reshard(table: weir.Table, given: Given) -> Told:
 
 def _needed(given: Given, name: str) -> str:
     if name not in given:
-        raise InvalidInput(
-            f"the argument {name} is missing: CALL ...(table => 't', {name} => '...')"
-        )
+        raise InvalidInput(f"the argument {name} is missing; add {name} => '...' to the CALL")
     return given[name]
 
 
@@ -138,7 +136,7 @@ def _asked(options: Given) -> Procedure:
     found = PROCEDURES.get(name)
     if found is None or space != NAMESPACE:
         raise InvalidInput(
-            f"there is no procedure {options['weir.procedure']}; in {NAMESPACE} there are"
+            f"there is no procedure {options['weir.procedure']}; the namespace {NAMESPACE} has"
             f" {', '.join(sorted(PROCEDURES))}"
         )
     return found

@@ -138,9 +138,9 @@ class ShardSink:
         """
         if self._asked is not None:
             raise InvalidInput(
-                f"{self._core.uri}: more than {self._limit} bytes for the shard of"
-                f" {self._value!r}; what is decided is written as one entry. Write it in parts, or"
-                " raise maxEntryBytes. Nothing of this shard was written"
+                f"{self._core.uri}: more than {self._limit} bytes for the shard of {self._value!r}."
+                " A write that depends on existing rows is one entry per shard: split it, or raise"
+                " maxEntryBytes. Nothing was written to this shard"
             )
         rows = self._untaken(self._take())
         if not rows.num_rows:
@@ -177,12 +177,20 @@ class ShardSink:
                 told = self._writer.decide_once(
                     rows, self._asked, app=token.app, version=token.version
                 )
-                log.info("sink.decided shard=%r counts=%s", self._value, told)
+                log.info(
+                    "sink.decided table=%s shard=%r counts=%s", self._core.uri, self._value, told
+                )
                 return told is not None
             except (FencedError, UnknownOutcome) as lost:
                 # Another attempt of this task, or a zombie of an older batch, claimed the shard.
                 # Claiming it back is safe: the token decides what counts (P-2).
-                log.info("sink.again shard=%r attempt=%d reason=%s", self._value, attempt, lost)
+                log.info(
+                    "sink.again table=%s shard=%r attempt=%d reason=%s",
+                    self._core.uri,
+                    self._value,
+                    attempt,
+                    lost,
+                )
                 self._writer = None
                 if attempt == ATTEMPTS - 1:
                     raise

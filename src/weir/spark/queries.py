@@ -32,14 +32,14 @@ def require_own_numbers(core: Core, app: str, query: str, batch: int) -> None:
         highest = _highest(core, app)
         if highest > batch:
             raise InvalidInput(
-                f"{core.uri}: batch {highest} of appId {app!r} is in already, and query {query}"
-                f" comes with batch {batch}: {_ADVICE}"
+                f"{core.uri}: batch {highest} of appId {app!r} is already written, and query"
+                f" {query} is at batch {batch}: {_ADVICE}"
             )
         owner = take_app(core.store, app, query)
     if owner != query:
         raise InvalidInput(
-            f"{core.uri}: appId {app!r} numbers the batches of query {owner}, and this is query"
-            f" {query}: {_ADVICE}"
+            f"{core.uri}: appId {app!r} belongs to query {owner}, and this is query {query}:"
+            f" {_ADVICE}"
         )
     if len(_KNOWN) >= _KNOWN_MAX:
         _KNOWN.clear()
@@ -55,7 +55,7 @@ def _highest(core: Core, app: str) -> int:
 
 
 _ADVICE: Final = (
-    "its batches would be taken for those that are in, and skipped. A new checkpoint location makes"
-    " a new query, which counts from 0. Give it an appId of its own, or none; nothing was written"
+    "its batches would be skipped as already written. A new checkpoint location starts a new query,"
+    " which numbers its batches from 0. Give it an appId of its own, or none. Nothing was written"
 )
 _KNOWN: set[tuple[UUID, str, str]] = set()

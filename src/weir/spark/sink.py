@@ -90,7 +90,8 @@ class Sink:
         table = opened_or_made(place, schema, wish, marker=marker)
         if wish is not None and wish.primary_key and wish.primary_key != table.primary_key:
             raise InvalidInput(
-                f"{table.uri} has the primary key {table.primary_key}, not {wish.primary_key}"
+                f"{table.uri} has the primary key {table.primary_key}, not {wish.primary_key};"
+                " leave the option primaryKey out, or write to another table"
             )
         merge_columns(table, schema, options, marker=marker)
         asked = asked_of(options)
@@ -100,7 +101,10 @@ class Sink:
             what = "deleteColumn" if asked is None else asked.verb
             raise InvalidInput(f"{table.uri} is append-only: {what} needs a primary key")
         if options.get("checkpoint") or options.get("weir.asof"):
-            raise InvalidInput(f"{table.uri}: a checkpoint is read, not written")
+            raise InvalidInput(
+                f"{table.uri}: cannot write to a checkpoint, which is read-only. Remove VERSION or"
+                " TIMESTAMP AS OF, or the option checkpoint"
+            )
         layout = Layout.from_options(options)
         if layout is not None:
             layout.check_table(table)
@@ -127,7 +131,10 @@ class Sink:
         rows = (from_spark(batch, schema, self.marker) for batch in batches if batch.num_rows)
         if self.layout is not None:
             if token is None:
-                raise InvalidInput("a stream outside of a query has no batch id; leave out layout")
+                raise InvalidInput(
+                    f"{table.uri}: option layout needs a batch id, and this stream has none; leave"
+                    " it out"
+                )
             # Checked again: the routing may have changed since the job was planned.
             self.layout.check_table(table)
             return self._own(rows, token, partition, query)
@@ -291,7 +298,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         app = self._sink.app or query
         if app is None:
             if any(m is not None and m.staged for m in messages):
-                raise InvalidInput("the stream told no query id; set the option appId")
+                raise InvalidInput("Spark passed no query id to this stream; set the option appId")
             return
         self._sink.publish(messages, Token(app, batchId))
 
@@ -335,12 +342,13 @@ def stream_writer(
 def _overwriter(options: Mapping[str, str], schema: StructType) -> OverwriteWriter:
     if not flag(options, "overwrite"):
         raise InvalidInput(
-            "mode overwrite is refused: weir does not drop rows for a write. Use mode append (an"
-            " upsert by key); to replace every row of the table say so twice, with"
-            ' .mode("overwrite").option("overwrite", "true"), or use'
-            " weir.spark.bulk_load(df, uri, replace=True)"
+            "mode overwrite replaces every row of the table, and must be confirmed:"
+            ' .mode("overwrite").option("overwrite", "true"). Or use'
+            " weir.spark.bulk_load(df, uri, replace=True). To upsert by key, use mode append"
         )
     for name in ("deleteColumn", "appId", "txnVersion", "weir.write", "when"):
         if name.lower() in options:
-            raise InvalidInput(f"option {name} has no meaning when the whole table is replaced")
+            raise InvalidInput(
+                f"option {name} cannot be combined with mode overwrite; leave it out"
+            )
     return OverwriteWriter(replace(Sink.of(options, schema), layout=None))

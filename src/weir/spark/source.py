@@ -98,8 +98,9 @@ def read_part(
         yield from parts.read_part(reader, named, columns=columns, filter=filter)
     except MissingEntry as gone:
         raise SnapshotExpired(
-            f"{core.uri}: what this DataFrame planned on was collected ({gone}); load it again, or"
-            " read at a checkpoint (option checkpoint), or let gc keep files longer (min_age)"
+            f"{core.uri}: files of this DataFrame's snapshot were collected ({gone}). Load it"
+            " again, read at a checkpoint (option checkpoint), or let gc keep files longer"
+            " (min_age)"
         ) from gone
 
 
@@ -112,10 +113,10 @@ def checkpoint_of(table: weir.Table, options: Mapping[str, str]) -> Checkpoint |
     there = [c for c in table.checkpoints() if c.owner is None]
     older = [c for c in there if c.created <= moment]
     if not older:
-        first = f"the oldest is of {there[0].created:.0f}" if there else "it has none"
+        first = f"the oldest is from {there[0].created:.0f}" if there else "it has none"
         raise CheckpointNotFound(
             f"{table.uri} has no checkpoint from {moment:.0f} (seconds since 1970) or before;"
-            f" {first}. table.checkpoint makes one: only they keep the past"
+            f" {first}. Only checkpoints keep old versions; create one with table.checkpoint"
         )
     return older[-1]
 
@@ -140,10 +141,10 @@ def check_times(filter: str | None, schema: pa.Schema, zone: str | None) -> None
     for literal in _TIMES.findall(filter):
         if not _OFFSET.search(literal):
             raise InvalidInput(
-                f"the filter holds the time {literal!r} without an offset: Spark reads it in the"
-                f" session's time zone ({zone or 'not told to a data source'}), Lance in UTC. Write"
+                f"the filter has the time {literal!r} without an offset: Spark reads it in the"
+                f" session's time zone ({zone or 'unknown to a data source'}), Lance in UTC. Write"
                 f" '{literal}+00:00' or the offset you mean, set the option timeZone to UTC, or"
-                " filter the DataFrame by Spark"
+                " filter the DataFrame in Spark"
             )
 
 

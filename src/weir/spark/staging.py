@@ -73,8 +73,8 @@ def read_staged(core: Core, staged: Staged) -> Iterator[pa.RecordBatch]:
         data = core.store.get(staged.path).data
     except ObjectMissing:
         raise MissingEntry(
-            f"{core.uri}/{staged.path}: staged rows are gone; was the job older than what gc"
-            " keeps? Run it again: nothing of it was written"
+            f"{core.uri}/{staged.path}: staged rows of this job are gone; gc collects them after a"
+            " day. This shard was not written, others may have been. Run the job again"
         ) from None
     yield from pa.ipc.open_stream(data)
 

@@ -102,8 +102,8 @@ class Statement:
     @staticmethod
     def _conflict(core: Core, what: str) -> CommitConflict:
         return CommitConflict(
-            f"{core.uri}: {what} after this statement had read it; its rows rest on what is no"
-            " longer so. Run the statement again"
+            f"{core.uri}: {what} after this statement read the table, so its result may be out of"
+            " date. Run the statement again"
         )
 
 
@@ -137,9 +137,8 @@ class _Share:
             twice = len(puts) != len(pc.unique(puts)) or (known is not None and not known.all())
             if twice:
                 raise InvalidInput(
-                    f"{self._core.uri}: the statement writes one key twice, and which row would"
-                    " stay is left to chance; make the source's rows unique by key. Nothing was"
-                    " written"
+                    f"{self._core.uri}: the statement writes one key twice; deduplicate the source"
+                    " by key. Nothing was written"
                 )
             self._puts.add(puts)
         self._sink.claim()

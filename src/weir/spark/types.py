@@ -105,7 +105,9 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
         return as_type(column, field.type, safe=safe)
     except pa.ArrowInvalid as error:
-        raise SchemaMismatch(f"column {field.name!r} as {field.type}: {error}") from error
+        raise SchemaMismatch(
+            f"column {field.name!r} cannot be read as {field.type}: {error}"
+        ) from error
 
 
 def check_written(
@@ -144,8 +146,8 @@ def require_castable(name: str, have: pa.DataType, want: pa.DataType) -> None:
     """`SchemaMismatch` unless every value keeps its meaning: nothing is parsed (M-7)."""
     if not (have.equals(portable(want, name)) or is_castable(have, portable(want, name))):
         raise SchemaMismatch(
-            f"column {name!r} is {have} and the table declares {want}; cast it in Spark, weir"
-            " parses and rounds nothing"
+            f"column {name!r} is {have}, but {want} in the table; cast it in Spark: weir neither"
+            " parses nor rounds values"
         )
 
 
@@ -154,7 +156,10 @@ def columns_of(given: Sequence[str], schema: pa.Schema, marker: str | None) -> l
     names = [n if n in (marker, TOMBSTONE) else resolved(n, schema.names) for n in given]
     for name in names:
         if names.count(name) > 1:
-            raise SchemaMismatch(f"column {name!r} occurs twice in the DataFrame, by Spark's case")
+            raise SchemaMismatch(
+                f"column {name!r} occurs twice in the DataFrame (case is ignored); drop or rename"
+                " one"
+            )
     return names
 
 

@@ -70,9 +70,9 @@ class Consent:
     def refused(self, place: str, why: str) -> StoreDenied:
         """The error for a place that neither knows the table nor was allowed."""
         return StoreDenied(
-            f"{self.root}: its records lead to {place}, {why}; nothing is read or written there"
-            f" (G-13). If that place is meant, allow it by the storage option {ALLOW}={place}"
-            " (--option on the command line)"
+            f"{self.root}: its records name {place}, {why}. weir does not read or write there"
+            f" without permission (G-13). If {place} is correct, allow it with the storage option"
+            f" {ALLOW}={place} (--option on the command line)"
         )
 
 

@@ -145,9 +145,9 @@ class Folders:
         if found.endswith(_DELETED):
             raise FileNotFoundError(errno.ENOENT, "deleted while it was opened", folder)
         raise StoreDenied(
-            f"{self._base}{folder} is, or lies behind, a symbolic link that leads to {found}: weir"
-            " lists, writes and deletes nothing there, since it may be another's (G-13). Put the"
-            " folder itself there, or remove the link"
+            f"{self._base}{folder} is, or is below, a symbolic link to {found}. weir does not list,"
+            f" write or delete through links below {self._root}, because the target may belong to"
+            " another table (G-13). Replace the link with the folder itself, or remove it"
         )
 
 

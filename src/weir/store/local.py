@@ -133,8 +133,8 @@ class LocalStore:
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK, errno.ENOSYS):
                 raise StoreUnsuitable(
-                    f"{self._root}: this file system has no hard links, so put-if-absent cannot be "
-                    "kept there; use a folder on another file system"
+                    f"{self._root}: this file system has no hard links, so put-if-absent does not "
+                    "work there; use a folder on another file system"
                 ) from error
             raise self._failed(error, path) from error
         finally:
@@ -323,8 +323,8 @@ class LocalStore:
                 raise self._failed(error, target) from error
             return temporary
         raise StoreError(
-            f"{target}: its folder cannot be made there, or is removed as soon as it is made; check"
-            " the path and what else works there, then try again"
+            f"{target}: its folder could not be created, or was removed again at once; check the"
+            " path and what else deletes folders there, then try again"
         )
 
     def _folder_of(self, target: str) -> str:
@@ -375,7 +375,7 @@ class LocalStore:
             )
         if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP):
             return InvalidInput(f"{where}: {error.strerror}; choose another folder")
-        return StoreError(f"{where}: {error.strerror}; nothing was written")
+        return StoreError(f"{where}: {error.strerror}; fix the cause, then try again")
 
 
 def _write(file: int, data: Bytes) -> None:

@@ -53,7 +53,9 @@ def translate(error: Exception, *, uri: str, path: str = "", write: bool = False
         return ObjectMissing(path)
     if isinstance(error, exceptions.AlreadyExistsError):
         if status == 409 and uri.startswith("s3:"):
-            return StoreError(f"{where}: a concurrent request was in the way (409); try again")
+            return StoreError(
+                f"{where}: a concurrent request conflicted with this one (409); try again"
+            )
         return ObjectExists(path)
     if isinstance(error, exceptions.PreconditionError):
         return ObjectExists(path)  # 412: weir's only condition is that no object exists
@@ -73,11 +75,13 @@ def translate(error: Exception, *, uri: str, path: str = "", write: bool = False
         )
     if _REDIRECTED in text or status == 301:
         return InvalidInput(
-            f"{where}: the store sends this bucket's requests elsewhere (a redirect): the region or"
-            " the endpoint in storage_options is not the bucket's"
+            f"{where}: the store redirected the request; set the bucket's own region or endpoint in"
+            " storage_options"
         )
     if isinstance(error, exceptions.NotSupportedError | NotImplementedError) or status == 501:
-        return StoreUnsuitable(f"{where}: the store does not offer this operation")
+        return StoreUnsuitable(
+            f"{where}: the store does not support this operation; use another store"
+        )
     if isinstance(
         error, exceptions.InvalidPathError | exceptions.UnknownConfigurationKeyError | ValueError
     ):
@@ -97,11 +101,11 @@ def _failed(text: str, status: int | None, where: str, *, write: bool) -> StoreE
         return OutOfRange(f"{where}: no such range")
     code = _CODE.search(text)
     said = f"status {status}" if status else "no answer"
-    what = f"{where}: the store failed with {said}" + (f" ({code.group(1)})" if code else "")
+    what = f"{where}: the request failed with {said}" + (f" ({code.group(1)})" if code else "")
     # 3xx: redirected, as S3 does for a while with requests for a new bucket (307).
     refused = status is not None and 300 <= status < 500 and status != 408
     if write and not refused and not any(mark in text for mark in _NEVER_SENT):
-        return LostAnswer(what + "; the write may have been applied all the same")
+        return LostAnswer(what + "; the write may still have been applied")
     return StoreError(what + "; the same call may work later")
 
 

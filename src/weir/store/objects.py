@@ -103,7 +103,7 @@ class ObjStore:
             if key.endswith(("endpoint", "base_url")) and not _ADDRESS.fullmatch(value):
                 # obstore would panic at the first request.
                 raise InvalidInput(
-                    f"{self._uri}: the storage option {key!r} is no address; write it as"
+                    f"{self._uri}: the storage option {key!r} is not a valid address; write it as"
                     " https://host or https://host:port"
                 )
         try:
@@ -278,7 +278,8 @@ class ObjStore:
         if _RUNTIME["home"].is_left:
             raise InvalidInput(
                 f"{self._uri}: this process was forked from one that had used an object store, and"
-                " the store's client does not survive that; start processes by spawn or forkserver"
+                " the store's client does not work after a fork; start processes with spawn or"
+                " forkserver"
             )
         try:
             return call()

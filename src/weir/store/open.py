@@ -77,10 +77,10 @@ def normalize(uri: str) -> str:
     if not parts.netloc:
         raise InvalidInput(f"{uri!r} names no bucket; write {scheme}://bucket/prefix")
     if scheme != "memory" and not _AUTHORITY.fullmatch(parts.netloc):
-        raise InvalidInput(f"{uri!r}: {parts.netloc!r} is not the name of a bucket")
+        raise InvalidInput(f"{uri!r}: {parts.netloc!r} is not a valid bucket name")
     if any(_DOTS.fullmatch(part) for part in parts.path.split("/")):
         # Lance resolves them, obstore does not: the two would work in different places (G-13).
-        raise InvalidInput(f"{uri!r} holds '.' or '..'; write where it leads to")
+        raise InvalidInput(f"{uri!r} holds '.' or '..'; write the resolved path")
     if "//" in parts.path.strip("/"):
         raise InvalidInput(f"{uri!r} holds an empty name ('//'); write one slash")
     if "%" in parts.path and scheme != "memory":
@@ -104,7 +104,10 @@ def recorded(value: object, path: str) -> str:
             return value
     except InvalidInput:
         pass
-    raise CorruptEntry(f"{path} names {value!r}, which is no place as weir writes one down")
+    raise CorruptEntry(
+        f"{path} holds {value!r}, which is not an absolute, normalized URI as weir writes it."
+        " Restore the object from a copy of the table, and find out what else writes there"
+    )
 
 
 def open_store(
@@ -165,7 +168,9 @@ def _texts(storage_options: Mapping[str, str] | None) -> dict[str, str]:
     given: Mapping[Any, Any] = storage_options or {}
     for key, value in given.items():
         if not isinstance(key, str) or not isinstance(value, str | bool | int):
-            raise InvalidInput(f"storage_options: {key!r} must be text, and so must its value")
+            raise InvalidInput(
+                f"storage_options: key {key!r} must be a string, its value a string, bool or int"
+            )
         texts[key.lower()] = str(value).lower() if isinstance(value, bool) else str(value)
     return texts
 

@@ -18,8 +18,8 @@ def check(path: str) -> str:
     """The path itself, or `InvalidInput` for an empty part, `..` or a temporary name."""
     if (not path.isprintable() or _looks_odd(path)) and _BAD.search(path):
         raise InvalidInput(
-            f"{path!r} is no object path: parts must not be empty, '.' or '..', hold control "
-            "characters or backslashes, or end in '#' and digits"
+            f"{path!r} is not a valid object path: parts must not be empty, '.' or '..', hold"
+            " control characters or backslashes, or end in '#' and digits"
         )
     return path
 

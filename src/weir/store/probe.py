@@ -70,7 +70,7 @@ def require_put_if_absent(store: Store, env: Env = SYSTEM) -> ProbeReport:
     if not report.passed:
         broken = "; ".join(f"{check.name}: {check.detail}" for check in report.failures)
         raise StoreUnsuitable(
-            f"{store.uri} does not keep what weir's fences rest on ({broken}); use another store"
+            f"{store.uri} breaks guarantees that weir's fences need ({broken}); use another store"
         )
     return report
 

@@ -199,16 +199,17 @@ class RetryingStore:
                 except StoreError as error:
                     # An object exists, but reading it failed: whose it is stays unknown.
                     raise LostAnswer(
-                        f"{self.uri}/{path}: {error}; whose object it is, is unknown"
+                        f"{self.uri}/{path}: an object exists, but it could not be read to find out"
+                        f" whether this write created it: {error}"
                     ) from error
                 if found is None:
                     raise LostAnswer(
-                        f"{self.uri}/{path}: an object was there and is gone, collected perhaps;"
-                        " whose it was, is unknown"
+                        f"{self.uri}/{path}: an object existed, but was deleted before it could be"
+                        " read to find out whether this write created it"
                     ) from None
                 if found.data != bytes(data):
                     raise
-                _log.info("store.put.settled path=%s attempts=%d", path, attempt)
+                _log.info("store.put.settled path=%s/%s attempts=%d", self.uri, path, attempt)
                 return found.meta.last_modified
             except Exception as error:
                 if isinstance(error, StoreError) and not isinstance(error, _FINAL):
@@ -220,7 +221,7 @@ class RetryingStore:
                     raise lost from error
                 raise
             else:
-                _log.info("store.put.settled path=%s attempts=%d", path, attempt)
+                _log.info("store.put.settled path=%s/%s attempts=%d", self.uri, path, attempt)
                 return SOMETIME if stored is None else stored
         raise lost or last
 

@@ -236,7 +236,7 @@ class FaultStore:
         path = paths[0] if paths else ""
         with self._lock:
             if self._crashed:
-                raise Crash(f"{op} {path}: this process is dead")
+                raise Crash(f"{op} {path}: the process has already crashed")
             self.counts[op] += 1
             self.mutations += op in WRITES
             crash = self._crash_at if op in WRITES else None
@@ -247,7 +247,7 @@ class FaultStore:
             if crash[1] == "after":
                 self._apply(op, path, apply)
             self.log.append(Event(op, path, f"crash {crash[1]}"))
-            raise Crash(f"{crash[1]} {op} {path}")
+            raise Crash(f"crashed {crash[1]} {op} {path}")
         for seconds in delays:
             self._env.clock.sleep(seconds)
         late = Held()

@@ -89,7 +89,9 @@ class Gate:
         """Return once `calls` calls have arrived; `AssertionError` if they never do."""
         with self._changed:
             while self._reached < calls:
-                assert self._changed.wait(timeout), f"{self._reached} of {calls} calls came"
+                assert self._changed.wait(timeout), (
+                    f"{self._reached} of {calls} calls reached the gate; no other in {timeout:g} s"
+                )
 
     def release(self) -> None:
         """Let all callers continue, including later ones."""
@@ -103,4 +105,4 @@ class Gate:
             self._reached += 1
             self._changed.notify_all()
             while not self._open:
-                assert self._changed.wait(timeout), "nobody released the gate"
+                assert self._changed.wait(timeout), f"the gate was not released in {timeout:g} s"

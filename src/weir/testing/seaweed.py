@@ -125,7 +125,7 @@ class SeaweedServer:
             self.stop()
             # A port that was free a moment ago may be taken by now; any other failure would recur.
             if attempt == _START_ATTEMPTS or time.monotonic() >= deadline:
-                raise RuntimeError(f"SeaweedFS {problem}; its last words:\n{log}")
+                raise RuntimeError(f"SeaweedFS {problem}; the end of its log:\n{log}")
         raise AssertionError("unreachable")
 
     def stop(self) -> None:

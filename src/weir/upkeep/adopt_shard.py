@@ -52,12 +52,12 @@ def adopt_shard(core: Core, shard: UUID, order: Order) -> AdoptReport:
     Fences its writers for good. `InvalidInput` for a shard of the routing, or an unknown one.
     """
     if order not in get_args(Order):
-        raise InvalidInput(f"order is 'newer' or 'older', not {order!r}")
+        raise InvalidInput(f"order must be 'newer' or 'older', got {order!r}")
     manifest = core.log(shard).latest()
     if manifest is None:
         raise InvalidInput(f"{core.uri} has no shard {shard}; table.shards() lists those it has")
     if core.is_routed(shard, manifest):
-        raise InvalidInput(f"shard {shard} of {core.uri} is its own: nothing is to be adopted")
+        raise InvalidInput(f"shard {shard} of {core.uri} is in its routing; nothing to adopt")
     seal(core, shard)
     core.rivals.pop(shard, None)
     core.env.failpoint("adopt.sealed")

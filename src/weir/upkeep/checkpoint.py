@@ -98,8 +98,7 @@ def before(core: Core, time: datetime) -> Checkpoint:
     ]
     if not made:
         raise CheckpointNotFound(
-            f"{core.uri}: no checkpoint was made before {time}; table.checkpoints() lists those"
-            " there are"
+            f"{core.uri}: no checkpoint was made at or before {time}; table.checkpoints() lists all"
         )
     return max(made, key=lambda found: found.created)
 
@@ -190,5 +189,5 @@ def pinned(core: Core, moment: Moment | None) -> Pinned | None:
 
 def _ref(ref: Any) -> Ref:
     if not isinstance(ref, Checkpoint | UUID | str):
-        raise InvalidInput(f"a checkpoint, its id or its name, not {ref!r}")
+        raise InvalidInput(f"expected a checkpoint, its id or its name, got {ref!r}")
     return ref

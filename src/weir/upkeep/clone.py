@@ -108,7 +108,7 @@ def clone(
     options = dict(core.storage_options if storage_options is None else storage_options)
     uri = normalize(destination)
     if uri == core.uri:
-        raise InvalidInput(f"a clone needs a place of its own, not {uri}")
+        raise InvalidInput(f"{uri} is the table itself; clone to an empty place")
     env = core.env
     store = open_store(uri, options, env=env)
     begun = read_lineage(store)
@@ -116,7 +116,7 @@ def clone(
         raise InvalidInput(f"{uri} is a weir table already; clone to an empty place")
     wal_place = None if wal_uri is None else normalize(wal_uri)
     if wal_place == uri:
-        raise InvalidInput(f"wal_uri is the clone's own place {uri}; leave it out")
+        raise InvalidInput(f"wal_uri is the destination {uri} itself; leave it out")
     wal = None if wal_place is None else open_store(wal_place, options, env=env)
     if wal is not None and begun is None and checkpoint is None:
         # Before the temporary checkpoint is made.
@@ -177,8 +177,8 @@ def _require_same(begun: Lineage, core: Core, source: Checkpoint, uri: str) -> N
     """C-4: leftovers of one clone must not become part of another."""
     if begun.parent != core.uri or begun.checkpoint != source.id:
         raise InvalidInput(
-            f"{uri} was begun as a clone of {begun.parent} at checkpoint {begun.checkpoint}, not of"
-            f" {core.uri} at {source.id}; finish that one, or clone to another place"
+            f"{uri} already holds a clone, begun or finished, of {begun.parent} at checkpoint"
+            f" {begun.checkpoint}, not of {core.uri} at {source.id}; clone to another place"
         )
 
 
@@ -186,8 +186,8 @@ def _require_pins(begun: Lineage, options: Options, env: Env) -> None:
     for pin in begun.pins:
         if Checkpoints(open_store(pin.uri, options, env=env)).load(pin.checkpoint) is None:
             raise CheckpointNotFound(
-                f"the clone's pin {pin.checkpoint} in {pin.uri} is gone: files it shares may be"
-                " deleted. Make a new clone from a new checkpoint"
+                f"the clone's pin {pin.checkpoint} in {pin.uri} is gone: files that they share may"
+                " have been deleted. Make a new clone from a new checkpoint"
             )
 
 
@@ -288,7 +288,9 @@ def _pin_parents(job: _Job, lineage: Lineage) -> None:
             source = standing or Checkpoints(core.store).find(theirs[pin.uri], whole=False)
             # The owner of the pin is read from that table's record, not from ours (G-13).
             if not same_place(source.owner, job.uri if standing else job.core.uri):
-                raise job.core.consent.refused(pin.uri, f"and {source.id} there is not its pin")
+                raise job.core.consent.refused(
+                    pin.uri, f"and checkpoint {source.id} there is not its pin"
+                )
         checkpoints.derive(
             core,
             source,
@@ -381,7 +383,8 @@ def record_at(core: Core, routing_version: int) -> TableRecord:
     found = TableRecords(core.store).at_routing(routing_version)
     if found is None:
         raise CheckpointNotFound(
-            f"{core.uri}: the checkpoint is of routing {routing_version}, whose record is gone"
+            f"{core.uri}: the record of routing {routing_version}, which the checkpoint needs, is"
+            " gone; use a newer checkpoint"
         )
     return found
 

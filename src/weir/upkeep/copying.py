@@ -88,9 +88,9 @@ def copy_wal(
         entry = decode_entry(data, position=position, path=f"{source.wal.uri}/{path}")
         if entry.epoch > pin.epoch:
             raise CorruptEntry(
-                f"{source}: the entry at position {position} has epoch {entry.epoch}, and the"
-                f" checkpoint pinned epoch {pin.epoch}: the position was used again after the"
-                f" checkpoint (C-7). Look at {path}"
+                f"{source}: the entry at position {position} has epoch {entry.epoch}, but the"
+                f" checkpoint pinned epoch {pin.epoch}: the position was reused after the"
+                f" checkpoint (C-7). Inspect {source.wal.uri}/{path}"
             )
         _put(target, path, data)
         copied += len(data)
@@ -240,8 +240,8 @@ def _parts(store: Store, meta: Meta) -> Iterator[bytes]:
 
 def _other_bytes(target: Store, path: str) -> CorruptEntry:
     return CorruptEntry(
-        f"{target.uri}/{path} holds other bytes than the clone needs there: leftovers of"
-        " another clone. Clone to an empty place (C-4)"
+        f"{target.uri}/{path} exists with other content than this clone needs: another clone left"
+        " it there. Clone to an empty place (C-4)"
     )
 
 

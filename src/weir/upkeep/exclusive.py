@@ -74,7 +74,7 @@ class Hold:
         latest = Jobs(self._core.store).latest()
         if latest is None or latest.seq != self.record.seq or latest.token != self.record.token:
             raise CommitConflict(
-                f"{self._core.uri}: a compaction took over in the middle; run this again"
+                f"{self._core.uri}: a compaction took over while this ran; run it again"
             )
 
     def require_since(self, version: int) -> None:
@@ -90,7 +90,9 @@ class Hold:
             self.require()
             alone = True
         if not alone:
-            raise CommitConflict(f"{self._core.uri}: others went on in the middle; run this again")
+            raise CommitConflict(
+                f"{self._core.uri}: another process took over while this ran; run it again"
+            )
 
 
 def take_hold(core: Core) -> Hold:
@@ -104,7 +106,9 @@ def take_hold(core: Core) -> Hold:
         except CommitConflict:
             continue
     else:
-        raise CommitConflict(f"{core.uri}: compactors claim it again and again; try later")
+        raise CommitConflict(
+            f"{core.uri}: compactions claimed it first {CLAIM_ATTEMPTS} times; try again later"
+        )
     require_counted(core, lake.fence_base(record.token))
     if record.job is not None:
         # L-4: its fold may be in the base without its marks, and nobody after us knows of it.

@@ -78,7 +78,8 @@ def _rivals(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
         yield Health(
             "shards",
             "bad",
-            f"{rival}. Stop it, then: weir adopt-shard {core.uri} {rival.shard} --as newer|older",
+            f"{rival}. Stop that program, then: weir adopt-shard {core.uri} {rival.shard}"
+            " --as newer|older",
         )
 
 
@@ -92,9 +93,9 @@ def _index(core: Core) -> Iterator[Health]:
         yield Health(
             "MemWAL index",
             "bad",
-            f"it says {told}, the table is sharded by {core.record.sharding}: another program unset"
-            " the index and set another (LanceDB: set_lsm_write_spec). weir compact puts it right;"
-            " look for shards of that program first",
+            f"it says {told}, but the table is sharded by {core.record.sharding}: another program"
+            " replaced the index (LanceDB: set_lsm_write_spec). Check the table for shards of that"
+            " program, then run weir compact, which corrects the index",
         )
         return
     wanted = wanted_details(core)
@@ -105,17 +106,17 @@ def _index(core: Core) -> Iterator[Health]:
         yield Health(
             "MemWAL index",
             "bad",
-            f"it offers native writers the sharding specs {ids}, and"
-            f" {[spec.spec_id for spec in wanted[1].sharding_specs]} is right: the next write or"
-            " compaction puts it right",
+            f"it offers native writers the sharding specs {ids} instead of"
+            f" {[spec.spec_id for spec in wanted[1].sharding_specs]}; the next write or compaction"
+            " corrects it",
         )
     missing = {*wanted[1].maintained_indexes} - {*details.maintained_indexes, ELSEWHERE}
     if missing:
         yield Health(
             "indexes",
             "note",
-            f"{', '.join(sorted(missing))}: not named for LanceDB's searches yet; the next"
-            " compaction with rows to fold does it",
+            f"{', '.join(sorted(missing))}: not yet listed for LanceDB's searches; the next"
+            " compaction that folds rows adds them",
         )
 
 
@@ -125,14 +126,14 @@ def _progress(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
     _, lost = find_lost(core)
     checkpoint = unfinished_restore(core, lineage) if lost else None
     why = (
-        "somebody restored an older version of the base with Lance, or set its MemWAL index anew."
-        " Rows compacted since are not shown; put and compact refuse. Restore the later version of"
-        " the base with Lance, or a checkpoint with weir"
+        "another program restored an older version of the base with Lance, or recreated its MemWAL"
+        " index. Reads miss rows compacted since; put and compact are refused. Restore the later"
+        " version of the base with Lance, or a checkpoint with weir"
     )
     if checkpoint is not None:
         why = (
-            f"a restore of checkpoint {checkpoint} took the base back, and"
-            " is under way or was interrupted; put and compact refuse until it is run again"
+            f"a restore of checkpoint {checkpoint} rolled the base back, and is running or was"
+            " interrupted; put and compact are refused until it is finished. Run it again"
         )
     for one in lost:
         yield Health("progress", "bad", f"{one}: {why}")
@@ -158,10 +159,10 @@ def _history(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
                 yield Health(
                     "progress",
                     "bad",
-                    f"of shard {shard} it went back from generation {generation} (base version"
-                    f" {version}) to {now}, and generations {sorted(gone)} are in no SSTable any"
-                    " more: somebody restored the base with Lance, and rows compacted since are"
-                    f" not shown. Restore version {version} of the base to have them back",
+                    f"shard {shard}: the base went back from generation {generation} (base version"
+                    f" {version}) to {now}, and generations {sorted(gone)} are no longer in any"
+                    " SSTable: another program restored the base with Lance, and reads miss rows"
+                    f" compacted since. Restore version {version} of the base to get them back",
                 )
                 return
 
@@ -187,8 +188,8 @@ def _misrouted(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
                 "shards",
                 "bad",
                 f"{found} rows of other values are in shard {shard} of {value!r}: another program"
-                " wrote them there (LanceDB: validate_single_shard(False)). weir compact brings"
-                " them into the base, where every reader finds them",
+                " wrote them there (LanceDB: validate_single_shard(False)). Run weir compact, which"
+                " folds them into the base, where every reader finds them",
             )
 
 
@@ -201,8 +202,8 @@ def _in_two_shards(core: Core) -> Iterator[Health]:
         yield Health(
             "shards",
             "note",
-            "the logs and SSTables have too many rows to look for keys in two shards (at most"
-            f" {ROWS_LOOKED_AT:,}); weir compact folds them",
+            "not checked for keys in two shards: the logs and SSTables have more than"
+            f" {ROWS_LOOKED_AT:,} rows. Run weir compact, which folds them",
         )
     if codes is None or len(codes) < 2:
         return
@@ -214,9 +215,9 @@ def _in_two_shards(core: Core) -> Iterator[Health]:
             "shards",
             "bad",
             f"{len(shared)} keys have rows in more than one of the shards {', '.join(where)}, and"
-            " no order between them is known: another program wrote there. Stop it; a shard outside"
-            f" the routing is folded by weir adopt-shard {core.uri} ID --as newer|older, rows of"
-            " other values by weir compact",
+            " which row is newer is unknown: another program wrote there. Stop it. Fold a shard"
+            f" outside the routing with weir adopt-shard {core.uri} ID --as newer|older, and rows"
+            " of other values with weir compact",
         )
 
 
@@ -244,8 +245,8 @@ def _doubled(core: Core) -> Iterator[Health]:
         yield Health(
             "base",
             "note",
-            f"{base.rows:,} rows: not looked at for keys that are there twice (at most"
-            f" {ROWS_LOOKED_AT:,})",
+            f"not checked for duplicate keys: it has {base.rows:,} rows, the limit is"
+            f" {ROWS_LOOKED_AT:,}",
         )
         return
     doubled = count_doubled(base.dataset, core.record.primary_key)
@@ -253,8 +254,8 @@ def _doubled(core: Core) -> Iterator[Health]:
         yield Health(
             "base",
             "bad",
-            f"{doubled} rows have a key that another row of the base has: another program inserted"
-            " them without looking (pylance: insert, mode 'append'; LanceDB: add). Scans and get"
+            f"{doubled} rows have the key of another row: another program inserted them without a"
+            " check for existing keys (pylance: insert, mode 'append'; LanceDB: add). Scans and get"
             " show all of them. Put those keys again with weir and compact, which leaves one row of"
             " each, or delete the wrong ones with Lance",
         )
@@ -263,9 +264,7 @@ def _doubled(core: Core) -> Iterator[Health]:
 def _lancedb(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
     reason = _refusal(core)
     if reason is not None:
-        yield Health(
-            "lancedb", "note", f"LanceDB can read here and is refused as a writer: {reason}"
-        )
+        yield Health("lancedb", "note", f"LanceDB can read here but not write: {reason}")
         return
     yield Health("lancedb", "ok", "LanceDB may write here")
     behind = [m.shard_id for m in manifests if _has_tail(core, m.shard_id)]
@@ -283,7 +282,7 @@ def _lancedb(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
             "lancedb",
             "note",
             f"{len(old)} checkpoints are older than seven days, and their tags make LanceDB's"
-            " optimize() fail; nothing is lost by that. Delete them, or use weir compact",
+            " optimize() fail; no data is lost. Delete them, or use weir compact instead",
         )
 
 
@@ -297,7 +296,7 @@ def _refusal(core: Core) -> str | None:
             f" weir upgrade {core.uri}"
         )
     if not record.is_native:
-        return "it was resharded, and LanceDB knows the first routing of a table only"
+        return "it was resharded, and LanceDB knows only the first routing of a table"
     if not record.spec:
         return "its MemWAL index names no sharding"
     return None

@@ -97,8 +97,8 @@ def load(
         if core.lake.open_base().version == base.version:
             raise
         raise CommitConflict(
-            f"{core.uri}: others changed the base while this load was written, and its version"
-            f" {base.version} was cleaned up ({gone}); nothing was loaded, run it again"
+            f"{core.uri}: the base changed during this load, and base version {base.version}, which"
+            f" the load started from, was cleaned up ({gone}); nothing was loaded, run it again"
         ) from None
     try:
         if job is not None:
@@ -139,8 +139,8 @@ def _closed(core: Core, shard: Shard, config: WriterConfig) -> ShardManifest:
             continue  # the fenced writer, or another one, claimed it again
         return shard.manifest()
     raise CommitConflict(
-        f"{core.uri} shard {shard.id}: writers claim it again and again while its log is closed for"
-        " a load; nothing was loaded, run it again"
+        f"shard {shard.id} of {core.uri}: other writers claimed it {_ATTEMPTS} times while the load"
+        " flushed its log; nothing was loaded, run it again"
     )
 
 
@@ -167,8 +167,8 @@ def fold_older(core: Core, engine: Literal["local"] | Runner = "local") -> None:
         report = compact(core, engine=engine, fold_wal=False, indexes=False, rewrite=False)
         if report.skipped:
             raise CommitConflict(
-                f"{core.uri}: rows written before this load wait to be folded, and would hide what"
-                f" it brings; {report.skipped}. Nothing was loaded"
+                f"{core.uri}: rows written before this load are not folded yet and would hide the"
+                f" loaded rows: {report.skipped}. Nothing was loaded"
             )
     raise CommitConflict(
         f"{core.uri}: rows written before this load could not all be folded; nothing was loaded,"
@@ -202,9 +202,9 @@ def _commit(
     if version <= floor:
         # G-6: its place was cleaned up before the put, or it has grown old since: unknown which.
         raise UnknownOutcome(
-            f"{core.uri}: this load was committed as base version {version}, and all versions up to"
-            f" {floor} may be cleaned up: if this process slept before its commit, others went on"
-            " without it. Look for a row of it, and run it again if that is not there"
+            f"{core.uri}: this load was committed as base version {version}, but versions up to"
+            f" {floor} may be cleaned up. If this process was suspended before the commit, the"
+            " commit does not count. Look for a row of the load; if it is missing, load again"
         )
     return version
 

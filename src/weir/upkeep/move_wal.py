@@ -82,8 +82,8 @@ def move_wal(
     standing = records.load().wal_uri
     if standing != target:
         raise CommitConflict(
-            f"{core.uri}: its log was moved to {target or 'the table'}, and to"
-            f" {standing or 'the table'} by somebody else at the same time; move it again"
+            f"{core.uri}: while its log was moved to {target or 'the table'}, another process moved"
+            f" it to {standing or 'the table'}; move it again"
         )
     tell_natives(core)
     log.info("wal.moved table=%s to=%s shards=%d", core.uri, target, len(report.moved))

@@ -78,13 +78,13 @@ def release_clone(core: Core, uri: str) -> list[UUID]:
     held = [pin for pin in _held(core) if normalize(str(pin.owner)) == owner]
     if not held:
         raise InvalidInput(
-            f"{core.uri}: a clone at {owner} holds nothing here; table.checkpoints() lists owners"
+            f"{core.uri}: no clone at {owner} has a pin here; table.checkpoints() lists the owners"
         )
     for pin in held:
         if _word(core, pin)[0] == "holds" or not _end(core, pin):
             raise InvalidInput(
-                f"{owner} is there, and shares files with {core.uri}: they would be deleted under"
-                " it. Delete the clone first, or make it independent (compact, then gc)"
+                f"the clone {owner} still exists and needs files of {core.uri}, which would be"
+                " deleted. Delete the clone first, or make it independent (compact, then gc)"
             )
         checkpoints.delete(core, pin.id)
     return [pin.id for pin in held]
@@ -202,7 +202,9 @@ def discard(uri: str, storage_options: Options = None, *, env: Env = SYSTEM) -> 
     if lineage is None:
         return
     if lineage.state != "copying":
-        raise InvalidInput(f"{store.uri} is a finished table, not the rest of a failed clone")
+        raise InvalidInput(
+            f"{store.uri} is a complete table, not a failed clone; nothing was deleted"
+        )
     for pin in lineage.pins:
         release_parent(pin, store.uri, storage_options or {}, env)
     _remove(store)
@@ -220,8 +222,8 @@ def release_parent(pin: ParentPin, owner: str, options: Mapping[str, str], env: 
     if not same_place(held.owner, owner):
         raise CorruptEntry(
             f"the lineage of {owner} ({paths.clone_chain()}) names checkpoint {pin.checkpoint} of"
-            f" {pin.uri} as its own, but {held.owner or 'a user'} holds that one: it stays. If the"
-            " clone was moved, delete the checkpoint there by its id"
+            f" {pin.uri} as its pin, but that belongs to {held.owner or 'a user'}; it was kept. If"
+            " the clone was moved, delete the checkpoint there by its id"
         )
     checkpoints.delete(parent, pin.checkpoint)
 

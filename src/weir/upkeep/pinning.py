@@ -82,7 +82,7 @@ def require_counted(core: Core, version: int) -> int:
     if version <= floor:
         raise CommitConflict(
             f"{core.uri}: base version {version} was committed at or below the floor {floor}: this"
-            " process slept, others went on without it; nothing counts of it"
+            " process was suspended too long. The commit does not count, run this again"
         )
     return version
 
@@ -106,7 +106,7 @@ def make(
         base = core.lake.open_base()
         if base.version != before:
             # The new version may hold log rows past our T, which no reader could leave out (K-7).
-            last = Passed(f"base version {base.version} came while the shards were pinned")
+            last = Passed(f"base version {base.version} was committed while the shards were pinned")
             continue
         if core.refresh().routing_version != routing:
             # K-10: rows of the new shards may be newer than their pins, or in none of them.
@@ -127,8 +127,8 @@ def make(
             log.info("checkpoint.again table=%s reason=%s", core.uri, passed)
             last = passed
     raise CommitConflict(
-        f"{core.uri}: collection or a reshard was faster than the checkpoint {ATTEMPTS} times;"
-        " try again"
+        f"{core.uri}: no checkpoint was made in {ATTEMPTS} attempts, because the table changed each"
+        f" time ({last}); try again"
     ) from last
 
 
@@ -180,8 +180,8 @@ def _check_floors(core: Core, draft: Checkpoint) -> None:
         floors = core.log(pin.shard).floors()
         if pin.manifest_version <= floors.manifest or pin.replay_after < floors.wal:
             raise Passed(
-                f"{core.log(pin.shard)}: manifest {pin.manifest_version} (R {pin.replay_after})"
-                f" is below the floors {floors.manifest} and {floors.wal}"
+                f"{core.log(pin.shard)}: manifest {pin.manifest_version} (R={pin.replay_after})"
+                f" is below the manifest floor {floors.manifest} or the log floor {floors.wal}"
             )
 
     core.env.threads.map(check, list(draft.shards), workers=CONCURRENCY)
@@ -240,7 +240,9 @@ def _durable_pin(core: Core, shard: UUID) -> ShardCut | None:
         if through > manifest.last_seen:
             manifests.floors.raise_to("used", through)
         return _pin(manifest, through, tokens)
-    raise CommitConflict(f"{core.log(shard)}: claimed again and again; try later")
+    raise CommitConflict(
+        f"{core.log(shard)}: it changed during each of {ATTEMPTS} attempts to pin it; try again"
+    )
 
 
 def _closed_pin(core: Core, shard: UUID) -> ShardCut | None:
@@ -263,7 +265,9 @@ def _closed_pin(core: Core, shard: UUID) -> ShardCut | None:
             if manifests.floors.load().wal > before.replay_after:
                 continue  # entries may have been collected before they were read
         return _pin(manifest, manifest.replay_after, known)
-    raise CommitConflict(f"{core.log(shard)}: claimed again and again; try later")
+    raise CommitConflict(
+        f"{core.log(shard)}: it changed during each of {ATTEMPTS} attempts to pin it; try again"
+    )
 
 
 def _pin(manifest: ShardManifest, through: Position, tokens: Mapping[str, int]) -> ShardCut:
@@ -345,7 +349,9 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
             return manifests.cover(tip, Epoch(manifest.writer_epoch))
         except FencedError:
             continue  # claimed in between: read again
-    raise CommitConflict(f"{core.log(shard)}: claimed again and again; try later")
+    raise CommitConflict(
+        f"{core.log(shard)}: it changed during each of {ATTEMPTS} attempts to pin it; try again"
+    )
 
 
 def _plain(config: WriterConfig) -> WriterConfig:

@@ -119,7 +119,7 @@ def _change(
     core.env.failpoint("reshard.begun")
     old = TableRecords(core.store).at_routing(state.routing_version)
     if old is None:
-        raise CommitConflict(f"{core.uri}: the record of its old routing is gone")
+        raise CommitConflict(f"{core.uri}: the record of routing {state.routing_version} is gone")
     if record.routing_version == state.routing_version:
         _fold_sealed(core, old, engine)
         _make_shards(core, old, state)
@@ -173,7 +173,7 @@ def _fold_sealed(core: Core, old: TableRecord, engine: Literal["local"] | Runner
     report = run_compaction(core, engine=engine)
     if _sealed_waiting(core, old):
         raise CommitConflict(
-            f"{core.uri}: rows of an earlier change of routing still wait to be compacted"
+            f"{core.uri}: rows of an earlier reshard are not compacted yet"
             f" ({report.skipped or 'they could not all be folded'}); try again"
         )
 
@@ -261,7 +261,10 @@ def seal(core: Core, shard: UUID) -> None:
             return
         except (FencedError, SealedShard) as lost:
             log.info("seal.again shard=%s reason=%s", shard, lost)
-    raise CommitConflict(f"{core.log(shard)}: claimed again and again; stop its other writers")
+    raise CommitConflict(
+        f"{core.log(shard)}: other writers claimed it {SEAL_ATTEMPTS} times while it was being"
+        " sealed; stop them, then run this again"
+    )
 
 
 def _sealed(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:

@@ -138,7 +138,7 @@ def _announce_if_late(core: Core, hold: Hold, lineage: Lineage) -> Lineage:
         again = replace(latest, state="restoring", restored=lineage.restored)
         with suppress(CommitConflict):
             return append_lineage(core.store, again, core.env.new_id())
-    raise CommitConflict(f"{core.uri}: others restore it again and again; run this again")
+    raise CommitConflict(f"{core.uri}: other restores are running; run this again after them")
 
 
 def _require_tables(core: Core, target: Checkpoint) -> None:
@@ -237,7 +237,7 @@ def _log_rows(core: Core, pin: ShardCut, schema: TableSchema) -> SsTable | None:
     except MissingEntry as missing:
         raise MissingEntry(
             f"{log}: the checkpoint needs log entries {pin.replay_after + 1} to"
-            f" {pin.wal_through}, and {missing}"
+            f" {pin.wal_through}, but not all can be read: {missing}"
         ) from missing
     batches = [align_batch(batch, schema.wal) for entry in entries for batch in entry.batches]
     if not batches:

@@ -97,7 +97,7 @@ def regularly(env: Env, act: Callable[[], None]) -> Iterator[None]:
 
     thread = env.threads.start(beat, name="weir-tasks-progress")
     if thread is None:  # the work is still done, and reported task by task (F-16)
-        log.warning("tasks.progress.alone")
+        log.warning("tasks.progress.alone: no thread to report progress during a task")
     try:
         yield
     finally:
@@ -115,5 +115,5 @@ def run_task(core: Core, task: Task) -> Result:
     if module and importlib.util.find_spec(f"weir.upkeep.{module}") is not None:
         tasks = getattr(importlib.import_module(f"weir.upkeep.{module}"), "TASKS", {})
     if name not in tasks:
-        raise InvalidInput(f"{task['run']!r} names no task; is the same weir installed everywhere?")
+        raise InvalidInput(f"unknown task {task['run']!r}; install the same weir on all workers")
     return tasks[name](core, task)

@@ -176,9 +176,9 @@ def _look(core: Core, quiet: float) -> _Found:
     taken = native_shards(core)
     if taken:
         raise InvalidInput(
-            f"{core.uri}: another program (LanceDB) has written to shard {taken[0]}, where the rows"
-            " of this table would go. Which row of a key is the newer is not known: weir doctor"
-            " says how to fold it, and a copy into a new table is what can be shared then"
+            f"{core.uri}: another program (LanceDB) has written to shard {taken[0]}, which the"
+            " upgrade needs for the table's own rows. Which row of a key is newer is unknown. weir"
+            " doctor shows how to fold that shard; to share the table, then copy it to a new one"
         )
     for shard, writer in core.live.items():
         if writer.is_open:
@@ -226,7 +226,7 @@ def _fold_rest(core: Core) -> None:
     if seen != base:
         raise CorruptEntry(
             f"{core.uri}: readers see {seen}, the base holds {base} after everything was folded."
-            " Nothing was stamped, every row is where it was; run weir doctor, and report this"
+            " The format was not changed; run weir doctor, and report this"
         )
 
 
@@ -239,12 +239,12 @@ def _verify(core: Core, seen: _Counted, found: _Found) -> None:
         manifest = core.log(shard).manifests.require()
         if log_of(core, manifest)[1] > tip:
             raise InvalidInput(
-                f"{core.log(shard)}: somebody wrote to it while the table was folded. Stop all"
-                f" writers of {core.uri}, then upgrade it again; nothing was changed"
+                f"{core.log(shard)}: a writer wrote to it while the table was folded. Stop all"
+                f" writers of {core.uri}, then upgrade it again; the format was not changed"
             )
     raise CorruptEntry(
         f"{core.uri}: readers saw {seen}, the base holds {base} after everything was folded."
-        " Nothing was changed but that; run weir doctor, and report this"
+        " The format was not changed; run weir doctor, and report this"
     )
 
 

@@ -124,8 +124,8 @@ def _bad_tables(*tables, current=3):
         (bytes.fromhex("0801 1001 3001 5a050a03001122"), "16"),
         (bytes.fromhex(FIRST_HEX + "7807"), "Status"),
         (_bad_tables(SsTable(1, "a"), SsTable(1, "b")), "listed twice"),
-        (_bad_tables(SsTable(3, "a")), "not between"),
-        (_bad_tables(SsTable(0, "a")), "not between"),
+        (_bad_tables(SsTable(3, "a")), "below the current"),
+        (_bad_tables(SsTable(0, "a")), "at least 1"),
         (_bad_tables(SsTable(1, "")), "folder name"),
         (_bad_tables(SsTable(1, "..")), "folder name"),
         (_bad_tables(SsTable(1, "../../other")), "folder name"),
@@ -143,7 +143,7 @@ def test_damage_is_corrupt_entry_naming_the_object(data, reason):
 
 def test_a_manifest_under_another_name_is_refused():
     data = encode_manifest(FIRST)
-    with pytest.raises(CorruptEntry, match="not the 2 of its name"):
+    with pytest.raises(CorruptEntry, match="its name says 2"):
         decode_manifest(data, path=paths.manifest_path(SHARD, 2))
     with pytest.raises(CorruptEntry, match="belongs to shard"):
         decode_manifest(data, path=paths.manifest_path(UUID(int=9), 1))

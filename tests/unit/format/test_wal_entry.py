@@ -348,7 +348,7 @@ WHOLE = bytes(encode([simple([1, 2, 3])]))
         _bad("invalid utf8", _invalid_utf8(), "UTF8"),
         _bad("bad offsets", _bad_offsets(), "is not a usable"),
         _bad("null tombstone", _null_tombstone(), "nulls"),
-        _bad("wrong tombstone", _wrong_tombstone(), "not plain bool"),
+        _bad("wrong tombstone", _wrong_tombstone(), "must be bool"),
         _bad("tokens no json", _with_custom(weir_tokens="{"), "is not a usable"),
         _bad("tokens no list", _with_custom(weir_tokens="{}"), "not a list"),
         _bad("tokens no pairs", _with_custom(weir_tokens='[["a"]]'), "pairs"),

@@ -33,7 +33,7 @@ def test_x8_it_is_refused_before_anything_is_read_or_written(tmp_path, monkeypat
         lambda: weir.create(str(tmp_path / "other"), SCHEMA, primary_key="id"),
         lambda: weir.enable(str(tmp_path / "other")),
     ):
-        with pytest.raises(weir.InvalidInput, match="this release of weir is tried with"):
+        with pytest.raises(weir.InvalidInput, match="this release of weir supports"):
             call()
     assert not (tmp_path / "other").exists()
 

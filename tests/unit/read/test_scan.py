@@ -144,7 +144,7 @@ def test_a_dataset_is_fresh_and_keeps_what_the_scan_was_narrowed_to(tmp_path: Pa
 
 def test_a_time_reads_the_newest_checkpoint_before_it(tmp_path: Path) -> None:
     made = weir.create(tmp_path / "t", SCHEMA, primary_key="id")
-    with pytest.raises(weir.CheckpointNotFound, match="no checkpoint was made before"):
+    with pytest.raises(weir.CheckpointNotFound, match="no checkpoint was made at or before"):
         made.count(checkpoint=datetime.now(UTC))
     with made.writer() as writer:
         writer.put([{"id": 1}])

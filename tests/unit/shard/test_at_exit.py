@@ -28,5 +28,5 @@ def test_m8_rows_that_no_entry_has_are_told_at_exit(tmp_path, end, rows):
         [sys.executable, "-c", PROGRAM, uri, end], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    assert ("in no log entry" in ran.stderr) == (end == "leave")
+    assert ("not durable yet" in ran.stderr) == (end == "leave")
     assert weir.open(uri).count() == rows

@@ -51,7 +51,7 @@ def test_f9_lost_answer_that_was_applied_is_success(store, faults, caplog):
         store.put_if_absent("a", b"mine")
     assert faults.get("a").data == b"mine"
     assert [record.getMessage() for record in caplog.records] == [
-        "store.put.settled path=a attempts=2"
+        "store.put.settled path=memory:/a attempts=2"
     ]
 
 

@@ -30,8 +30,8 @@ def check_types(schema: pa.Schema) -> None:
     for field in schema:
         if _is_blob(field):
             raise InvalidInput(
-                f"column {field.name!r} is a blob of Lance, which lives beside its table and cannot"
-                " pass through the log; use pa.large_binary(), or store a path"
+                f"column {field.name!r} is a Lance blob column; Lance stores blobs outside the"
+                " rows, so the log cannot hold them. Use pa.large_binary(), or store a path"
             )
         try:
             LanceSchema.from_pyarrow(pa.schema([field]))
@@ -74,7 +74,7 @@ def create_base(
 def mark_key(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> None:
     """Declare the key of an existing dataset. Reads the key columns: they must hold no null."""
     names = list(primary_key)
-    with lance_errors(f"declaring the key {names} of {dataset.uri}"):
+    with lance_errors(f"declaring the primary key {names} of {dataset.uri}"):
         nullable = [name for name in names if dataset.schema.field(name).nullable]
         if nullable:
             changes: list[Any] = [{"path": name, "nullable": False} for name in nullable]

@@ -60,7 +60,7 @@ def fence_base(datasets: Datasets, token: str) -> int:
             last = conflict
             continue
     raise CommitConflict(
-        f"{datasets.uri}: {_ATTEMPTS_MAX} commits of others got in before the fence; try again"
+        f"{datasets.uri}: the fence lost {_ATTEMPTS_MAX} races against other commits; try again"
     ) from last
 
 

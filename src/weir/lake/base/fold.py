@@ -239,7 +239,7 @@ def fold_rows(
         )
         jobs.append(lambda: delete_keys(base, keys, env, known=known))
     elif deletes.num_rows:
-        raise InvalidInput(f"{base.dataset.uri} has no primary key; no row of it can be deleted")
+        raise InvalidInput(f"{base.dataset.uri} has no primary key; its rows cannot be deleted")
     return combine(env.threads.map(lambda job: job(), jobs, workers=2))
 
 

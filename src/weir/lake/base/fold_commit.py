@@ -76,8 +76,8 @@ def commit_fold(
     """
     if planned_at < claim.fenced_at:
         raise InvalidInput(
-            f"{datasets.uri}: planned on version {planned_at}, before the own fence"
-            f" {claim.fenced_at}"
+            f"{datasets.uri}: the fold was planned on version {planned_at}, before its own fence at"
+            f" version {claim.fenced_at}; plan it again"
         )
     planned = open_base(planned_at)
     checked, looked = planned, claim.fenced_at
@@ -119,7 +119,9 @@ def commit_fold(
             continue  # another commit took the version number; our put is dead
         except StoreError as error:
             return _settle(datasets, claim, fold_id, planned_at, error)
-    raise CommitConflict(f"{what}: {_COMMIT_ATTEMPTS_MAX} commits of others got in before it")
+    raise CommitConflict(
+        f"{what}: it lost {_COMMIT_ATTEMPTS_MAX} races against other commits; run it again"
+    )
 
 
 def _since(datasets: Datasets, after: int, until: int, what: str, *, tried: bool) -> list[Commit]:
@@ -130,8 +132,8 @@ def _since(datasets: Datasets, after: int, until: int, what: str, *, tried: bool
             raise
         # L-7: the commit we lost to may be our own, from a request that a proxy repeated.
         raise UnknownOutcome(
-            f"{what}: it was tried, and the history that would tell whether it is in the base was"
-            " cleaned up meanwhile. Look for a row of it, and run it again if there is none"
+            f"{what}: it is not known whether the commit succeeded, because the versions that show"
+            " it were cleaned up. Check whether its rows are in the base; if not, run it again"
         ) from None
 
 
@@ -143,7 +145,7 @@ def _require_same_table(planned: LanceBase, latest: LanceBase) -> None:
     before, now = planned.schema, latest.schema
     if before.field_ids != now.field_ids or not before.arrow.equals(now.arrow):
         raise CommitConflict(
-            f"{where}: its columns were changed since version {planned.version}, on which this was"
+            f"{where}: its columns changed since version {planned.version}, on which the fold was"
             " planned; run it again"
         )
 
@@ -164,8 +166,8 @@ def _carried_over(
         return kept
     if hide is None:
         raise CommitConflict(
-            f"{latest.dataset.uri}: another program changed rows of the base between version"
-            f" {checked.version}, on which this was planned, and {latest.version}; run it again"
+            f"{latest.dataset.uri}: another program changed rows of the base between versions"
+            f" {checked.version} and {latest.version}, after the fold was planned; run it again"
         )
     return combine([kept, hide(latest.version, others)]) if others else kept
 
@@ -187,8 +189,8 @@ def _without_rows(text: str, version: int) -> str:
     raw = json.loads(text)
     if not raw["physical_rows"]:
         raise InvalidInput(
-            f"fragment {raw['id']} was written by a release of Lance that did not count rows; run"
-            " `dataset.optimize.compact_files()` once, then again what you did"
+            f"fragment {raw['id']} of base version {version} has no row count, because an old"
+            " release of Lance wrote it; run `dataset.optimize.compact_files()` once, then retry"
         )
     raw["deletion_file"] = {
         "read_version": version,
@@ -252,7 +254,10 @@ def mark_compacted(
         except CommitConflict:
             continue
         return datasets.latest().version
-    raise CommitConflict(f"{datasets.uri}: others keep committing while generations are marked")
+    raise CommitConflict(
+        f"{datasets.uri}: marking generations as compacted lost {_COMMIT_ATTEMPTS_MAX} races"
+        " against other commits; run it again"
+    )
 
 
 def _mark(datasets: Datasets, base: LanceBase, marks: Mapping[UUID, int]) -> None:

@@ -112,7 +112,10 @@ def _parsed(text: bytes | str, what: str) -> dict[UUID, int]:
     try:
         return {UUID(shard): int(number) for shard, number in json.loads(text).items()}
     except (TypeError, ValueError, AttributeError) as error:
-        raise CorruptEntry(f"{what} is damaged: {error!r}") from error
+        raise CorruptEntry(
+            f"{what} is damaged: {error!r}. Restore an older version of the base with Lance, or a"
+            " checkpoint"
+        ) from error
 
 
 def _announced(dataset: lance.LanceDataset, text: str, what: str) -> dict[UUID, int]:
@@ -121,7 +124,10 @@ def _announced(dataset: lance.LanceDataset, text: str, what: str) -> dict[UUID, 
         note = json.loads(text)
         witness, generations = str(note["witness"]), json.dumps(note["generations"])
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptEntry(f"{what} is damaged: {error!r}") from error
+        raise CorruptEntry(
+            f"{what} is damaged: {error!r}. Restore an older version of the base with Lance, or a"
+            " checkpoint"
+        ) from error
     is_here = any(
         file.path == witness
         for fragment in dataset.get_fragments()

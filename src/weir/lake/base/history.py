@@ -45,8 +45,8 @@ def commits(datasets: Datasets, *, after: int, until: int | None = None) -> Iter
             continue
         except Exception as error:
             raise SnapshotExpired(
-                f"{datasets.uri}: the commit of version {version} cannot be read (cleaned up?),"
-                f" so what happened since version {after} is unknown; plan anew"
+                f"{datasets.uri}: the commit of version {version} cannot be read, perhaps because"
+                f" it was cleaned up, so the changes since version {after} are not known; try again"
             ) from error
         if transaction is None:
             yield Commit(version, {}, is_restore=False)

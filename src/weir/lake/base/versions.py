@@ -106,7 +106,7 @@ def shallow_clone(datasets: Datasets, source: Store, destination: Store, version
         raw = clone_manifest(source.get(path).data, datasets.uri, path=f"{source.uri}/{path}")
     except ObjectMissing:
         raise InvalidInput(
-            f"{datasets.uri} has manifest names of an old release of Lance;"
+            f"{datasets.uri} names its manifests as old releases of Lance did;"
             " run `LanceDataset.migrate_manifest_paths_v2` first"
         ) from None
     if not there:
@@ -120,7 +120,9 @@ def shallow_clone(datasets: Datasets, source: Store, destination: Store, version
             return version
     except ObjectMissing:
         pass
-    raise CommitConflict(f"{destination.uri}: another dataset is already there")
+    raise CommitConflict(
+        f"{destination.uri}: another dataset is already there; choose an empty place"
+    )
 
 
 def restore(datasets: Datasets, version: int, checkpoint: str) -> int:
@@ -225,7 +227,7 @@ def _text(part: Any) -> str:
 def plan_files(datasets: Datasets, *, target_rows_per_fragment: int) -> FilePlan:
     """What `compact_files` would do, as tasks for `rewrite_files`."""
     dataset = datasets.open(datasets.uri)
-    with lance_errors(f"planning the files of {datasets.uri}"):
+    with lance_errors(f"planning to compact the files of {datasets.uri}"):
         plan = Compaction.plan(dataset, {"target_rows_per_fragment": target_rows_per_fragment})
         return FilePlan(dataset, tuple(_text(task) for task in plan.tasks))
 
@@ -253,7 +255,7 @@ def optimize_indices(datasets: Datasets, names: Sequence[str] | None = None) -> 
     """Extend the base's indexes to the rows added since; return the new version."""
     dataset = datasets.open(datasets.uri)
     options: dict[str, Any] = {} if names is None else {"index_names": list(names)}
-    with lance_errors(f"bringing up the indexes of {datasets.uri}"):
+    with lance_errors(f"updating the indexes of {datasets.uri}"):
         dataset.optimize.optimize_indices(**options)
     return int(datasets.latest().version)
 

@@ -153,7 +153,9 @@ class LanceBase:
         """One fragment, or `MissingEntry`."""
         fragment = self.dataset.get_fragment(fragment_id)
         if fragment is None:
-            raise MissingEntry(f"{self._where} has no fragment {fragment_id}; plan anew")
+            raise MissingEntry(
+                f"{self._where} has no fragment {fragment_id}; plan again on the latest version"
+            )
         return fragment
 
     def write_fragments(
@@ -210,8 +212,8 @@ class LanceBase:
         if pc.count_distinct(values).as_py() < len(values):
             self._told_of_doubles = True
             log.warning(
-                "base.key_twice table=%s version=%d: the base has more than one row of a key that"
-                " was looked up, and all are shown; weir doctor counts them",
+                "base.key_twice table=%s version=%d: the base has several rows of a key that was"
+                " looked up, and the lookup returns them all; weir doctor counts them",
                 self.dataset.uri,
                 self.version,
             )

@@ -265,7 +265,7 @@ class LanceSsTable:
         def make() -> FragmentSession:
             fragments = self.dataset.get_fragments()
             if len(fragments) != 1:
-                raise ValueError(f"an SSTable has one fragment, this one {len(fragments)}")
+                raise ValueError(f"an SSTable has one fragment, this one has {len(fragments)}")
             return fragments[0].open_session(columns=projection.source_names)
 
         key = (self._path, tuple(projection.source_names))

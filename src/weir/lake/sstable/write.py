@@ -126,8 +126,8 @@ class SsTableWriter:
             self._store.put_if_absent(f"{path}/{paths.BLOOM_FILTER}", first_filter)
         except ObjectExists:
             raise StoreError(
-                f"{self._uri}/{path}: an SSTable is there already, so the name is taken and nothing"
-                " was written; try again, under another name"
+                f"{self._uri}/{path}: another SSTable already has this name. Nothing was written;"
+                " try again with a new name"
             ) from None
 
     def _write_key_index(

@@ -51,9 +51,11 @@ class Finisher:
         try:
             version = self._lake.find_commit(FOLD, job.id, after_version=job.planned_at)
             if version is not None and version <= base_floor(self.core):
-                raise SnapshotExpired(f"its commit {version} is at or below the base floor")
+                raise SnapshotExpired(f"its base version {version} may be cleaned up already")
         except SnapshotExpired as gone:
-            self.report.notes.append(f"job {job.id}: {gone}")
+            self.report.notes.append(
+                f"job {job.id} of an earlier compaction was not completed: {gone}"
+            )
             # The base itself has a note of every fold that it contains (L-7).
             base = self._lake.open_base()
             self._lake.mark_compacted(base.compacted)
@@ -76,8 +78,8 @@ class Finisher:
                 self._note(shard, Reached(passed=job.number))
             else:
                 self.report.notes.append(
-                    f"shard {shard}: a writer claimed or flushed it meanwhile; its log is folded"
-                    " next time"
+                    f"shard {shard}: a writer claimed or flushed it during the compaction; the next"
+                    " one folds its log"
                 )
         self.core.env.failpoint("compact.passed")
 

@@ -190,7 +190,7 @@ def _encode(record: JobRecord) -> dict[str, Any]:
 
 def _decode(raw: Mapping[str, Any], _path: str) -> JobRecord:
     if raw["format"] != FORMAT or raw["state"] not in ("claimed", "planned", "done"):
-        raise ValueError(f"format {raw['format']}, state {raw['state']}")
+        raise ValueError(f"unknown format {raw['format']} or state {raw['state']!r}")
     job = None if raw["job"] is None else Job.from_record(raw["job"])
     told = raw.get("reached", {}).items()  # absent before 0.2
     reached = {

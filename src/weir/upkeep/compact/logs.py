@@ -52,8 +52,8 @@ def last_with_rows(site: ShardSite, manifest: ShardManifest, through: int) -> Wa
             data = site.wal.get(path).data
         except ObjectMissing:
             raise SnapshotExpired(
-                f"{site}: entry {position} was flushed and collected while its log was being"
-                " planned for compaction; compact again"
+                f"{site}: the entry at position {position} was flushed and collected while the"
+                " log was being read; try again"
             ) from None
         entry = decode_entry(data, position=Position(position), path=path)
         if entry.batches and not entry.is_staged:
@@ -193,7 +193,7 @@ def publish_closed(core: Core, opened: OpenLog) -> int:
         if (latest.writer_epoch, latest.replay_after) == planned:
             raise
         raise CommitConflict(
-            f"{site}: its log was flushed, and collected or moved, while it was turned into"
+            f"{site}: its log was flushed and collected, or moved, while compaction wrote it as"
             " SSTables; compact again"
         ) from gone
     if not made:
@@ -205,8 +205,8 @@ def publish_closed(core: Core, opened: OpenLog) -> int:
         planned = (manifest.current_generation, manifest.replay_after)
         if (current.current_generation, current.replay_after) != planned:
             raise CommitConflict(
-                f"{site}: somebody published generation {manifest.current_generation} or discarded"
-                " its rows while its log was turned into an SSTable; compact again"
+                f"{site}: another process flushed generation {manifest.current_generation}, or a"
+                " restore discarded it, while compaction wrote it as an SSTable; compact again"
             )
         following = replace(
             current,
@@ -221,8 +221,8 @@ def publish_closed(core: Core, opened: OpenLog) -> int:
         manifests.update(change, epoch=Epoch(manifest.writer_epoch))
     except FencedError as fenced:
         raise CommitConflict(
-            f"{site}: a writer claimed the shard while its log was turned into SSTables; what was"
-            " written is an orphan"
+            f"{site}: a writer claimed the shard while compaction wrote its log as SSTables;"
+            " nothing was published, compact again"
         ) from fenced
     return len(made)
 

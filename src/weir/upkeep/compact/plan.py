@@ -87,7 +87,10 @@ def find_waiting(core: Core, *, fold_wal: bool | None) -> tuple[LanceBase, list[
         if records.last_number(number) == number:
             break
     else:
-        raise CommitConflict(f"{core.uri} is resharded again and again; compact it later")
+        raise CommitConflict(
+            f"{core.uri}: the table record changed {STILL_ATTEMPTS} times while the shards were"
+            " read; wait until no reshard is running, then try again"
+        )
     keyed = bool(core.record.primary_key)
 
     def tail(manifest: ShardManifest) -> Tail | None:
@@ -158,16 +161,16 @@ def left_in_logs(core: Core) -> list[str]:
             return None
         if manifest.announced is None:
             why = (
-                "the last writer keeps its rows in memory and flushes them itself; if it died, the"
-                " next one to open the shard does, or compact(fold_wal=True)"
+                "the last writer holds them in memory and flushes them itself; if it died, open a"
+                " new writer, which flushes them, or run compact(fold_wal=True)"
             )
         elif core.record.primary_key:
-            why = "they came meanwhile"
+            why = "they were written during the compaction; the next one folds them"
         else:
             why = (
-                f"the writer of epoch {manifest.writer_epoch} did not close, so more may follow in"
-                " the same generation; if it died, the next one to open and close the shard leaves"
-                " them to compaction, and so does compact(fold_wal=True)"
+                f"the writer of epoch {manifest.writer_epoch} did not close and may add more to the"
+                " same generation; if it died, open and close a new writer and compact again, or"
+                " run compact(fold_wal=True)"
             )
         return f"shard {shard}: rows up to position {last.position} stay in the log: {why}"
 

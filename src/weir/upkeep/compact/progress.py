@@ -44,12 +44,12 @@ class Lost:
         parts = []
         if self.generations:
             parts.append(
-                f"it went back from generation {self.was} to {self.now}, and generations"
-                f" {_few(self.generations)} are in no SSTable any more"
+                f"the base went back from generation {self.was} to {self.now}, and generations"
+                f" {_few(self.generations)} are no longer in any SSTable"
             )
         if self.from_log:
-            parts.append("log entries that were folded into the base are in it no more")
-        return f"of shard {self.shard} {'; '.join(parts)}"
+            parts.append("log entries that were folded into the base are no longer in it")
+        return f"shard {self.shard}: {'; '.join(parts)}"
 
 
 def _few(numbers: tuple[int, ...]) -> str:
@@ -136,13 +136,12 @@ def require_progress(core: Core) -> None:
         if checkpoint is not None:
             raise CommitConflict(
                 f"{core.uri} at base version {base.version}: {lost[0]}. A restore of checkpoint"
-                f" {checkpoint} took the base back, and is under way or was"
-                " interrupted. Nothing was written. Run that restore again if nobody does, then"
-                " this"
+                f" {checkpoint} rolled the base back, and is running or was interrupted. Nothing"
+                " was written. Wait for that restore, or run it again, then try again"
             )
         raise CorruptEntry(
             f"{core.uri} at base version {base.version}: {lost[0]}. Another program restored an"
-            " older version of the base with Lance (LanceDB: checkout and restore), or set its"
-            " MemWAL index anew, and rows compacted since are not shown. Nothing was written."
+            " older version of the base with Lance (LanceDB: checkout and restore), or recreated"
+            " its MemWAL index, and reads miss rows compacted since. Nothing was written."
             " Restore the later version of the base with Lance, or a checkpoint with weir"
         )

@@ -207,14 +207,14 @@ class _Run:
             latest = jobs.latest()
             if latest is None or latest.seq != renewal.record.seq:
                 raise CommitConflict(
-                    f"{self.core.uri}: another compactor took over and its inputs were collected"
-                    f" while this one was at work ({gone}); nothing was committed"
+                    f"{self.core.uri}: another compactor took over, and the inputs of this one"
+                    f" were collected ({gone}); nothing was committed"
                 ) from None
             if self._is_as_planned(job):
                 raise
             raise SnapshotExpired(
-                f"{self.core.uri}: what was to be folded was flushed, moved or collected meanwhile"
-                f" ({gone}); compact again"
+                f"{self.core.uri}: inputs of this compaction were flushed, moved or collected"
+                f" while it ran ({gone}); compact again"
             ) from None
         self.core.env.failpoint("compact.committed")
         self._finisher.finish(job)
@@ -333,7 +333,7 @@ class CompactionPolicy:
         oldest = _oldest(core, waiting)
         limit = seconds(self.age, name="age")
         if oldest is not None and core.store.now() - oldest >= limit:
-            return f"something has waited {core.store.now() - oldest:.0f} s"
+            return f"the oldest SSTable or log entry has waited {core.store.now() - oldest:.0f} s"
         return None
 
 

@@ -47,7 +47,7 @@ def tidy(
             for task in tasks:  # each is a commit; concurrent ones would only conflict
                 runner.run(core, [task], progress)
     except CommitConflict as lost:
-        return [f"files and indexes are tidied next time: {lost}"]
+        return [f"small files and indexes were not optimized, the next compaction does it: {lost}"]
     return []
 
 

@@ -196,7 +196,7 @@ def _place_of(core: Core, shard: UUID) -> _Placed:
         return _Placed(core.site(shard, floors), former, notes)
     except (WalStoreMismatch, StoreError) as error:
         # S-6: objects beside the data can still be collected.
-        notes.append(f"the log of shard {shard} was left alone (S-6): {error}")
+        notes.append(f"the log of shard {shard} was not collected (S-6): {error}")
         return _Placed(core.table_site(shard), former, notes)
 
 
@@ -288,7 +288,7 @@ def _run_tasks(target: Target, job: Job, now: float) -> None:
     if "base" in chosen:
         tasks.run("base", lambda: _clean_base(target, job.ages, report, dry_run=dry_run))
         if not dry_run:
-            tasks.run("ties to parents", lambda: _detach(target, report))
+            tasks.run("pins in parents", lambda: _detach(target, report))
 
 
 class _Tasks:
@@ -313,9 +313,9 @@ def _ages(
     if retention < least:
         raise InvalidInput(
             f"fence_retention is {retention:g} s but must be at least {least:g} s: no less than"
-            f" min_age ({slack:g} s) and twice the fence_ttl of the table's writers"
-            f" ({target.fence_ttl:g} s), or a writer that slept could be told its rows are safe"
-            " when they are not (G-7)"
+            f" min_age ({slack:g} s) and twice the fence_ttl ({target.fence_ttl:g} s) of the"
+            " table's writers. Otherwise a writer that was suspended could acknowledge rows that"
+            " are lost (G-7)"
         )
     return Ages(slack, retention, keep_first_entries)
 
@@ -324,14 +324,14 @@ def _kinds(kinds: Collection[str] | None) -> frozenset[str]:
     chosen = frozenset(KINDS if kinds is None else kinds)
     unknown = sorted(chosen.difference(KINDS))
     if unknown:
-        raise InvalidInput(f"kinds: {unknown} are not among {list(KINDS)}")
+        raise InvalidInput(f"kinds must be among {list(KINDS)}, got {unknown}")
     return chosen
 
 
 def _end_reclaimable(target: Target, job: Job) -> None:
     job.report.skipped += [
-        f"what the clone {uri} holds here was kept: it cannot be seen (C-15). If it was deleted,"
-        f" say so: table.release_clone({uri!r}), or weir checkpoint release"
+        f"the pins of clone {uri} were kept: the clone cannot be read from here (C-15). If it was"
+        f" deleted, release them: table.release_clone({uri!r}), or weir checkpoint release"
         for uri in target.unseen()
     ]
     ids = [pin for pin in target.reclaimable() if job.dry_run or target.give_up(pin)]
@@ -351,7 +351,7 @@ def _detach(target: Target, report: GcReport) -> None:
         for parent in target.detach():
             log.info("gc.detached table=%s parent=%s", target.store.uri, parent)
     except (StoreError, NotAWeirTable) as error:
-        report.skipped.append(f"the tie to a parent was left alone: {error}")
+        report.skipped.append(f"the pin in a parent was kept: {error}")
 
 
 def _clean_base(target: Target, ages: Ages, report: GcReport, *, dry_run: bool) -> None:

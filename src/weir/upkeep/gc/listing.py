@@ -104,7 +104,7 @@ def _list_log(site: ShardSite, clock: Clock, skipped: list[str]) -> WalListing |
             found.add(meta.path[len(folder) + 1 :], meta.size, meta.last_modified)
     except StoreError as error:
         skipped.append(
-            f"{site}: its WAL store could not be listed; its log was left alone (S-6): {error}"
+            f"{site}: its WAL store could not be listed; its log was not collected (S-6): {error}"
         )
         return None
     return replace(found.sorted(), now=now)

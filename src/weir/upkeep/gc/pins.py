@@ -56,7 +56,7 @@ class ChainState:
         try:
             return load_lifetime(self.newest)
         except ValueError as error:
-            raise CorruptEntry(f"{self.folder}: {error}") from error
+            raise CorruptEntry(f"{self.folder}: not a usable record: {error}") from error
 
 
 @dataclass
@@ -105,7 +105,8 @@ class Chains:
             if len(complete) == len(found):
                 return complete
         raise CorruptEntry(
-            f"{self.store.uri}/{root}: records vanish as fast as they are listed; run again"
+            f"{self.store.uri}/{root}: records were deleted during each of {_RACES} listings; run"
+            " again"
         )
 
     def _load(
@@ -176,8 +177,8 @@ def checkpoint_pins(chain: ChainState) -> list[ShardCut]:
         return [load_cut(UUID(shard), held) for shard, held in chain.first["shards"].items()]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptEntry(
-            f"{chain.folder}: not a checkpoint record this release understands ({error!r});"
-            " nothing is collected while it is there"
+            f"{chain.folder}: not a checkpoint record that this version of weir can read"
+            f" ({error!r}); nothing is collected while it exists"
         ) from error
 
 
@@ -186,5 +187,5 @@ def _positions(chain: ChainState) -> Mapping[str, Any]:
     if not isinstance(positions, dict) or not all(
         type(p) is int and p >= 0 for p in positions.values()
     ):
-        raise CorruptEntry(f"{chain.folder}: 'positions' are not positions; delete that consumer")
+        raise CorruptEntry(f"{chain.folder}: its 'positions' are invalid; delete that consumer")
     return positions

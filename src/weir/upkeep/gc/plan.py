@@ -172,7 +172,7 @@ def _plan_wal(state: ShardState, ages: Ages) -> tuple[npt.NDArray[np.intp], Coun
         young = state.wal_ages < ages.fence_retention
         firsts, crowded, unknown = _tripwires(state.runs, len(positions), state.latest.writer_epoch)
         keep(firsts & young, "first entry of an epoch")
-        keep(crowded & young, "written beside a silent claim")
+        keep(crowded & young, "before an epoch without entries")
         keep(unknown & young, "epoch not known")
     return np.flatnonzero(doomed), kept
 

@@ -57,7 +57,7 @@ def _collect_wave(visits: list[Visit], job: Job) -> None:
     try:
         pins = job.pins()
     except WeirError as error:
-        job.fail("the pins of checkpoints and consumers", error)  # G-11
+        job.fail("reading the pins of checkpoints and consumers", error)  # G-11
         return
     visits = _each(job, visits, lambda visit: visit.decide(job, pins))
     _delete(visits, job)
@@ -100,7 +100,7 @@ def _read_folded(visits: Sequence[Visit], job: Job) -> Folded | None:
             # live) read current manifests: a row that left those would be in neither.
             settled = job.lake.base_before(job.now - job.ages.min_age)
     except WeirError as error:
-        job.fail("the base", error)
+        job.fail("reading the base", error)
         return None
     return Folded(latest, settled)
 

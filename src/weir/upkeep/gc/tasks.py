@@ -190,7 +190,7 @@ class Deleter:
                 log.warning(
                     "gc.failed kind=%s first=%s reason=%s", batch.kind, batch.paths[0], error
                 )
-                return f"deleting {len(batch.paths)} {batch.kind} from {batch.paths[0]} on: {error}"
+                return f"deleting {len(batch.paths)} {batch.kind}, first {batch.paths[0]}: {error}"
             return None
 
         return self.env.threads.map(one, list(window), workers=self.workers)
@@ -202,7 +202,7 @@ def delete(core: Core, task: Task) -> Result:
     try:
         return {"deleted": delete_batch(_store_of(core, batch), batch), "error": None}
     except WeirError as error:
-        return {"deleted": 0, "error": f"deleting {batch.kind} from {batch.paths[0]} on: {error}"}
+        return {"deleted": 0, "error": f"deleting {batch.kind}, first {batch.paths[0]}: {error}"}
 
 
 def _store_of(core: Core, batch: Batch) -> Store:
@@ -212,8 +212,8 @@ def _store_of(core: Core, batch: Batch) -> Store:
     # The record is read again: an engine keeps tables open longer than users keep them in place.
     if batch.uri != core.store.uri or batch.store_id != str(core.refresh().table_id):
         raise WalStoreMismatch(
-            f"{core.uri} is another table than the one this deletion was planned for"
-            f" ({batch.uri}, id {batch.store_id}); nothing was deleted. Plan the collection again"
+            f"{core.uri} holds another table now; this deletion was planned for {batch.uri}, id"
+            f" {batch.store_id}. Nothing was deleted, run gc again"
         )
     return core.store
 

@@ -125,9 +125,7 @@ class Visit:
         job.env.failpoint("gc.listed")
         self._latest, self._floors = self._manifests.latest_with_floors()
         if self._latest is None:
-            self._report.skipped.append(
-                f"{self.site} has no manifest: nothing of it is known to be dead"
-            )
+            self._report.skipped.append(f"{self.site} has no manifest: nothing of it was collected")
         return self._latest is not None
 
     def prune_and_raise(self, job: Job, folded: Folded | None) -> bool:
@@ -197,7 +195,7 @@ class Visit:
             after = manifests.update(change, epoch=current.writer_epoch)
         except (FencedError, CommitConflict) as lost:
             # G-12: another process changed the shard. The next collection prunes it.
-            self._report.skipped.append(f"{self.site}: not pruned this time: {lost}")
+            self._report.skipped.append(f"{self.site}: not pruned, the next gc does it: {lost}")
         else:
             self._report.pruned += max(0, len(current.sstables) - len(after.sstables))
             log.info("gc.pruned shard=%s sstables=%d", self.site.shard, len(named))

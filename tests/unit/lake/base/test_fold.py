@@ -135,7 +135,7 @@ def test_every_kind_of_key_is_found(make_lake: MakeLake, dtype: pa.DataType) -> 
         else:
             changes = fold.delete_keys(base, keys, SYSTEM)
         mine = fold.Claim("me", lake.fence_base("me"))
-        with pytest.raises(InvalidInput, match="before the own fence"):
+        with pytest.raises(InvalidInput, match="before its own fence"):
             lake.commit_fold(
                 changes, claim=mine, planned_at=base.version, fold_id="f", properties={}
             )

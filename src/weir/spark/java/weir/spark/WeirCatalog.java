@@ -126,7 +126,7 @@ public final class WeirCatalog implements TableCatalog, SupportsNamespaces, Proc
     for (TableChange change : changes) {
       if (!(change instanceof TableChange.AddColumn column) || column.fieldNames().length != 1) {
         throw new UnsupportedOperationException(
-            "weir tables take ADD COLUMNS of new top-level columns; other changes go through Lance");
+            "a weir table can only ADD COLUMNS at the top level; use Lance for other changes");
       }
       added = added.add(column.fieldNames()[0], column.dataType(), true);
     }
@@ -142,7 +142,7 @@ public final class WeirCatalog implements TableCatalog, SupportsNamespaces, Proc
   @Override
   public void renameTable(Identifier from, Identifier to) {
     throw new UnsupportedOperationException(
-        "the name of a weir table is its place: clone it to the new one, then drop the old");
+        "a weir table cannot be renamed: clone it to the new name, then drop the old table");
   }
 
   @Override
@@ -195,7 +195,7 @@ public final class WeirCatalog implements TableCatalog, SupportsNamespaces, Proc
   public boolean dropNamespace(String[] namespace, boolean cascade) {
     if (listTables(namespace).length > 0 || listNamespaces(namespace).length > 0) {
       throw new UnsupportedOperationException(
-          "the namespace holds tables; drop them first, one by one");
+          "the namespace is not empty, and CASCADE is not supported; drop its tables first");
     }
     return true;
   }
