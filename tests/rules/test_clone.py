@@ -208,7 +208,7 @@ def test_c3_discard_removes_pins_first_and_objects_second(tmp_path):
     assert [c.id for c in table.checkpoints()] == [made.id]
     assert list(open_store(target).list("")) == []
     copy = table.clone(target, made)
-    with pytest.raises(InvalidInput, match="finished"):
+    with pytest.raises(InvalidInput, match="complete table"):
         clones.discard(target)
     assert rows(copy) == BEFORE
 
@@ -530,7 +530,7 @@ def test_c14_a_finished_clone_holds_the_parents_base_and_nothing_else(tmp_path):
         lambda: table.clone(str(tmp_path / "other"), held),
         lambda: table.restore(held.id),
     ):
-        with pytest.raises(InvalidInput, match="of the base"):
+        with pytest.raises(InvalidInput, match="only base files"):
             use()
     assert table.refresh_checkpoint(held.id).base_only
     # A clone of the clone holds the first table's base by itself (C-5).

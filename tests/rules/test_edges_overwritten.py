@@ -129,7 +129,7 @@ def test_l8_a_key_column_that_was_dropped_is_told_and_comes_back_with_its_versio
         lambda: table.compact(),
         lambda: table.writer().put([{"id": 2, "v": "c"}]),
     ):
-        with pytest.raises(weir.CorruptEntry, match=r"primary key is none, it was \['id'\]"):
+        with pytest.raises(weir.CorruptEntry, match=r"primary key is none instead of \['id'\]"):
             use()
     lance.dataset(table.uri, version=whole).restore()  # as the message says
     assert weir.open(table.uri).scan().to_table().to_pylist() == [{"id": 1, "v": "new"}]

@@ -298,7 +298,7 @@ def test_f7_rows_of_an_epoch_that_fell_are_damage(bench: Bench) -> None:
     second = bench.open()
     second.append(bench.rows(1))
     bench.place_rows(second.next_position, 1, 7)
-    with pytest.raises(CorruptEntry, match="epoch 1 below the epoch 2"):
+    with pytest.raises(CorruptEntry, match="epoch 1, but an entry before it has epoch 2"):
         list(WalTailer(bench))
     with pytest.raises(CorruptEntry):
         replayed(bench)

@@ -97,7 +97,7 @@ def regularly(env: Env, act: Callable[[], None]) -> Iterator[None]:
 
     thread = env.threads.start(beat, name="weir-tasks-progress")
     if thread is None:  # the work is still done, and reported task by task (F-16)
-        log.warning("tasks.progress.alone: no thread to report progress during a task")
+        log.warning("tasks.progress.alone")
     try:
         yield
     finally:

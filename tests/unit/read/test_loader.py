@@ -142,7 +142,7 @@ def test_batches_are_arrays_that_belong_to_their_reader(table: weir.Table) -> No
 
 
 def test_nulls_are_refused_where_arrays_have_none(table: weir.Table) -> None:
-    with pytest.raises(weir.InvalidInput, match=r"'gap' holds nulls.*IS NOT NULL"):
+    with pytest.raises(weir.InvalidInput, match=r"'gap' has nulls.*IS NOT NULL"):
         list(table.scan(["gap"]).loader().numpy())
     filled = table.scan({"gap": "coalesce(gap, -1)"}).loader(10_000)
     assert (next(filled.numpy())["gap"] == -1).sum() == len([n for n in EXPECTED if n % 2])
@@ -154,7 +154,7 @@ def test_nulls_are_refused_where_arrays_have_none(table: weir.Table) -> None:
 def test_wrong_numbers_are_refused(table: weir.Table, wrong: dict) -> None:
     with pytest.raises(weir.InvalidInput, match=next(iter(wrong))):
         table.scan().loader(**wrong)
-    with pytest.raises(weir.InvalidInput, match="a loader has no limit"):
+    with pytest.raises(weir.InvalidInput, match="a loader cannot have limit"):
         table.scan(limit=4).loader()
 
 

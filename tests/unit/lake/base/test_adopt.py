@@ -43,6 +43,6 @@ def test_a_blob_is_refused_before_a_row_of_it_is_acknowledged(
     tmp_path: Path, blob: pa.Field
 ) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), blob])
-    with pytest.raises(weir.InvalidInput, match="column 'odd' is a blob"):
+    with pytest.raises(weir.InvalidInput, match="column 'odd' is a Lance blob"):
         weir.create(tmp_path / "t", schema, primary_key="id")
     assert not (tmp_path / "t").exists()
