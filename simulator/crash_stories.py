@@ -99,8 +99,8 @@ STORIES: Final = {
     "checkpoint": Life(pin_table, before=session(SMALL, "ppfpx"), **_ONE),
     "clone": Life(clone_table, before=session(SMALL, "ppfpx"), final=final_of_clones, **_ONE),
     "compaction": Life(compact_table, before=session(SMALL, "ppfppf"), **_ONE),
-    "hand-over": Life(hand_over(WAL), before=session(SMALL, "ppfpx"), moves=True, **_ONE),
-    "hand-over and back": Life(
+    "move of the log": Life(hand_over(WAL), before=session(SMALL, "ppfpx"), moves=True, **_ONE),
+    "move of the log and back": Life(
         hand_over(WAL), before=session(SMALL, "pfpx"), again=hand_over(TABLE), moves=True, **_ONE
     ),
     "reshard": Life(reshard_table, before=fill_table, setup=make_sharded, final=final_of_reshards),

@@ -26,7 +26,7 @@ from simulator.truth import BatchId, Put, Row, Violation
 from simulator.world import Faults
 from weir.errors import KeyConflict, SnapshotExpired, WeirError
 from weir.format import paths
-from weir.shard.asked import WriteCounts
+from weir.shard.request import WriteCounts
 from weir.shard.writer import ShardWriter
 from weir.store.api import Bytes
 

@@ -85,5 +85,5 @@ def _check_sstable(
 
 def _floor(judge: Judge, truth: ShardTruth, kind: str) -> int:
     folder = f"{paths.floors_dir(truth.shard)}/{kind}"
-    numbers = [paths.parse_marker_name(n.rpartition("/")[2]) for n in judge.shelf.names(folder)]
+    numbers = [paths.parse_mark_name(n.rpartition("/")[2]) for n in judge.shelf.names(folder)]
     return max((n for n in numbers if n is not None), default=0)

@@ -50,7 +50,7 @@ def draw_feeds(plan: Plan, rng: random.Random) -> None:
 def floor_of(run: Run, shard: UUID) -> int:
     """The position through which that log was collected."""
     folder = paths.floor_dir(shard, "wal")
-    numbers = [paths.parse_marker_name(name.rpartition("/")[2]) for name in run.shelf.names(folder)]
+    numbers = [paths.parse_mark_name(name.rpartition("/")[2]) for name in run.shelf.names(folder)]
     return max((number for number in numbers if number is not None), default=0)
 
 

@@ -17,7 +17,7 @@ from simulator.scheduler import Actor
 from simulator.truth import Violation
 from weir.config import WriterConfig
 from weir.errors import CommitConflict, MissingEntry, StoreError, WalStoreMismatch, WeirError
-from weir.lake.base.fold import Changes
+from weir.lake.base.fold import VersionEdit
 from weir.making import open as open_table
 from weir.merge.merge import winners
 from weir.read.reader import SnapshotReader
@@ -105,10 +105,10 @@ class ModelRunner:
             return run_task(core, task)
         reader = SnapshotReader(core, Snapshot.from_json(task["snapshot"]))
         lake = cast("ModelLake", core.lake)
-        changes, written = Changes(), 0
+        changes, written = VersionEdit(), 0
         for rows in self._parts(core, winners(reader.levels(), reader.schema, core.env)):
             made = lake.write_changes(core.env.new_id().hex, rows)
-            changes = Changes(added=(*changes.added, *made.added))
+            changes = VersionEdit(added=(*changes.added, *made.added))
             written += rows.num_rows
             del rows  # not held while the next are read
         return {"changes": changes.to_json(), "written": written, "deleted": 0}

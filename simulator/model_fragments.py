@@ -32,7 +32,7 @@ from weir.errors import CommitConflict, MissingEntry
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.lake.base import fence, fold_commit, history
-from weir.lake.base.fold import Changes, Claim
+from weir.lake.base.fold import BaseFence, VersionEdit
 from weir.lake.base.folded import fold_number, folded_into
 from weir.lake.base.versions import RESTORE
 from weir.lake.datasets import Datasets
@@ -340,9 +340,9 @@ class FragmentLake(ModelLake):
 
     def commit_fold(
         self,
-        changes: Changes,
+        changes: VersionEdit,
         *,
-        claim: Claim,
+        claim: BaseFence,
         planned_at: int,
         fold_id: str,
         properties: Mapping[str, str],

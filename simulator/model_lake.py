@@ -25,7 +25,7 @@ from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import newest_rows
 from weir.lake.api import SsTableInfo
-from weir.lake.base.fold import Changes, Claim
+from weir.lake.base.fold import BaseFence, VersionEdit
 from weir.lake.base.versions import RESTORE, Cleaned
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing, Store
 
@@ -215,13 +215,13 @@ class ModelLake:
 
     # -- folding ---------------------------------------------------------------------------------
 
-    def write_changes(self, name: str, rows: pa.Table) -> Changes:
+    def write_changes(self, name: str, rows: pa.Table) -> VersionEdit:
         """Write the rows of a fold, with deletes marked; commits nothing."""
         if not rows.num_rows:
-            return Changes()
+            return VersionEdit()
         path = f"data/{name}{self._file_tag}.model"
         self.store.put(path, encode({"name": name}, rows))
-        return Changes(added=(json.dumps({"files": [{"path": path}]}),))
+        return VersionEdit(added=(json.dumps({"files": [{"path": path}]}),))
 
     def fence_base(self, token: str) -> int:
         """Commit a version that changes nothing; folds planned before it can no longer commit."""
@@ -229,9 +229,9 @@ class ModelLake:
 
     def commit_fold(
         self,
-        changes: Changes,
+        changes: VersionEdit,
         *,
-        claim: Claim,
+        claim: BaseFence,
         planned_at: int,
         fold_id: str,
         properties: Mapping[str, str],

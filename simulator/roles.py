@@ -19,7 +19,7 @@ from weir.errors import SnapshotExpired, StoreError, UnknownOutcome, WeirError
 from weir.format.sharding import Unsharded
 from weir.log.manifests import Manifests
 from weir.making import open as open_table
-from weir.merge.tails import Tails
+from weir.merge.tails import LogCache
 from weir.read.scan import Scan
 from weir.records.table import Route, TableRecord, TableRecords
 from weir.routing.core import Core
@@ -400,7 +400,7 @@ def core_of(run: Run, actor: Actor) -> Core:
         lake=run.lake(actor),
         env=actor.env,
         record=record_of(run),
-        tails=Tails(actor.env),
+        tails=LogCache(actor.env),
     )
 
 

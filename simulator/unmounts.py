@@ -24,7 +24,7 @@ from weir.log.stamp import read_store_id, stamp_store_id
 from weir.making import open as open_table
 from weir.read.scan import Scan
 from weir.records.table import Route
-from weir.records.wal_places import latest_record
+from weir.records.wal_store import latest_record
 from weir.routing.core import Core
 from weir.routing.opening import create_shards
 from weir.store.open import open_store

@@ -253,7 +253,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the queue is dropped when an append fails",
-        "src/weir/shard/persist.py",
+        "src/weir/shard/outages.py",
         "            failed(attempt, error)\n            env.clock",
         "            failed(attempt, error)\n            return attempt + 1\n            env.clock",
         soak(),
@@ -477,7 +477,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a fold that says nothing of itself",
         "src/weir/upkeep/compact/run.py",
-        "            folded=job.marks,\n",
+        "            folded=job.folded_generations,\n",
         "            folded={},\n",
         soak(6000, "compaction"),
         "L-7",
@@ -493,8 +493,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "compactors without a fence",
         "src/weir/upkeep/compact/run.py",
-        "        claim = Claim(token, require_counted(self.core, self.lake.fence_base(token)))\n",
-        "        claim = Claim(token, self.lake.open_base().version)\n",
+        "BaseFence(token, require_counted(self.core, self.lake.fence_base(token)))\n",
+        "BaseFence(token, self.lake.open_base().version)\n",
         tests("tests/rules/test_compaction.py", "-k", "l4"),
         "L-4",
     ),
@@ -558,7 +558,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a batch of a Spark job is put without its token",
-        "src/weir/spark/publish.py",
+        "src/weir/spark/shard_sink.py",
         "return self._writer.put_once(rows, app=token.app, version=token.version)",
         "return self._writer.put(rows).done",
         tests("tests/spark/test_write.py::test_p2_a_job_with_app_and_version_counts_once"),
@@ -615,7 +615,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a claim at work is not renewed",
         "src/weir/upkeep/compact/jobs.py",
-        "            if self._lost or now - self._told_at < RENEW:\n",
+        "            if self._lost or now - self._renewed_at < RENEW:\n",
         "            if True:\n",
         tests("tests/rules/test_compaction.py", "-k", "renewed"),
         "L-4",
@@ -640,9 +640,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a later put is handed the rows of others",
         "src/weir/shard/ending.py",
-        "        return self._told(self.failure, not_written=batches)\n",
+        "        return self._error_for(self.failure, not_written=batches)\n",
         "        left = [b for ack, _ in self._left for b in ack.batches]\n"
-        "        return self._told(self.failure, not_written=[*left, *batches])\n",
+        "        return self._error_for(self.failure, not_written=[*left, *batches])\n",
         tests("tests/rules/test_edges_outcomes.py"),
         "F-16",
     ),
@@ -657,8 +657,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an interrupted entry is encoded anew",
         "src/weir/shard/state.py",
-        "            return self.flying  # F-16",
-        "            self.entry = None\n            return self.flying  # F-16",
+        "            return self.in_flight  # F-16",
+        "            self.entry = None\n            return self.in_flight  # F-16",
         soak(1000, "interrupts"),
         "F-16",
     ),
@@ -682,7 +682,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an append after an interrupted one takes its place",
         "src/weir/log/appender.py",
-        "            self._check(batches)\n            self._settle()\n",
+        "            self._check(batches)\n            self._finish_interrupted()\n",
         "            self._check(batches)\n",
         tests("tests/rules/test_edges_outcomes.py"),
         "F-16",
@@ -707,8 +707,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a failing callback comes out of whoever runs it",
         "src/weir/shard/ack.py",
-        "            except BaseException:\n                log.exception(",
-        "            except MemoryError:\n                log.exception(",
+        "            except BaseException:\n                logger.exception(",
+        "            except MemoryError:\n                logger.exception(",
         tests("tests/rules/test_edges_outcomes.py"),
         "F-16",
     ),
@@ -829,7 +829,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a put waits for room that no other thread makes",
         "src/weir/shard/accept.py",
-        "        if not state.is_alone or (last is None and not flushes):\n",
+        "        if not state.has_no_threads or (last is None and not flushes):\n",
         "        if True:\n",
         soak(1000, "twins"),
         "F-16, M-6",
@@ -844,7 +844,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a writer that has ended keeps the rows of a verb that looks",
-        "src/weir/shard/looking.py",
+        "src/weir/shard/conditional.py",
         "            raise self._state.ending.refused(request.handed_back())\n",
         "            raise self._state.ending.refused()\n",
         tests("tests/rules/test_looking.py", "-k", "every_verb"),
@@ -887,7 +887,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a wait interrupted while it gives up leaves its gate behind",
         "src/weir/shard/group.py",
-        "            for_sure(lambda: self._leave(ack, me))\n",
+        "            run_uninterrupted(lambda: self._leave(ack, me))\n",
         "            pass\n",
         tests("tests/rules/test_edges_outcomes.py", "-k", "gives_up"),
         "F-16",
@@ -934,7 +934,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a hand-over leaves rows behind",
-        "src/weir/shard/handover.py",
+        "src/weir/shard/opening.py",
         "        flushed = old.flush()\n",
         "        old.flush_wal()\n        flushed = Manifests(site).require()\n",
         soak(1500, "moves"),
@@ -942,7 +942,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an id that was read is written to the disk that is there now",
-        "src/weir/shard/handover.py",
+        "src/weir/shard/opening.py",
         "        if is_new:\n            stamp",
         "        if True:\n            stamp",
         tests("tests/regress/test_move_onto_an_exchanged_disk.py"),
@@ -951,7 +951,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an opener does not ask where the log is",
         "src/weir/log/fence.py",
-        "    settle(site, epoch, floors)\n",
+        "    confirm_location(site, epoch, floors)\n",
         "",
         soak(1500, "moves"),
         "S-3",
@@ -1005,7 +1005,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a statement looks before it owns the shard",
-        "src/weir/spark/publish.py",
+        "src/weir/spark/shard_sink.py",
         "            if self._guard is not None:\n                self._guard(shard)\n",
         "            pass\n",
         tests("tests/spark/test_statement.py"),
@@ -1101,7 +1101,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the last part of an SSTable ends where its manifest says",
-        "src/weir/upkeep/compact/cut.py",
+        "src/weir/upkeep/compact/split.py",
         "            yield index, index + 1, [starts[-1], _ALL_ROWS]\n",
         "            yield index, index + 1, [starts[-1], step - 1]\n",
         tests("tests/rules/test_compaction_pieces.py"),
@@ -1240,8 +1240,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a thread takes the lead from whoever has it",
         "src/weir/shard/turns.py",
-        "        if led.leading or not (chosen or self.is_settled):\n",
-        "        if not (chosen or self.is_settled):\n",
+        "        if led.leading or not (chosen or self.has_no_wakeups):\n",
+        "        if not (chosen or self.has_no_wakeups):\n",
         tests("tests/rules/test_crowd.py", "-k", "f10"),
         "F-10",
     ),
@@ -1328,7 +1328,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a writer that ended is not asked for the rows it took",
         "src/weir/upkeep/pinning.py",
-        "        writer = core.live.get(shard)\n",
+        "        writer = core.registered_writers.get(shard)\n",
         "        writer = core.live_writer(shard)\n",
         tests("tests/rules/test_edges_checkpoints.py", "-k", "background"),
         "K-9",
@@ -1345,7 +1345,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a writer of upkeep takes the place of the handle's own",
         "src/weir/routing/shards.py",
         "    core.note_move(shard.id)\n",
-        "    core.note_move(shard.id)\n    core.live[shard.id] = opened\n",
+        "    core.note_move(shard.id)\n    core.registered_writers[shard.id] = opened\n",
         tests("tests/rules/test_edges_checkpoints.py", "-k", "forget"),
         "K-9",
     ),
@@ -1392,7 +1392,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a clone is given up by a record in another place",
         "src/weir/upkeep/parents.py",
-        '    return _word(core, pin)[0] == "let go"\n',
+        '    return _clone_status(core, pin)[0] == "let go"\n',
         "    return True\n",
         tests("tests/rules/test_edges_clones.py", "-k", "nowhere_else"),
         "C-15",
@@ -1416,7 +1416,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an operator's word is taken of a clone that is there",
         "src/weir/upkeep/parents.py",
-        '        if _word(core, pin)[0] == "holds" or not _end(core, pin):\n',
+        '        if _clone_status(core, pin)[0] == "holds" or not _end(core, pin):\n',
         "        if False:\n",
         tests("tests/rules/test_edges_clones.py", "-k", "word"),
         "C-15",
@@ -1432,8 +1432,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an heir does not ask the shards of former routings",
         "src/weir/routing/shards.py",
-        "        opened.once.untaken = untaken(core)\n",
-        "        opened.once.untaken = None\n",
+        "        opened.once.unapplied_filter = unapplied_filter(core)\n",
+        "        opened.once.unapplied_filter = None\n",
         soak(400, "tokens"),
         "P-6",
     ),
@@ -1736,7 +1736,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a flush is helped with before its thread is started",
         "src/weir/shard/flush.py",
-        "        return self._state.is_alone and self._thread is None\n",
+        "        return self._state.has_no_threads and self._thread is None\n",
         "        return self._thread is None\n",
         tests("tests/rules/test_edges_process.py", "-k", "nobody_flushes_beside"),
         "F-16",
@@ -1791,7 +1791,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a record opens any place for the log",
-        "src/weir/shard/handover.py",
+        "src/weir/shard/opening.py",
         "            require_named(wal, consent)\n",
         "            name_table(wal, consent.root)\n",
         tests("tests/rules/test_edges_outside.py", "-k", "opens_no_place"),
@@ -1849,13 +1849,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "a tail is looked for where the log was when the handle last looked",
         "src/weir/read/reader.py",
         "        log = self.core.log(cut.shard)\n        for entry",
-        "        log = self.core.log(cut.shard).stretch(last).site\n        for entry",
+        "        log = self.core.log(cut.shard).segment(last).site\n        for entry",
         tests("tests/rules/test_edges_move_wal.py", "-k", "s9_a_task"),
         "S-9",
     ),
     Mutant(
         "what dead claims left in a lost store is used again",
-        "src/weir/shard/handover.py",
+        "src/weir/shard/opening.py",
         "    site = _switch(stores, manifests, target, epoch, passing=epoch)\n",
         "    site = _switch(stores, manifests, target, epoch)\n",
         tests("tests/rules/test_wal_store.py", "-k", "dead_claims"),
@@ -1908,7 +1908,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "            ongoing = reached is not None and last > reached\n",
         tests("tests/rules/test_edges_wal_store.py", "-k", "under_way"),
         "S-7",
-        more=(("            ongoing = ongoing or self._unsettled is not None\n", ""),),
+        more=(("            ongoing = ongoing or self._interrupted is not None\n", ""),),
     ),
     Mutant(
         "a lost log is needed though nothing is missing",
@@ -2011,7 +2011,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a wrong WAL store is refused after the claim",
-        "src/weir/shard/handover.py",
+        "src/weir/shard/opening.py",
         "    _id_for(stores, shard, target)\n    current = Manifests(site).latest()\n",
         "    current = Manifests(site).latest()\n",
         tests("tests/rules/test_edges_wal_store.py", "-k", "before_anybody"),
@@ -2051,7 +2051,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the place of another table is a WAL store",
-        "src/weir/shard/handover.py",
+        "src/weir/shard/opening.py",
         "        require_new(wal, shard)\n",
         "",
         tests("tests/rules/test_edges_wal_store.py", "-k", "no_wal_store"),
@@ -2059,7 +2059,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a first open with a WAL store claims twice",
-        "src/weir/shard/handover.py",
+        "src/weir/shard/opening.py",
         "    if current is not None and current.writer_epoch == UNCLAIMED:\n",
         "    if False:\n",
         tests("tests/rules/test_edges_wal_store.py", "-k", "claims_once"),
@@ -2180,7 +2180,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a replacing load says nothing of the generations it ends",
         "src/weir/upkeep/loads.py",
-        "        folded=job.marks if job is not None else {},\n",
+        "        folded=job.folded_generations if job is not None else {},\n",
         "        folded={},\n",
         soak(600, "loads"),
         "L-7",
@@ -2245,7 +2245,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a log that was lost and replaced is waited for by feeds",
-        "src/weir/shard/handover.py",
+        "src/weir/shard/opening.py",
         '    manifests.floors.raise_to("wal", manifests.require().replay_after)\n',
         "",
         tests("tests/rules/test_edges_lost_feed.py"),
@@ -2325,7 +2325,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "of two first opens one is told that the store is another table's",
-        "src/weir/shard/handover.py",
+        "src/weir/shard/opening.py",
         "        _id_for(stores, site.shard, target)  # raises when it is another table's\n",
         "        raise\n",
         tests("tests/rules/test_edges_wal_store.py", "-k", "f1"),
@@ -2406,8 +2406,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "native writers are shut out after the log was moved",
         "src/weir/upkeep/move_wal.py",
-        "    if target is not None:\n        tell_natives(core)",
-        "    if False:\n        tell_natives(core)",
+        "    if target is not None:\n        sync_mem_wal_index(core)",
+        "    if False:\n        sync_mem_wal_index(core)",
         tests("tests/rules/test_shared_tables.py"),
         "X-1",
     ),
@@ -2446,7 +2446,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "who gave up is decided for all the same",
         "src/weir/shard/round.py",
-        "        there = [call for call in self._calls if not call.left]\n",
+        "        there = [call for call in self._calls if not call.abandoned]\n",
         "        there = list(self._calls)\n",
         tests("tests/rules/test_looking.py", "-k", "gave_up"),
         "O-2",
@@ -2477,7 +2477,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a zombie tells of what it skipped",
-        "src/weir/shard/looking.py",
+        "src/weir/shard/conditional.py",
         "            self._reads.require_owner()  # O-4: a successor may have decided otherwise\n",
         "            pass\n",
         soak(400, "decisions"),
@@ -2525,8 +2525,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an interrupt keeps whoever decided from passing that on",
-        "src/weir/shard/looking.py",
-        "                _, interrupt = for_sure(lambda: self._leave(call))\n"
+        "src/weir/shard/conditional.py",
+        "                _, interrupt = run_uninterrupted(lambda: self._leave(call))\n"
         "                if interrupt is not None:\n"
         "                    raise interrupt\n",
         "                self._leave(call)\n",
@@ -2543,7 +2543,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a skip does not wait for the rows it rested on",
-        "src/weir/shard/looking.py",
+        "src/weir/shard/conditional.py",
         "            if call.rests_on is not None:\n",
         "            if False:\n",
         tests("tests/rules/test_looking.py"),
@@ -2552,7 +2552,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a fenced owner tells of what it skipped",
-        "src/weir/shard/looking.py",
+        "src/weir/shard/conditional.py",
         "            self._reads.require_owner()  # O-4: a successor may have decided otherwise\n",
         "            pass\n",
         tests("tests/rules/test_looking.py"),
@@ -2625,7 +2625,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what a fold took out of the log is not remembered",
         "src/weir/upkeep/compact/finish.py",
-        "                self._note(shard, Reached(passed=job.number))\n",
+        "                self._note(shard, FoldProgress(passed=job.number))\n",
         "",
         tests("tests/rules/test_edges_rolled_back.py"),
         "L-8",
@@ -2705,7 +2705,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an appender opened by itself leaves LanceDB in",
         "src/weir/routing/shards.py",
-        "        schema = self._shut_out() or self.table_schema\n",
+        "        schema = self._check_writable() or self.table_schema\n",
         "        schema = self.table_schema\n",
         tests("tests/regress/test_tables_of_0_1_0.py", "-k", "by_itself"),
         "X-1",
@@ -2713,7 +2713,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "two rows of one key are returned in silence",
         "src/weir/lake/base/view.py",
-        "        self._tell_of_doubles(found)\n",
+        "        self._warn_of_duplicates(found)\n",
         "",
         tests("tests/rules/test_edges_base.py", "-k", "key_that_the_base_has_twice"),
         "L-8",
@@ -2769,7 +2769,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an upgrade that stamps over what was written meanwhile",
         "src/weir/upkeep/upgrade.py",
-        "    if find_waiting(core, fold_wal=True)[1]:\n        _fold(core, None)\n",
+        "    if find_pending(core, fold_wal=True)[1]:\n        _fold(core, None)\n",
         "    return\n",
         tests("tests/rules/test_upgrade.py"),
         "X-7",

@@ -39,7 +39,7 @@ class DefaultSource(DataSource):
         from weir.spark.catalog import ASK, answer
         from weir.spark.source import schema
 
-        return _plainly(
+        return _unwrap_errors(
             lambda: answer(self.options) if ASK in self.options else schema(self.options)
         )
 
@@ -47,19 +47,19 @@ class DefaultSource(DataSource):
         """A batch read."""
         from weir.spark.reading import reader
 
-        return _plainly(lambda: reader(self.options, schema))
+        return _unwrap_errors(lambda: reader(self.options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         """A batch write."""
         from weir.spark.sink import batch_writer
 
-        return _plainly(lambda: batch_writer(self.options, schema, overwrite=overwrite))
+        return _unwrap_errors(lambda: batch_writer(self.options, schema, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The change feed."""
         from weir.spark.reading import stream_reader
 
-        return _plainly(lambda: stream_reader(self.options, schema))
+        return _unwrap_errors(lambda: stream_reader(self.options, schema))
 
     def streamWriter(  # noqa: N802
         self,
@@ -69,10 +69,10 @@ class DefaultSource(DataSource):
         """A stream written exactly once."""
         from weir.spark.sink import stream_writer
 
-        return _plainly(lambda: stream_writer(self.options, schema, overwrite=overwrite))
+        return _unwrap_errors(lambda: stream_writer(self.options, schema, overwrite=overwrite))
 
 
-def _plainly(call: Callable[[], _T]) -> _T:
+def _unwrap_errors(call: Callable[[], _T]) -> _T:
     """Its result; what it raises leaves without the lines of code it came through.
 
     Spark puts a traceback before every message of a planner: what happened stands at the end of

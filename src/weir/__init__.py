@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from weir.routing.writer import TableWriter
     from weir.search.words import Boolean, Match, Phrase, Words
     from weir.shard.ack import Ack
-    from weir.shard.asked import WriteCounts
+    from weir.shard.request import WriteCounts
     from weir.shard.stats import MemtableStats, WalStats, WriterStats
     from weir.shard.writer import ShardWriter
     from weir.table import Table
@@ -204,7 +204,7 @@ _HOMES = {
     "WalTailer": "weir.log.tailer",
     "WeirError": "weir.errors",
     "Words": "weir.search.words",
-    "WriteCounts": "weir.shard.asked",
+    "WriteCounts": "weir.shard.request",
     "WriterClosed": "weir.errors",
     "WriterConfig": "weir.config",
     "WriterStats": "weir.shard.stats",

@@ -38,8 +38,8 @@ from weir.records.checkpoints import Ref
 from weir.routing.opening import Options
 from weir.routing.receipt import Receipt
 from weir.routing.writer import TableWriter as SyncWriter
-from weir.shard.asked import WriteCounts
-from weir.shard.requests import Missing, OnConflict
+from weir.shard.request import WriteCounts
+from weir.shard.request_builder import Missing, OnConflict
 from weir.shard.stats import WriterStats
 from weir.table import Table as SyncTable
 from weir.types import Columns, Filter, Keys, Rows

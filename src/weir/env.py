@@ -310,7 +310,7 @@ def seeded(*seed: int) -> Shuffler:
     return np.random.default_rng(seed)
 
 
-class Home:
+class ForkGuard:
     """The process that a handle was opened in.
 
     A forked child must not use its copy of the handle: nobody will release the copied locks, and
@@ -322,7 +322,7 @@ class Home:
         self._at = env.forks()
 
     @property
-    def is_left(self) -> bool:
+    def is_forked(self) -> bool:
         """True in a child process that was forked since then."""
         return self._forks() != self._at
 

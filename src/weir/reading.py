@@ -12,8 +12,8 @@ from weir.read.scan import OrderBy, Scan
 from weir.read.search import hybrid_search, search
 from weir.read.snapshot import Freshness, Snapshot, take_snapshot
 from weir.routing.core import Core
-from weir.search.asked import SearchOptions
 from weir.search.hybrid import RANK_CONSTANT, Fusion
+from weir.search.options import SearchOptions
 from weir.search.words import Words
 from weir.types import Columns, Filter, Keys, Vector
 from weir.upkeep import checkpoint as checkpoints

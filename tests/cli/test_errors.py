@@ -114,7 +114,9 @@ def test_options_come_from_file_environment_and_flags_the_last_winning(tmp_path,
     assert settings.storage_options("gs://x", None)["a"] == "file"
 
 
-@pytest.mark.parametrize("text", ["not toml", "[options]\na = [1]", "a = 1"])
+@pytest.mark.parametrize(
+    "text", ["not toml", "[options]\na = [1]", "a = 1", "[store]\n'/' = 'abc'"]
+)
 def test_a_bad_configuration_file_is_named_and_not_shown(run, tmp_path, text):
     file = tmp_path / "c.toml"
     file.write_text(text)

@@ -10,7 +10,7 @@ import pytest
 
 import weir
 from weir.cli import upkeep
-from weir.cli.top import Sample, picture, spark
+from weir.cli.top import Sample, picture, sparkline
 
 
 def test_create_in_words_makes_the_table_that_was_described(run, tmp_path):
@@ -140,9 +140,9 @@ def test_top_shows_rates_and_a_change_of_owner(table):
 
 
 def test_bars_of_rates():
-    assert spark([]) == ""
-    assert spark([0.0, 0.0]) == ""
-    assert spark([0.0, 5.0, 10.0]) == "▁▄█"
+    assert sparkline([]) == ""
+    assert sparkline([0.0, 0.0]) == ""
+    assert sparkline([0.0, 5.0, 10.0]) == "▁▄█"
 
 
 def test_checkpoint_create_list_refresh_delete(run, table):
@@ -174,7 +174,9 @@ def test_clone_and_restore(run, table, tmp_path):
     copy = str(tmp_path / "copy")
     assert run("clone", table.uri, copy, "--checkpoint", "before").status == 0
     assert weir.open(copy).scan().count() == 3
-    assert run("restore", table.uri, "before", "--yes").status == 0
+    restored = run("restore", table.uri, "before", "--yes")
+    assert restored.status == 0
+    assert f"weir restore {table.uri} " in restored.out
     assert weir.open(table.uri).scan().count() == 3
 
 

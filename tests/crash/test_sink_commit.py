@@ -12,7 +12,7 @@ import pytest
 
 import weir
 from tests.support.dying import Life, die_at_every_write
-from weir.spark.publish import ENTRY_BYTES, Token
+from weir.spark.shard_sink import ENTRY_BYTES, Token
 from weir.spark.sink import Sink
 
 SCHEMA = pa.schema([("id", pa.int64()), ("batch", pa.int64())])
@@ -40,7 +40,7 @@ def write_batch(table, number, *, app="query"):
     sink = Sink(
         place=Here(table),
         layout=None,
-        marker=None,
+        delete_column=None,
         entry_bytes=ENTRY_BYTES,
         app=app,
         version=number,

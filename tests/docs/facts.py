@@ -145,7 +145,7 @@ ENCODERS = {
     "records/lineage.py",
     "records/resharding.py",
     "records/table.py",
-    "records/wal_places.py",
+    "records/wal_store.py",
     "shard/tokens.py",
     "upkeep/compact/jobs.py",
     "upkeep/gc/pins.py",

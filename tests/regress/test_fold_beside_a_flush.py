@@ -1,8 +1,8 @@
 """A log was folded into the base while a flush in the same epoch published a part of it.
 
 Compaction of a WAL-only table then moved R past the rest. The SSTable of that part was older than
-the base but was read as newer, so rows reverted to earlier values (L-2). A hand-over, a seal and a
-checkpoint of scope "all" flush such tables. Found by the simulator's moves (seed 1184).
+the base but was read as newer, so rows reverted to earlier values (L-2). A move of the log, a seal
+and a checkpoint of scope "all" flush such tables. Found by the simulator's moves (seed 1184).
 """
 
 from dataclasses import replace

@@ -16,7 +16,7 @@ from weir.log.fence import claim_shard
 from weir.log.manifests import Manifests
 from weir.log.tip import find_tip
 from weir.log.wal_store import WalMoved
-from weir.records.wal_places import latest_record
+from weir.records.wal_store import latest_record
 from weir.types import Position
 from weir.upkeep.checkpoint import create
 from weir.upkeep.gc.collect import target_of

@@ -8,7 +8,7 @@ import pytest
 from simulator.steps import watched
 from tests.support.moments import again, expect, make, put, rows
 from weir.errors import CommitConflict
-from weir.upkeep.health import look_at
+from weir.upkeep.health import find_problems
 from weir.upkeep.restore import restore
 
 A, B, C = range(10), range(5, 20), range(15, 30)
@@ -119,7 +119,7 @@ def test_l8_a_rollback_that_lands_late_is_known_by_its_commit(tmp_path):
     ):
         with pytest.raises(CommitConflict, match=f"restore of checkpoint {held.id} rolled the"):
             write()
-    told = [found.detail for found in look_at(again(table).core) if found.state == "bad"]
+    told = [found.detail for found in find_problems(again(table).core) if found.state == "bad"]
     assert len(told) == 1
     assert f"restore of checkpoint {held.id} rolled the base back" in told[0]
     again(table).restore(held)

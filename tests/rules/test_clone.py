@@ -18,7 +18,7 @@ from weir.format import paths
 from weir.format.wal_entry import decode_entry, encode_fence
 from weir.records.checkpoints import Checkpoints
 from weir.records.lineage import read_lineage
-from weir.records.wal_places import latest_record
+from weir.records.wal_store import latest_record
 from weir.store.open import open_store
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep import clone as clones

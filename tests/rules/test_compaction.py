@@ -16,8 +16,8 @@ from simulator.steps import watched
 from weir.errors import CommitConflict
 from weir.lake.base import fold, fold_commit
 from weir.lake.base.fold_commit import FOLD
-from weir.upkeep.compact import cut as compact_cut
 from weir.upkeep.compact import jobs as compact_jobs
+from weir.upkeep.compact import split
 from weir.upkeep.compact import tasks as compact_tasks
 from weir.upkeep.compact.jobs import Jobs, keep_base_from
 from weir.upkeep.compact.run import CompactionPolicy, compact
@@ -308,9 +308,9 @@ def test_p5_tasks_in_slices_give_the_same_rows(
             return super().run(core, tasks, progress)
 
     kinds: list[str] = []
-    monkeypatch.setattr(compact_cut, "SLICE_ROWS", 7)
-    monkeypatch.setattr(compact_cut, "TASK_BYTES", 200)
-    monkeypatch.setattr(compact_cut, "FRAGMENT_ROWS", 5)
+    monkeypatch.setattr(split, "SLICE_ROWS", 7)
+    monkeypatch.setattr(split, "TASK_BYTES", 200)
+    monkeypatch.setattr(split, "FRAGMENT_ROWS", 5)
     table = make(tmp_path, keyed=keyed)
     fill(table, keyed=keyed)
     table.compact()
@@ -342,7 +342,7 @@ def test_p5_few_keys_are_found_through_the_index_of_the_base(
             return super().run(core, tasks, progress)
 
     kinds: list[str] = []
-    monkeypatch.setattr(fold, "INDEX_PAYS_ROWS_PER_KEY", 0)
+    monkeypatch.setattr(fold, "INDEX_LOOKUP_ROWS_PER_KEY", 0)
     table = make(tmp_path)
     fill(table, keyed=True)
     table.compact()
@@ -359,8 +359,8 @@ def test_p5_few_keys_are_found_through_the_index_of_the_base(
 def test_text_keys_are_sliced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = pa.schema([pa.field("k", pa.utf8(), nullable=False), pa.field("v", pa.int32())])
     table = weir.create(str(tmp_path / "t"), schema, primary_key="k")
-    monkeypatch.setattr(compact_cut, "SLICE_ROWS", 5)
-    monkeypatch.setattr(compact_cut, "STREAMED_TEXTS", 5)
+    monkeypatch.setattr(split, "SLICE_ROWS", 5)
+    monkeypatch.setattr(split, "STREAMED_TEXTS", 5)
     for number in range(2):
         with table.writer() as writer:
             writer.put([{"k": f"k{i}", "v": number} for i in range(number * 5, 20)])
@@ -389,8 +389,8 @@ def test_p5_a_piece_that_is_streamed_gives_the_same_rows(
         ]
     )
     kinds: list[str] = []
-    monkeypatch.setattr(compact_cut, "WHOLE_BYTES", 1)
-    monkeypatch.setattr(fold, "INDEX_PAYS_ROWS_PER_KEY", 0 if indexed else 1 << 40)
+    monkeypatch.setattr(split, "WHOLE_BYTES", 1)
+    monkeypatch.setattr(fold, "INDEX_LOOKUP_ROWS_PER_KEY", 0 if indexed else 1 << 40)
     table = weir.create(str(tmp_path / "t"), schema, primary_key=key)
     model: dict[int, int] = {}
     for number, (first, end, gone) in enumerate([(0, 30, ()), (20, 50, (3, 40)), (5, 25, (21,))]):
@@ -645,7 +645,7 @@ def test_a_task_is_found_by_name_only(tmp_path: Path) -> None:
 def test_l4_a_claim_at_work_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that takes longer than the lease is left alone, as long as its tasks finish."""
     monkeypatch.setattr(compact_jobs, "RENEW", 0.0)
-    monkeypatch.setattr(compact_cut, "TASK_BYTES", 1)
+    monkeypatch.setattr(split, "TASK_BYTES", 1)
     table = make(tmp_path, keyed=False)
     fill(table, keyed=False)
     model = rows_of(table)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import weir
 from weir.lake.base import fold
 from weir.read import reader
-from weir.upkeep.compact import cut as compact_cut
-from weir.upkeep.compact.plan import Waiting, find_waiting, make_job, size_of
+from weir.upkeep.compact import split
+from weir.upkeep.compact.plan import PendingShard, find_pending, make_job, size_of
 from weir.upkeep.compact.run import compact
 from weir.upkeep.tasks import LocalRunner, run_task
 
@@ -118,10 +118,10 @@ def test_p5_pieces_of_any_size_give_the_rows_of_a_dictionary(
     fill(table, model, old)
     table.compact()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compact_cut, "SLICE_ROWS", slice_rows)
-        patch.setattr(compact_cut, "TASK_BYTES", task_bytes)
-        patch.setattr(compact_cut, "SPLIT_BYTES", 100)
-        patch.setattr(compact_cut, "FRAGMENT_ROWS", 3)
+        patch.setattr(split, "SLICE_ROWS", slice_rows)
+        patch.setattr(split, "TASK_BYTES", task_bytes)
+        patch.setattr(split, "SPLIT_BYTES", 100)
+        patch.setattr(split, "FRAGMENT_ROWS", 3)
         patch.setattr(fold, "FIND_BATCH_ROWS", 2)
         patch.setattr(reader, "UNIT_ENTRIES", 2)
         fill(table, model, new)
@@ -142,7 +142,7 @@ def test_l4_an_sstable_that_does_not_tell_its_rows_stays_whole(tmp_path: Path) -
     """SSTables of other writers may record neither rows nor bytes, or only bytes."""
     table = weir.create(str(tmp_path / "t"), SCHEMA, primary_key="n")
     fill(table, {}, [[(n, False) for n in range(9)], [(n, False) for n in range(5, 12)]])
-    base, waiting = find_waiting(table.core, fold_wal=False)
+    base, waiting = find_pending(table.core, fold_wal=False)
     for nbytes in (None, 1 << 40):
         silent = [
             replace(t, physical_rows=None, in_memory_bytes=nbytes)
@@ -150,9 +150,9 @@ def test_l4_an_sstable_that_does_not_tell_its_rows_stays_whole(tmp_path: Path) -
         ]
         manifest = replace(waiting[0].manifest, sstables=tuple(silent))
         weights = [size_of(t) for t in silent]
-        told = Waiting(manifest, waiting[0].cut, 0, sum(size for _, size in weights))
+        told = PendingShard(manifest, waiting[0].cut, 0, sum(size for _, size in weights))
         job = make_job("job", base, [told])
-        tasks = compact_cut.make_tasks(job, base, [told], engine="spark", slots=2, cluster=False)
+        tasks = split.make_tasks(job, base, [told], engine="spark", slots=2, cluster=False)
         pieces = [task.get("units", [0, 2]) for task in tasks if "fragments" not in task]
         assert sorted(n for first, end in pieces for n in range(first, end)) == [0, 1]
         assert all(task.get("within") is None for task in tasks)

@@ -17,7 +17,7 @@ from simulator.scheduler import Scheduler, Settings
 from tests.support.one_shard import KEYED, Place, lake_on, open_writer, site_on
 from weir.errors import FencedError
 from weir.log.tailer import WalTailer
-from weir.shard.turns import PATIENCE_SECONDS, Crowd
+from weir.shard.turns import PATIENCE_SECONDS, WaiterGroup
 from weir.shard.writer import ShardWriter
 from weir.store.memory import MemoryStore
 
@@ -88,7 +88,7 @@ class Story:
         return self
 
     def _main(self) -> None:
-        self.crowd = Crowd(self.actor.env.threads)
+        self.crowd = WaiterGroup(self.actor.env.threads)
         lake = lake_on(self.site(SHARDS[0]))
         self.writers = [
             ShardWriter.open(self.site(shard), schema=KEYED, lake=lake, crowd=self.crowd)

@@ -25,7 +25,7 @@ from weir.spark.overwrite import overwrite
 from weir.spark.staging import Stage
 from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.compact.run import compact
-from weir.upkeep.exclusive import Hold, without_compaction
+from weir.upkeep.exclusive import CompactionClaim, without_compaction
 from weir.upkeep.loads import Written, close_logs, fold_older, load
 
 NEW: Rows = Counter({(key, "new"): 1 for key in range(3)})
@@ -53,7 +53,7 @@ def replace_by(table: weir.Table, rows: Rows, job: str = "load") -> None:
     overwrite(table, staged, job)  # type: ignore[arg-type]
 
 
-def write_two(base: LanceBase, _hold: Hold) -> Written:
+def write_two(base: LanceBase, _hold: CompactionClaim) -> Written:
     rows = [{"id": key, "v": "new"} for key in (30, 31)]
     return Written(fold.write_rows(base, pa.Table.from_pylist(rows, base.schema.plain)), 2)
 
@@ -176,7 +176,7 @@ def test_g12_a_load_whose_base_was_cleaned_up_is_to_be_run_again(
     """This was reported as damage to a healthy table."""
     table, old = filled(tmp_path, keyed=False)
 
-    def write(base: LanceBase, hold: Hold) -> Written:
+    def write(base: LanceBase, hold: CompactionClaim) -> Written:
         written = write_two(base, hold)
         rewrite_files(table)
         upsert(table, 99)
@@ -194,7 +194,7 @@ def test_l8_a_replacing_load_beside_a_plain_insert_is_refused(
     table, old = filled(tmp_path, keyed=True)
     written = fold.write_rows
 
-    def meddle(*args: object, **kwargs: object) -> fold.Changes:
+    def meddle(*args: object, **kwargs: object) -> fold.VersionEdit:
         made = written(*args, **kwargs)  # type: ignore[arg-type]
         upsert(table, 99)
         return made

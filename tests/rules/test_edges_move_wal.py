@@ -14,7 +14,7 @@ from weir.errors import InvalidInput, WalStoreMismatch
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Snapshot, take_snapshot
 from weir.records.table import TableRecords
-from weir.records.wal_places import latest_record
+from weir.records.wal_store import latest_record
 from weir.upkeep.move_wal import move_wal
 
 A, B, C = range(10), range(5, 20), range(15, 30)

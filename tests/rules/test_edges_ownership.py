@@ -12,7 +12,7 @@ from weir.env import Env
 from weir.errors import FencedError, InvalidInput
 from weir.format import paths
 from weir.log.appender import WalAppender
-from weir.log.ownership import LONG_AGO, Moment
+from weir.log.ownership import LONG_AGO, ClockReading
 from weir.store.api import SOMETIME
 from weir.store.memory import MemoryStore
 from weir.types import Position
@@ -99,18 +99,18 @@ def test_f18_steady_puts_cost_no_request_but_one_proof_for_each_lifetime():
 @pytest.mark.parametrize(
     ("later", "is_within"),
     [
-        (Moment(101.0, 501.0, 901.0), True),
-        (Moment(101.0, 501.0), True),
-        (Moment(160.0, 501.0, 901.0), False),
-        (Moment(101.0, 560.0, 901.0), False),
-        (Moment(101.0, 501.0, 960.0), False),
-        (Moment(101.0, 440.0, 901.0), False),
-        (Moment(101.0, 501.0, 899.0), False),
-        (Moment(101.0, 501.0, SOMETIME), False),
+        (ClockReading(101.0, 501.0, 901.0), True),
+        (ClockReading(101.0, 501.0), True),
+        (ClockReading(160.0, 501.0, 901.0), False),
+        (ClockReading(101.0, 560.0, 901.0), False),
+        (ClockReading(101.0, 501.0, 960.0), False),
+        (ClockReading(101.0, 440.0, 901.0), False),
+        (ClockReading(101.0, 501.0, 899.0), False),
+        (ClockReading(101.0, 501.0, SOMETIME), False),
     ],
 )
 def test_f18_every_clock_must_agree_that_little_time_has_passed(later, is_within):
-    proof = Moment(100.0, 500.0, 900.0)
+    proof = ClockReading(100.0, 500.0, 900.0)
     assert proof.is_within(60.0, later) == is_within
     assert not proof.is_within(0.0, later), "0 proves it after every put"
     assert not LONG_AGO.is_within(60.0, later)

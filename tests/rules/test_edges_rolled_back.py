@@ -20,9 +20,9 @@ from weir.cli.doctor import _table as findings
 from weir.errors import CommitConflict, CorruptEntry
 from weir.routing.core import Core
 from weir.upkeep import restore
-from weir.upkeep.compact.jobs import Jobs, Reached
+from weir.upkeep.compact.jobs import FoldProgress, Jobs
 from weir.upkeep.compact.run import compact
-from weir.upkeep.pinning import versions
+from weir.upkeep.pinning import versioned_lake
 
 LOG_ONLY = weir.WriterConfig(enable_memtable=False)
 
@@ -125,10 +125,10 @@ def test_l8_an_index_that_was_unset_and_set_again_has_lost_the_progress(tmp_path
 
 
 def test_what_was_reached_is_joined_and_survives_the_record() -> None:
-    reached = Reached.of([8, 9, 3]).and_also(Reached.of([10, 4], passed=7))
-    assert reached == Reached(((3, 4), (8, 10)), 7)
+    reached = FoldProgress.of([8, 9, 3]).and_also(FoldProgress.of([10, 4], passed=7))
+    assert reached == FoldProgress(((3, 4), (8, 10)), 7)
     assert list(reached.above(3)) == [4, 8, 9, 10]
-    assert (reached.generation, Reached().generation) == (10, 0)
+    assert (reached.generation, FoldProgress().generation) == (10, 0)
 
 
 def test_l8_an_older_restore_by_weir_does_not_excuse_another_program(tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ def test_l8_a_base_that_weir_takes_back_late_is_no_damage(
 
     def slept(core: Core) -> object:
         compact(weir.open(table.uri).core, lease=0)
-        return versions(core) if is_named else SimpleNamespace(restore=rollback)
+        return versioned_lake(core) if is_named else SimpleNamespace(restore=rollback)
 
     with monkeypatch.context() as patched:
-        patched.setattr(restore, "versions", slept)
+        patched.setattr(restore, "versioned_lake", slept)
         with pytest.raises(CommitConflict, match="took over"):
             weir.open(table.uri).restore(moment)
     for write in WRITES.values():

@@ -407,7 +407,7 @@ def test_f1_a_first_open_with_a_wal_store_claims_once(tmp_path):
 @pytest.mark.parametrize("place", ["t", "w", "w2"])
 @pytest.mark.parametrize("step", ["prepared", "stamped", "proved"])
 def test_f1_a_first_open_beside_another_one_ends_with_one_log(tmp_path, step, place):
-    from weir.shard.handover import open_writer
+    from weir.shard.opening import open_writer
 
     table = make(tmp_path / "t", 1, wal_uri=str(tmp_path / "w"))
     core, shard = table.core, table.shards()[0].id

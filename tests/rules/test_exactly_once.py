@@ -11,7 +11,7 @@ import weir
 from tests.support.spark import SCHEMA, in_weir, make_table, once
 from weir.spark.layout import Layout
 from weir.spark.places import Place
-from weir.spark.publish import Token
+from weir.spark.shard_sink import Token
 from weir.spark.sink import Message, Sink
 
 ROWS = {k: f"v{k}" for k in range(40)}

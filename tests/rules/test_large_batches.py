@@ -12,7 +12,7 @@ from tests.support.spark import SCHEMA, in_weir, make_table, once, put
 from weir.log.site import ShardSite
 from weir.shard.large_batch import LargeBatch
 from weir.shard.tokens import Tokens
-from weir.spark.publish import ShardSink, Token
+from weir.spark.shard_sink import ShardSink, Token
 
 STEPS = ("logged", "written", "announced", "published")
 ROWS = {k: f"v{k}" for k in range(10)}

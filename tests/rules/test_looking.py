@@ -37,8 +37,8 @@ from weir.errors import (
     WriterClosed,
 )
 from weir.log.tailer import WalTailer
-from weir.shard.asked import WriteCounts
-from weir.shard.requests import Asked
+from weir.shard.request import WriteCounts
+from weir.shard.request_builder import WriteSpec
 from weir.shard.writer import ShardWriter
 from weir.store.memory import MemoryStore
 from weir.testing.fault_store import FaultStore
@@ -181,7 +181,7 @@ def test_o2_rows_that_came_and_were_flushed_between_are_seen() -> None:
 def test_o2_a_row_that_changed_since_its_key_was_found_is_decided_again(
     monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    monkeypatch.setattr("weir.shard.requests.WHERE_ROWS", 1)
+    monkeypatch.setattr("weir.shard.request_builder.WHERE_ROWS", 1)
     writer, points = watched()
 
     def change() -> None:
@@ -230,7 +230,7 @@ def test_o2_two_of_one_group_on_one_key_are_as_if_one_came_after_the_other() -> 
 
 def waiting(writer: ShardWriter, count: int) -> None:
     """Return once `count` calls are pending, whether decided yet or not."""
-    while len(writer._looking._pending) < count:  # type: ignore[union-attr]
+    while len(writer._conditional._pending) < count:  # type: ignore[union-attr]
         pass
 
 
@@ -412,7 +412,7 @@ def test_f16_whoever_is_interrupted_after_it_decided_passes_that_on(again: int) 
     """Otherwise no call would decide, and every write that looks first would wait forever."""
     store = MemoryStore()
     writer = open_writer(site_on(store))
-    looking = writer._look("insert")
+    looking = writer._conditional_writes("insert")
     lock = looking._pending_lock = InterruptedLock(looking._pending_lock)
     lock.arm(False, False, True, *[True] * again)  # to join, to list the pending calls, to leave
     with pytest.raises(KeyboardInterrupt):
@@ -503,15 +503,15 @@ def test_o5_the_outcome_of_an_unknown_insert_can_be_asked_for(applied: bool) -> 
 @pytest.mark.parametrize(
     ("asked", "rows", "told", "after"),
     [
-        (Asked("insert"), [row(5, 5)], WriteCounts(inserted=1), {1: 1, 5: 5}),
-        (Asked("insert", on_conflict="skip"), [row(1, 9)], WriteCounts(skipped=1), {1: 1}),
-        (Asked("update"), [{"k": 1, "v": 6}], WriteCounts(updated=1), {1: 6}),
-        (Asked("put", when="current.v = 1"), [row(1, 7)], WriteCounts(updated=1), {1: 7}),
-        (Asked("put", when="current.v = 2"), [row(1, 7)], WriteCounts(skipped=1), {1: 1}),
+        (WriteSpec("insert"), [row(5, 5)], WriteCounts(inserted=1), {1: 1, 5: 5}),
+        (WriteSpec("insert", on_conflict="skip"), [row(1, 9)], WriteCounts(skipped=1), {1: 1}),
+        (WriteSpec("update"), [{"k": 1, "v": 6}], WriteCounts(updated=1), {1: 6}),
+        (WriteSpec("put", when="current.v = 1"), [row(1, 7)], WriteCounts(updated=1), {1: 7}),
+        (WriteSpec("put", when="current.v = 2"), [row(1, 7)], WriteCounts(skipped=1), {1: 1}),
     ],
 )
 def test_p2_a_batch_is_decided_once_whatever_came_of_it(
-    asked: Asked, rows: list[Any], told: WriteCounts, after: dict[int, int]
+    asked: WriteSpec, rows: list[Any], told: WriteCounts, after: dict[int, int]
 ) -> None:
     store = MemoryStore()
     first = open_writer(site_on(store))
@@ -533,9 +533,9 @@ def test_p2_a_conflict_takes_no_number() -> None:
     with open_writer(site_on(MemoryStore())) as writer:
         writer.put([row(1, 1)])
         with pytest.raises(KeyConflict):
-            writer.decide_once([row(1, 2), row(2, 2)], Asked("insert"), app="job", version=0)
+            writer.decide_once([row(1, 2), row(2, 2)], WriteSpec("insert"), app="job", version=0)
         writer.delete([1])
-        told = writer.decide_once([row(1, 2), row(2, 2)], Asked("insert"), app="job", version=0)
+        told = writer.decide_once([row(1, 2), row(2, 2)], WriteSpec("insert"), app="job", version=0)
         assert told == WriteCounts(inserted=2)
 
 

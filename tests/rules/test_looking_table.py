@@ -73,7 +73,7 @@ def test_o2_nothing_is_decided_without_rows_that_a_reshard_left_behind(table: we
 def test_o2_a_row_that_was_changed_in_the_base_is_decided_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.shard.requests.WHERE_ROWS", 1)
+    monkeypatch.setattr("weir.shard.request_builder.WHERE_ROWS", 1)
     uri, actions = str(tmp_path / "t"), []
 
     def point(name: str) -> None:

@@ -22,7 +22,7 @@ def with_flags(number: int, flags: int) -> bytes:
 @pytest.mark.parametrize("flag", [64, 128, 1 << 9, 1 << 40])
 def test_x9_an_unknown_feature_flag_is_named(number, kind, flag):
     """1 << 9 is planned for stable field ids (lance#8658)."""
-    with pytest.raises(CorruptEntry, match=rf"unknown {kind} feature flag {flag}: .*upgrade weir"):
+    with pytest.raises(CorruptEntry, match=rf"unknown {kind} feature flag {flag}: .*upgrade weir$"):
         parse_base_manifest(with_flags(number, 1 | flag), path="m")
 
 
@@ -33,7 +33,7 @@ def test_x9_known_flags_are_taken():
 def test_x9_an_unknown_field_of_a_shard_manifest_is_named():
     good = bytes.fromhex(f"080110013001{SHARD}")
     assert decode_manifest(good, path="m").shard_id == UUID("00112233-4455-6677-8899-aabbccddeeff")
-    with pytest.raises(CorruptEntry, match=r"unknown field 16: a later version .* upgrade weir"):
+    with pytest.raises(CorruptEntry, match=r"unknown field 16: a later version .* upgrade weir$"):
         decode_manifest(good + bytes.fromhex("800101"), path="m")
 
 
@@ -52,7 +52,10 @@ def test_x9_an_sstable_with_a_state_that_we_do_not_know_is_named():
 
 @pytest.mark.parametrize(
     ("extra", "match"),
-    [("6801", "index entry has the unknown field 13"), ("3a04080138011a", "damaged|unknown")],
+    [
+        ("6801", "index entry has the unknown field 13.*upgrade weir$"),
+        ("3a04080138011a", "damaged|unknown"),
+    ],
 )
 def test_x9_an_unknown_field_of_the_mem_wal_entry_is_named(extra, match):
     with pytest.raises(CorruptEntry, match=match):

@@ -1,4 +1,4 @@
-"""S-1 to S-6: a log on a store of its own, known by its id, moved by a fenced hand-over."""
+"""S-1 to S-6: a log on a store of its own, known by its id, moved behind a fence."""
 
 import shutil
 from dataclasses import replace
@@ -17,8 +17,8 @@ from weir.format.wal_entry import encode_fence
 from weir.log.floors import Floors
 from weir.log.manifests import Manifests
 from weir.log.stamp import read_store_id
-from weir.records.wal_places import latest_record
-from weir.shard.handover import open_writer
+from weir.records.wal_store import latest_record
+from weir.shard.opening import open_writer
 from weir.types import Position
 from weir.upkeep.gc.collect import collect, target_of
 
@@ -438,7 +438,7 @@ def test_g1_entries_in_stores_the_log_was_moved_away_from_are_collected(tmp_path
 
 
 def test_g7_a_writer_left_behind_in_a_former_store_is_stopped_there_after_collection(tmp_path):
-    """The hand-over's fence holds its next position, and both locks work in that store."""
+    """The fence of the move holds its next position, and both locks work in that store."""
     table, held, left_behind = moved_twice(tmp_path)
     table.delete_checkpoint(held)
     before = entries(table, str(tmp_path / "w1"))

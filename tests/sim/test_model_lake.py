@@ -148,7 +148,7 @@ def commit(side, rows, claim, fold_id):
 
 
 def claim(side, token):
-    return fold.Claim(token, side.lake.fence_base(token))
+    return fold.BaseFence(token, side.lake.fence_base(token))
 
 
 def test_an_sstable_keeps_the_newest_row_of_each_key_and_its_deletes(keyed):

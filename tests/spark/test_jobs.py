@@ -11,7 +11,7 @@ import weir
 import weir.spark
 from tests.support.spark import SCHEMA, built_jar, frame, in_frame, in_weir, make_table, once, put
 from weir.spark import jobs
-from weir.upkeep.compact import cut as compact_cut
+from weir.upkeep.compact import split
 
 
 def fill(table: weir.Table, *, keyed: bool) -> None:
@@ -25,8 +25,8 @@ def fill(table: weir.Table, *, keyed: bool) -> None:
 def test_p5_compaction_on_executors_equals_compaction_in_process(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keyed: bool
 ) -> None:
-    monkeypatch.setattr(compact_cut, "SLICE_ROWS", 10)
-    monkeypatch.setattr(compact_cut, "TASK_BYTES", 300)
+    monkeypatch.setattr(split, "SLICE_ROWS", 10)
+    monkeypatch.setattr(split, "TASK_BYTES", 300)
     table = make_table(tmp_path, keyed=keyed)
     fill(table, keyed=keyed)
     model = in_weir(table)

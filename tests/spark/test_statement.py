@@ -10,7 +10,7 @@ import weir
 from weir.errors import CommitConflict, InvalidInput
 from weir.format.schema import TOMBSTONE
 from weir.read.snapshot import Snapshot
-from weir.spark.publish import ENTRY_BYTES, Token
+from weir.spark.shard_sink import ENTRY_BYTES, Token
 from weir.spark.staging import Stage, Staged
 from weir.spark.statement import Statement
 

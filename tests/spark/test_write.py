@@ -12,7 +12,7 @@ import weir.spark
 from tests.support.spark import SCHEMA, frame, in_weir, make_table, once, put
 from weir.format.bucket import bucket
 from weir.spark.layout import SEED_ZERO, Layout, lay_out
-from weir.spark.options import asked_of
+from weir.spark.options import write_spec_of
 from weir.spark.types import spark_schema
 
 ROWS = {k: f"v{k}" for k in range(60)}
@@ -123,7 +123,7 @@ def test_p2_updates_inserts_and_conditions_count_once(spark: SparkSession, tmp_p
 )
 def test_what_a_write_asks_of_rows_goes_together(options: dict[str, str], words: str) -> None:
     with pytest.raises(weir.InvalidInput, match=words):
-        asked_of(options)
+        write_spec_of(options)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(
@@ -236,12 +236,12 @@ def test_other_shardings_are_laid_out_too(
 def test_many_small_batches_are_flushed_as_they_pile_up(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from weir.spark import publish
+    from weir.spark import shard_sink
 
     table = make_table(tmp_path, buckets=1)
-    monkeypatch.setattr(publish, "GAP_ENTRIES", 6)
+    monkeypatch.setattr(shard_sink, "GAP_ENTRIES", 6)
     for number in range(12):
-        sink = publish.ShardSink(table.core, 0, publish.Token("app", number))
+        sink = shard_sink.ShardSink(table.core, 0, shard_sink.Token("app", number))
         sink.add(pa.RecordBatch.from_pylist([{"id": number, "v": "x"}], schema=SCHEMA))
         sink.finish()
     manifest = table.shard(0).manifest()

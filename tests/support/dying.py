@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import weir.shard.handover  # noqa: F401  (loaded before its neighbours are patched)
+import weir.shard.opening  # noqa: F401  (loaded before its neighbours are patched)
 from weir.errors import StoreDenied
 from weir.lake.pylance_lake import PylanceLake
 from weir.table import Table

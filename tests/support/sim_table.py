@@ -5,7 +5,7 @@ from weir.config import WriterConfig
 from weir.format.schema import TableSchema
 from weir.format.sharding import Unsharded
 from weir.log.site import ShardSite
-from weir.merge.tails import Tails
+from weir.merge.tails import LogCache
 from weir.records.table import Route, TableRecord
 from weir.routing.core import Core
 
@@ -33,5 +33,5 @@ def core_on(site: ShardSite, schema: TableSchema) -> Core:
         lake=lake_on(site, schema),
         env=site.env,
         record=record,
-        tails=Tails(site.env),
+        tails=LogCache(site.env),
     )

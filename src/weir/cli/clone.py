@@ -98,13 +98,18 @@ def restore(
     if not yes and not json:
         screen.confirm(f"Roll {table.uri} back to checkpoint {checkpoint!r}?")
     with screen.working("restoring", quiet=json):
-        table.restore(checkpoint)
+        undo = table.restore(checkpoint).undo.id
     if json:
-        screen.emit({"uri": table.uri, "restored": checkpoint})
-    else:
-        screen.out().print(
-            f"[good]restored[/good] {escape(table.uri)} to {escape(checkpoint)}", soft_wrap=True
-        )
+        screen.emit({"uri": table.uri, "restored": checkpoint, "undo": undo})
+        return
+    console = screen.out()
+    console.print(
+        f"[good]restored[/good] {escape(table.uri)} to {escape(checkpoint)}", soft_wrap=True
+    )
+    console.print(
+        f"[dim]to undo, within seven days: weir restore {escape(table.uri)} {undo}[/dim]",
+        soft_wrap=True,
+    )
 
 
 def drop(

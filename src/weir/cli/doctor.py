@@ -25,7 +25,7 @@ from weir.lake.supported import require_supported
 from weir.store.api import ObjectMissing, is_local
 from weir.store.open import FSYNC, open_store
 from weir.store.probe import probe
-from weir.upkeep.health import look_at
+from weir.upkeep.health import find_problems
 
 _PACKAGES = ("lance-weir", "pylance", "pyarrow", "obstore", "protobuf", "numpy")
 _SKEW_S = 5.0
@@ -158,5 +158,5 @@ def _table(uri: str, options: dict[str, str]) -> Iterator[Finding]:
         f"{screen.many(len(stats.shards), 'shard')}, {stats.base_rows:,} base rows,"
         f" {stats.lag:,} entries unflushed, {screen.many(stats.generations, 'SSTable')} to compact",
     )
-    for found in look_at(table.core):
+    for found in find_problems(table.core):
         yield Finding(found.name, found.state, found.detail)

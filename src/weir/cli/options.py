@@ -9,13 +9,13 @@ import pyarrow as pa
 import typer
 
 import weir
+from weir import types
 from weir.cli import settings
 from weir.config import WriterConfig
 from weir.durations import seconds
 from weir.errors import InvalidInput
 from weir.format.sharding import BUCKETS_MAX, Sharding
 from weir.read.snapshot import check_freshness
-from weir.types import Columns as Asked
 
 Uri = Annotated[
     str, typer.Argument(help="The table: a path, s3://, gs:// or az://.", metavar="URI")
@@ -104,7 +104,9 @@ def names(text: str | None) -> list[str] | None:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def computed(columns: str | None, more: list[str] | None, schema: pa.Schema) -> Asked | None:
+def computed(
+    columns: str | None, more: list[str] | None, schema: pa.Schema
+) -> types.Columns | None:
     """The columns of --columns, or all, followed by the computed columns of --computed."""
     if not more:
         return names(columns)

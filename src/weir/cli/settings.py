@@ -75,7 +75,8 @@ def _from_file(uri: str, config: Path | None) -> dict[str, str]:
     stores = content.get("store", {})
     options = content.get("options", {})
     strange = sorted(set(content) - {"options", "store"})
-    if strange or not isinstance(stores, dict) or not isinstance(options, dict):
+    tables = [options, stores, *(stores.values() if isinstance(stores, dict) else ())]
+    if strange or not all(isinstance(table, dict) for table in tables):
         raise InvalidInput(
             f'{path} may only hold the tables [options] and [store."s3://..."];'
             f" found {', '.join(strange) or 'a value in place of a table'}"

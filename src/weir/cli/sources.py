@@ -15,6 +15,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.ipc as paipc
 import pyarrow.parquet as pq
+import typer
 
 import weir
 from weir.cli import texts
@@ -84,7 +85,9 @@ def schema_of(source: str, storage_options: Mapping[str, str]) -> pa.Schema:
 def _format(source: str, named: str | None) -> str | None:
     if named is not None:
         if named not in FORMATS:
-            raise InvalidInput(f"--format must be one of {', '.join(FORMATS)}, not {named!r}")
+            raise typer.BadParameter(
+                f"{named!r} is not one of {', '.join(FORMATS)}", param_hint="--format"
+            )
         return named
     if source == STDIN:
         return None  # detected from the first bytes

@@ -116,7 +116,7 @@ def picture(
     )
     line = Text.assemble(
         (f"{total:,.0f} entries/s ", f"bold {GOOD}"),
-        (spark(rates), "good"),
+        (sparkline(rates), "good"),
         f"  unflushed {now.stats.lag:,} entries, {screen.size(now.stats.unflushed_bytes)}",
     )
     base = Text(
@@ -144,7 +144,7 @@ def _busiest(
     return [s for s in shards if s.shard in kept]  # in their order, so that lines do not jump
 
 
-def spark(rates: list[float]) -> str:
+def sparkline(rates: list[float]) -> str:
     """The most recent rates as a row of small bars."""
     most = max(rates, default=0.0)
     if most <= 0:

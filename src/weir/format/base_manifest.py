@@ -13,8 +13,9 @@ from uuid import UUID
 
 from google.protobuf.message import DecodeError
 
+from weir.errors import CorruptEntry
 from weir.format.lance_file import manifest_offset, parse_version_name, section, unusable
-from weir.format.protobuf import Field, message_classes, require_known
+from weir.format.protobuf import Field, LaterFormat, message_classes, require_known
 from weir.types import Generation, Version
 
 MEM_WAL_INDEX: Final = "__lance_mem_wal"
@@ -150,6 +151,8 @@ def parse_base_manifest(raw: bytes, *, path: str) -> BaseManifest:
     raw = bytes(raw)
     try:
         return _parse(raw, path)
+    except LaterFormat as error:
+        raise CorruptEntry(f"{path} cannot be read: {error}") from error
     except (DecodeError, ValueError) as error:
         raise unusable(path, error) from error
 
@@ -158,6 +161,8 @@ def parse_mem_wal_details(value: bytes, *, path: str) -> MemWalDetails:
     """The value of the MemWAL index entry, or `CorruptEntry` naming `path`."""
     try:
         return _details(_MESSAGES["MemWalIndexDetails"].FromString(bytes(value)))
+    except LaterFormat as error:
+        raise CorruptEntry(f"{path} cannot be read: {error}") from error
     except (DecodeError, ValueError) as error:
         raise unusable(path, f"its MemWAL index entry is damaged: {error}") from error
 
@@ -223,7 +228,7 @@ def _require_flags(message: Any) -> None:
     for kind, flags in (("reader", message.reader_flags), ("writer", message.writer_flags)):
         unknown = [1 << n for n in range(64) if flags >> n & 1 and 1 << n not in _FLAGS]
         if unknown:
-            raise ValueError(
+            raise LaterFormat(
                 f"it has the unknown {kind} feature flag {', '.join(map(str, unknown))}: a later"
                 " Lance wrote it; upgrade weir"
             )

@@ -156,16 +156,16 @@ def alive_at(rule: Expire | None, now: float, field: pa.Field | None) -> Alive |
 
 
 def alive_under(
-    rule: Expire | None, now: float, base: pa.Schema, seen_as: pa.Schema
+    rule: Expire | None, now: float, base: pa.Schema, reader_schema: pa.Schema
 ) -> Alive | None:
-    """`alive_at` for a reader that sees the columns of `base` under `seen_as`, an older schema.
+    """`alive_at` for a reader that sees the columns of `base` under an older schema.
 
     Both carry field ids: a column renamed since then has its old name in the result.
     """
     if rule is None or rule.column not in base.names:
         return None
     number = base.field(rule.column).metadata[FIELD_ID]
-    field = next((f for f in seen_as if (f.metadata or {}).get(FIELD_ID) == number), None)
+    field = next((f for f in reader_schema if (f.metadata or {}).get(FIELD_ID) == number), None)
     return alive_at(rule, now, field)
 
 

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from weir.errors import CorruptEntry
 from weir.format import paths
-from weir.format.protobuf import Field, message_classes, require_known
+from weir.format.protobuf import Field, LaterFormat, message_classes, require_known
 from weir.types import Epoch, Generation, Position, Version
 
 MANIFEST_BYTES_MAX: Final = 64 << 20
@@ -142,6 +142,8 @@ def decode_manifest(data: bytes, *, path: str) -> ShardManifest:
         message.ParseFromString(bytes(data))
         require_known(message, "it", retired=_RETIRED)
         manifest = _from_message(message)
+    except LaterFormat as error:
+        raise CorruptEntry(f"{path} cannot be read: {error}") from error
     except (DecodeError, ValueError) as error:
         raise _corrupt(path, str(error)) from error
     problem = _problem(manifest, path)

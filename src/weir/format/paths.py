@@ -274,14 +274,14 @@ def parse_chain_name(file_name: str) -> int | None:
     return _parse_digits20(file_name[: -len(_CHAIN_SUFFIX)])
 
 
-def marker_path(folder: str, n: int) -> str:
+def mark_path(folder: str, n: int) -> str:
     """An empty object whose name holds `n`, inverted so that the highest is listed first."""
-    _check_u64(n, "marker")
+    _check_u64(n, "mark")
     return f"{folder}/{U64_MAX - n:020d}"
 
 
-def parse_marker_name(name: str) -> int | None:
-    """The number in a marker's file name, or None."""
+def parse_mark_name(name: str) -> int | None:
+    """The number in a mark's file name, or None."""
     n = _parse_digits20(name)
     return None if n is None else U64_MAX - n
 
@@ -294,7 +294,7 @@ def _parse_digits20(text: str) -> int | None:
 
 
 def floors_dir(shard: UUID) -> str:
-    """The folder of all floor markers of a shard; one listing reads them all."""
+    """The folder of all floor marks of a shard; one listing reads them all."""
     return f"{WEIR}/shards/{shard}/floor"
 
 

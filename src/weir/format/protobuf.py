@@ -66,15 +66,19 @@ def message_classes(package: str, messages: Mapping[str, Sequence[Field]]) -> di
     }
 
 
+class LaterFormat(ValueError):
+    """A later release wrote the message; the text says what this one does not know."""
+
+
 def require_known(message: Any, what: str, *, retired: Collection[int] = ()) -> None:
-    """X-9: `ValueError` naming the field when the message has one that this release does not know.
+    """X-9: `LaterFormat` naming the field when the message has one that this release does not know.
 
     A field of a later format may change the meaning of the rest, so ignoring it would misread the
     message. `retired` numbers belong to older formats and no longer mean anything.
     """
     unknown = sorted({f.field_number for f in UnknownFieldSet(message)}.difference(retired))
     if unknown:
-        raise ValueError(
+        raise LaterFormat(
             f"{what} has the unknown field {', '.join(map(str, unknown))}: a later version of the"
             " format wrote it; upgrade weir"
         )

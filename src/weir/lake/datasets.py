@@ -13,7 +13,7 @@ from typing import Final
 import lance
 from lance.lance import _Session
 
-from weir.env import SYSTEM, Env, Home
+from weir.env import SYSTEM, Env, ForkGuard
 from weir.errors import CorruptEntry, InvalidInput, MissingEntry, NotAWeirTable
 from weir.lake.lance_errors import lance_errors
 
@@ -43,7 +43,7 @@ class Datasets:
             metadata_cache_size_bytes=METADATA_CACHE_BYTES,
         )
         self._latest: lance.LanceDataset | None = None
-        self._home = Home(env)
+        self._fork_guard = ForkGuard(env)
 
     def open(self, uri: str, version: int | None = None) -> lance.LanceDataset:
         """A new handle."""
@@ -111,7 +111,7 @@ class Datasets:
 
     def _check_home(self) -> None:
         # Lance's threads do not survive a fork: a call through the parent's handle may never end.
-        if self._home.is_left:
+        if self._fork_guard.is_forked:
             raise InvalidInput(
                 f"{self.uri}: this handle belongs to the parent process, and Lance does not work in"
                 " a forked child; start the child with spawn or forkserver, and open the table in"

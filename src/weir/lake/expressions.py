@@ -48,6 +48,12 @@ def require_text(text: object, what: str) -> None:
         raise InvalidInput(f"{what} must be SQL text, got {text!r}")
 
 
+def require_name(name: object) -> None:
+    """Raise `InvalidInput` for anything but the name of a column."""
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidInput(f"the name of a column must be text, got {name!r}")
+
+
 def when_mask(
     text: str, current: pa.Table, incoming: pa.Table, absent: pa.BooleanArray, names: Sequence[str]
 ) -> pa.BooleanArray:

@@ -26,7 +26,7 @@ from weir.lake.api import Base
 from weir.lake.base.view import LanceBase
 from weir.lake.lance_errors import lance_errors
 
-log = logging.getLogger("weir.lake")
+logger = logging.getLogger("weir.lake")
 
 Dataset = lance.LanceDataset
 """The base or an SSTable, as searches hold it."""
@@ -207,7 +207,9 @@ def index_builder(
                 _build(dataset, index)
             except (OSError, RuntimeError, ValueError) as error:
                 # M-4: for example a column without a single value. Searches do without the index.
-                log.warning("index.not_built shard=%s index=%s reason=%s", where, index.name, error)
+                logger.warning(
+                    "index.not_built shard=%s index=%s reason=%s", where, index.name, error
+                )
 
     return build
 

@@ -289,9 +289,9 @@ class PylanceLake:
 
     def commit_fold(
         self,
-        changes: fold.Changes,
+        changes: fold.VersionEdit,
         *,
-        claim: fold.Claim,
+        claim: fold.BaseFence,
         planned_at: int,
         fold_id: str,
         properties: Mapping[str, str],

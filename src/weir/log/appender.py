@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from weir.config import WriterConfig
 from weir.durations import Duration
-from weir.env import Home
+from weir.env import ForkGuard
 from weir.errors import (
     CommitConflict,
     FencedError,
@@ -49,7 +49,7 @@ from weir.log.tags import Bounds
 from weir.store.api import LostAnswer, Meta, ObjectExists, ObjectMissing, is_local
 from weir.types import Epoch, Generation, Position
 
-log = logging.getLogger("weir.log")
+logger = logging.getLogger("weir.log")
 
 
 class OpenShard(HasSite, Protocol):
@@ -80,10 +80,10 @@ class WalAppender:
         self._intake = Intake(schema)
         self._next = Position(claim.fence + 1)
         self._lock = site.env.threads.lock()
-        self._home = Home(site.env)
+        self._fork_guard = ForkGuard(site.env)
         self._end: Callable[[Sequence[pa.RecordBatch]], WeirError] | None = None
         """Makes the error for a later call, from rows that were never sent."""
-        self._unsettled: Entry | None = None
+        self._interrupted: Entry | None = None
         """An entry whose write was interrupted: it may or may not be at `_next`."""
         self._folder = paths.wal_dir(site.shard)
         self._is_apart = site.wal is not site.store
@@ -166,7 +166,7 @@ class WalAppender:
         Staged rows do not count before a manifest publishes them; their tag is below the current
         generation, so native writers skip them too (`weir.shard.large_batch`).
         """
-        if self._home.is_left:
+        if self._fork_guard.is_forked:
             raise WriterClosed(
                 f"{self.site}: this appender belongs to the parent process and cannot be used in a"
                 " forked child; open one in the process that writes",
@@ -174,7 +174,7 @@ class WalAppender:
             )
         with self._lock:
             self._check(batches)
-            self._settle()
+            self._finish_interrupted()
             tag = self.tagging.choose(batches) if generation is None else generation
             entry = self._entries.make(batches, tag, tokens, after=None, is_staged=is_staged)
             return self._write(entry)
@@ -190,7 +190,8 @@ class WalAppender:
         """Encode an entry for `write`, without a request; `more`: what the batches hold."""
         with self._lock:
             self._check(batches)
-            return self._entries.make(batches, generation, tokens, after=self._unsettled, more=more)
+            after = self._interrupted
+            return self._entries.make(batches, generation, tokens, after=after, more=more)
 
     def write(self, entry: Entry) -> Position:
         """Make the entry durable and return its position; raises as `append` does.
@@ -201,13 +202,13 @@ class WalAppender:
         with self._lock:
             if entry.position is None:
                 self._check(entry.batches)
-            self._settle()
+            self._finish_interrupted()
             return self._write(entry) if entry.position is None else entry.position
 
-    def _settle(self) -> None:
+    def _finish_interrupted(self) -> None:
         """Finish an interrupted write. A read would not be enough: the request may still be in
         flight, and land where the next entry should go."""
-        entry = self._unsettled
+        entry = self._interrupted
         if entry is None:
             return
         if entry.position is None:
@@ -228,7 +229,7 @@ class WalAppender:
             self._send(position, entry)
             self._landed(entry, position)
         except Exception as error:
-            self._unsettled = entry if entry.sent else None
+            self._interrupted = entry if entry.sent else None
             if isinstance(error, WeirError) or not entry.sent:
                 raise
             # An untranslated error proves nothing: the entry may be in the log (F-11).
@@ -244,7 +245,7 @@ class WalAppender:
         if not entry.is_staged:
             self.tagging.landed(entry.generation, entry.filled, position)
         self.bytes_written += len(entry.data)
-        self._unsettled = None
+        self._interrupted = None
 
     def _require_tag(self, entry: Entry) -> None:
         try:
@@ -257,7 +258,7 @@ class WalAppender:
 
     def _send(self, position: Position, entry: Entry) -> None:
         """Return when the entry is at its position and counts."""
-        sent_before, entry.sent, self._unsettled = entry.sent, True, entry
+        sent_before, entry.sent, self._interrupted = entry.sent, True, entry
         try:
             path = f"{self._folder}/{paths.wal_name(position)}"
             stored = self.site.wal.put_if_absent(path, entry.data)
@@ -295,7 +296,7 @@ class WalAppender:
         with self._marks:
             last = Position(self._next - 1)
             ongoing = self._in_flight or (reached is not None and last > reached)
-            ongoing = ongoing or self._unsettled is not None
+            ongoing = ongoing or self._interrupted is not None
             # The outcome of an entry is unknown, or nothing was written since the open mark.
             unsure = self._end is not None or self._opened_at is None or last < self._opened_at
             if not ongoing and not unsure:
@@ -309,7 +310,7 @@ class WalAppender:
         except StoreError as error:
             if reached is not None:
                 raise
-            log.info("wal.shut.skipped shard=%s reason=%s", self.site.shard, error)
+            logger.info("wal.shut.skipped shard=%s reason=%s", self.site.shard, error)
 
     def _open_log(self, position: Position, entry: Entry) -> None:
         """S-7: mark the log open in the table's store before its first entry since it was shut.
@@ -364,18 +365,16 @@ class WalAppender:
         self._end = lambda rows: WriterClosed(text, not_written=rows)
         return CommitConflict(text, not_written=entry.batches)
 
-    def _finish_fenced(self, fenced: FencedError, entry: Entry) -> FencedError:
-        by, at = fenced.fenced_by, self._next
+    def _finish_fenced(self, fenced: FencedError, entry: Entry) -> WeirError:
+        shard, epoch, by, at = self.site.shard, self.epoch, fenced.fenced_by, self._next
 
-        def ended(
-            rows: Sequence[pa.RecordBatch], sent: Sequence[pa.RecordBatch] = ()
-        ) -> FencedError:
-            error = FencedError(str(fenced), epoch=self.epoch, fenced_by=by)
+        def ended(rows: Sequence[pa.RecordBatch], sent: Sequence[pa.RecordBatch] = ()) -> WeirError:
+            error = FencedError(str(fenced), epoch=epoch, fenced_by=by)
             error.not_written, error.perhaps_written = list(rows), list(sent)
             return error.at(at)
 
         self._end = ended
-        log.warning("wal.fenced shard=%s epoch=%d by=%d at=%d", self.site.shard, self.epoch, by, at)
+        logger.warning("wal.fenced shard=%s epoch=%d by=%d at=%d", shard, epoch, by, at)
         return ended((), entry.batches) if entry.sent else ended(entry.batches)
 
     def _finish_unknown(self, position: Position, entry: Entry, cause: Exception) -> UnknownOutcome:

@@ -31,15 +31,15 @@ from weir.format.wal_entry import encode_fence
 from weir.format.wal_header import HEADER_BYTES, read_header
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
-from weir.log.ownership import LONG_AGO, Moment, proof_lifetime
+from weir.log.ownership import LONG_AGO, ClockReading, proof_lifetime
 from weir.log.site import ShardSite
 from weir.log.stamp import check_identity
 from weir.log.tip import find_tip
-from weir.log.wal_store import WalMoved, settle
+from weir.log.wal_store import WalMoved, confirm_location
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
 from weir.types import Epoch, Position
 
-log = logging.getLogger("weir.log")
+logger = logging.getLogger("weir.log")
 
 CLAIM_ATTEMPTS = 32
 FENCE_ATTEMPTS = 10_000
@@ -52,7 +52,7 @@ class Claim:
 
     manifest: ShardManifest
     fence: Position
-    proof: Moment = LONG_AGO
+    proof: ClockReading = LONG_AGO
     """When the manifest read that proved our epoch began (G-7b)."""
     fence_ttl: float = 0.0
     """Seconds for which that proof is trusted."""
@@ -89,7 +89,7 @@ def claim_shard(
         try:
             claimed = manifests.claim(current, announces=announces)
         except CommitConflict as conflict:
-            log.info("claim.again shard=%s reason=%s", site.shard, conflict)
+            logger.info("claim.again shard=%s reason=%s", site.shard, conflict)
             continue
         site.env.failpoint("claim.claimed")
         claim = _fence(site, manifests, claimed, position, floors)
@@ -149,7 +149,7 @@ def _fence(
     epoch = Epoch(claimed.writer_epoch)
     # Settle before fencing: a reader that does not know of a move yet would mistake a fence in the
     # store that the log has left for the tip, and mark its position as used (S-3, F-6).
-    settle(site, epoch, floors)
+    confirm_location(site, epoch, floors)
     site.env.failpoint("claim.settled")
     assert position > claimed.replay_after, "F-2: the claim is not of the manifest that was probed"
     for _ in range(FENCE_ATTEMPTS):
@@ -173,14 +173,14 @@ def _fence(
         )
     check_identity(site)  # S-7: a fence in the folder where its disk was fences nobody
     site.env.failpoint("claim.fenced")
-    began = Moment.now(site.env.clock, stored)
+    began = ClockReading.now(site.env.clock, stored)
     current, floors = manifests.latest_with_floors()
     _validate(site, manifests, current or claimed, floors, epoch, position)
     if site.wal is not site.store:
         # Mark it in the table's own store: this shuts what older writers opened, and a wiped log
         # must not look like one without a gap (S-2, S-7).
         manifests.floors.raise_to("shut", position)
-    log.info("shard.claimed shard=%s epoch=%d fence=%d", site.shard, epoch, position)
+    logger.info("shard.claimed shard=%s epoch=%d fence=%d", site.shard, epoch, position)
     return Claim(manifest=current or claimed, fence=position, proof=began)
 
 

@@ -5,7 +5,7 @@ Keeps
        a success
   G-7c the WAL floor: distinguishes a collected prefix of the log from a hole
   F-2  the used mark: positions a checkpoint refers to, also after the log itself was lost
-  G-8  create-only markers whose maximum counts; they need no conditional overwrite, and reads
+  G-8  create-only marks whose maximum counts; they need no conditional overwrite, and reads
        bypass caches
   S-7  the open and the shut mark: whether a log on a store of its own may continue above R. Entries
        follow from the open mark on, and how many is not known beside the data; nothing follows the
@@ -70,7 +70,7 @@ def _values(listed: Iterable[Meta]) -> FloorValues:
     for meta in listed:
         kind, _, name = meta.path.rpartition("/")
         kind = kind.rpartition("/")[2]
-        number = paths.parse_marker_name(name)
+        number = paths.parse_mark_name(name)
         if number is not None and kind in found:
             found[kind] = max(found[kind], number)
     found["used"] = max(found["used"], found["shut"])  # a log is shut at its last entry
@@ -78,7 +78,7 @@ def _values(listed: Iterable[Meta]) -> FloorValues:
 
 
 class Floors:
-    """The floor markers of one shard."""
+    """The floor marks of one shard."""
 
     def __init__(self, site: ShardSite) -> None:
         self._site = site

@@ -39,7 +39,7 @@ from weir.log.site import ShardSite
 from weir.store.api import LostAnswer, ObjectExists, ObjectMissing
 from weir.types import Epoch, Generation, Position, Version
 
-log = logging.getLogger("weir.log")
+logger = logging.getLogger("weir.log")
 
 COMMIT_ATTEMPTS = 16
 """How often an update is rebased on somebody else's version before giving up."""
@@ -100,7 +100,7 @@ class Manifests:
             )
         return found
 
-    def cover(self, through: Position, epoch: Epoch) -> ShardManifest:
+    def advance_replay_point(self, through: Position, epoch: Epoch) -> ShardManifest:
         """Move R to `through` in that epoch, over nothing but fences. Fences nobody (W-3).
 
         Raises `FencedError` when another writer has claimed the shard.
@@ -188,7 +188,7 @@ class Manifests:
             try:
                 return self.commit(following, current, evidence)
             except CommitConflict as conflict:
-                log.info("manifest.rebase shard=%s reason=%s", self.site.shard, conflict)
+                logger.info("manifest.rebase shard=%s reason=%s", self.site.shard, conflict)
         raise CommitConflict(
             f"{self.site}: gave up after {COMMIT_ATTEMPTS} lost races for the manifest; try again "
             "later"
@@ -327,7 +327,7 @@ class Manifests:
         try:
             self.site.store.put(paths.manifest_hint_path(self.site.shard), encode_hint(version))
         except StoreError as error:
-            log.info("manifest.hint.skipped shard=%s reason=%s", self.site.shard, error)
+            logger.info("manifest.hint.skipped shard=%s reason=%s", self.site.shard, error)
 
     def _unknown(self, version: Version) -> UnknownOutcome:
         return UnknownOutcome(

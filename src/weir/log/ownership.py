@@ -29,7 +29,7 @@ from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.types import Epoch
 
-log = logging.getLogger("weir.log")
+logger = logging.getLogger("weir.log")
 
 
 def proof_lifetime(site: ShardSite, wanted: Duration | None = None) -> float:
@@ -49,7 +49,7 @@ def proof_lifetime(site: ShardSite, wanted: Duration | None = None) -> float:
     return chosen
 
 
-class Moment(NamedTuple):
+class ClockReading(NamedTuple):
     """When a proof began, by every available clock; it proves nothing about later times."""
 
     boot: float
@@ -58,11 +58,11 @@ class Moment(NamedTuple):
     """The log store's time of our last entry before the proof; None: the store gave none."""
 
     @staticmethod
-    def now(clock: Clock, stored: float | None = None) -> Moment:
+    def now(clock: Clock, stored: float | None = None) -> ClockReading:
         """The current moment; `stored` is the store's time of an entry already written."""
-        return Moment(clock.boottime(), clock.wall(), stored)
+        return ClockReading(clock.boottime(), clock.wall(), stored)
 
-    def is_within(self, lifetime: float, now: Moment) -> bool:
+    def is_within(self, lifetime: float, now: ClockReading) -> bool:
         """True when every clock says that less than `lifetime` passed from this moment to `now`."""
         if now.boot - self.boot >= lifetime or abs(now.wall - self.wall) >= lifetime:
             return False
@@ -71,7 +71,7 @@ class Moment(NamedTuple):
         return self.stored is not None and 0 <= now.stored - self.stored < lifetime
 
 
-LONG_AGO = Moment(float("-inf"), float("-inf"))
+LONG_AGO = ClockReading(float("-inf"), float("-inf"))
 """A proof too old to be trusted."""
 
 
@@ -83,7 +83,7 @@ class Claimed(Protocol):
         """The epoch that the claim holds."""
 
     @property
-    def proof(self) -> Moment:
+    def proof(self) -> ClockReading:
         """When the read that proved it began."""
 
     @property
@@ -109,7 +109,7 @@ class Ownership:
         proof from before the put would not cover the time the put was in flight.
         """
         self._stored = stored
-        if not self._proof.is_within(self._ttl, Moment.now(self._clock, stored)):
+        if not self._proof.is_within(self._ttl, ClockReading.now(self._clock, stored)):
             self.prove()
 
     def prove(self) -> None:
@@ -118,11 +118,11 @@ class Ownership:
         self._manifests.require_owner(self._manifests.require(), self._epoch)
         self._proof = began
 
-    def moment(self) -> Moment:
+    def moment(self) -> ClockReading:
         """The current moment, for a caller that commits in our epoch and then calls `proven`."""
-        return Moment.now(self._clock, self._stored)
+        return ClockReading.now(self._clock, self._stored)
 
-    def proven(self, began: Moment) -> None:
+    def proven(self, began: ClockReading) -> None:
         """Count a commit in our epoch, begun at `began`, as a proof."""
         if began.boot > self._proof.boot:
             self._proof = began
@@ -136,4 +136,4 @@ class Ownership:
             self._manifests.floors.raise_to("left", self._epoch)
         except StoreError as error:
             shard = self._manifests.site.shard
-            log.info("wal.leave.skipped shard=%s reason=%s", shard, error)
+            logger.info("wal.leave.skipped shard=%s reason=%s", shard, error)

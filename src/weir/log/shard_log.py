@@ -21,10 +21,10 @@ from weir.format import paths
 from weir.format.manifest import ShardManifest
 from weir.log.floors import FloorValues
 from weir.log.manifests import Manifests
-from weir.log.site import HasSite, ShardSite, Stretch
+from weir.log.site import HasSite, LogSegment, ShardSite
 from weir.log.tip import find_tip
 from weir.log.wal_store import WalStores
-from weir.records.wal_places import latest_record
+from weir.records.wal_store import latest_record
 from weir.types import Position
 
 TIP_ATTEMPTS: Final = 16
@@ -92,14 +92,14 @@ class ShardLog:
         """
         return self._site if self._stores is None else self._stores.site(self.shard, floors)
 
-    def stretch(self, position: int) -> Stretch:
+    def segment(self, position: int) -> LogSegment:
         """Where the entry at that position is, or will be. No request above the last known move.
 
         Raises `WalStoreMismatch` when the store that took it is gone or another is in its place.
         """
         if self._stores is None:
-            return self._site.stretch(position)
-        return self._stores.stretch(self.shard, position)
+            return self._site.segment(position)
+        return self._stores.segment(self.shard, position)
 
     # -- how far ----------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class ShardLog:
         found: list[int] = []
         while len(found) < count:
             first = after + len(found) + 1
-            where = self.stretch(first)
+            where = self.segment(first)
             if where.is_empty:
                 found += [0] * where.count(first, count - len(found))
                 continue

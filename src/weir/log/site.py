@@ -33,19 +33,19 @@ class ShardSite:
     def __str__(self) -> str:
         return f"shard {self.shard} of {self.store.uri}"
 
-    def stretch(self, position: int) -> Stretch:
+    def segment(self, position: int) -> LogSegment:
         """The stretch of the log that contains the position, as far as this site alone knows."""
         if self.wal_empty_after is None:
-            return Stretch(self)
+            return LogSegment(self)
         if position > self.wal_after:
-            return Stretch(self, self.wal_after)
+            return LogSegment(self, self.wal_after)
         if position > self.wal_empty_after:
-            return Stretch(self, self.wal_empty_after, self.wal_after, is_empty=True)
-        return Stretch(self, 0, self.wal_empty_after)
+            return LogSegment(self, self.wal_empty_after, self.wal_after, is_empty=True)
+        return LogSegment(self, 0, self.wal_empty_after)
 
     def past_empty(self, position: Position) -> Position:
         """The position, or the last of the empty positions that follow it (S-2)."""
-        where = self.stretch(position + 1)
+        where = self.segment(position + 1)
         return Position(self.wal_after) if where.is_empty else position
 
     @property
@@ -55,7 +55,7 @@ class ShardSite:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class LogSegment:
     """Positions `(after, last]` of a log, and where they are."""
 
     site: ShardSite

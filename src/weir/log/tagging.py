@@ -15,7 +15,7 @@ from weir.format.wal_entry import Fill
 from weir.log.fence import Claim
 from weir.log.intake import fill_of
 from weir.log.manifests import Manifests
-from weir.log.tags import Bounds, GenerationTags, LogEnds, beginning_at, look_at_ends, rising_to
+from weir.log.tags import Bounds, GenerationTags, LogEnds, beginning_at, read_log_ends, rising_to
 from weir.types import Generation, Position
 
 
@@ -32,7 +32,7 @@ class Tagging:
 
     def follow_log(self, *, keyed: bool) -> bool:
         """Read the tags in the log and continue after them; False: it must be flushed first."""
-        ends = look_at_ends(self._manifests.site, self._manifests, self.claim, keyed=keyed)
+        ends = read_log_ends(self._manifests.site, self._manifests, self.claim, keyed=keyed)
         if ends is None:
             return False
         self.begin_at(ends.begins)

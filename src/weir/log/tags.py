@@ -132,7 +132,7 @@ class LogEnds:
     """The tag of the first live entry, when that is above the current generation."""
 
 
-def look_at_ends(
+def read_log_ends(
     site: ShardSite, manifests: Manifests, claim: Claim, *, keyed: bool
 ) -> LogEnds | None:
     """What an owner that does not replay must know of the log; None: it must be flushed first.
@@ -168,7 +168,7 @@ def look_at_ends(
                 f" {claim.fence}: {missing}; restore that object or clone from a checkpoint"
             ) from missing
         # Folded and collected while we read (L-6).
-        return look_at_ends(site, manifests, replace(claim, manifest=latest), keyed=keyed)
+        return read_log_ends(site, manifests, replace(claim, manifest=latest), keyed=keyed)
     begins, filled = first.generation, last.filled
     if begins is None or last.generation is None or filled is None or begins < current:
         return None

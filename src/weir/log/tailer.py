@@ -20,7 +20,7 @@ from weir.errors import CorruptEntry
 from weir.format import paths
 from weir.format.wal_entry import WalEntry, decode_entry
 from weir.log.shard_log import ShardLog
-from weir.log.site import HasSite, ShardSite, Stretch
+from weir.log.site import HasSite, LogSegment, ShardSite
 from weir.log.stamp import check_identity
 from weir.store.api import ObjectMissing, is_local
 from weir.store.bounded import get_some
@@ -59,7 +59,7 @@ class WalTailer:
         With `fences=True` iteration also yields fence entries.
         """
         self.log = ShardLog.of(shard)
-        self._stretch: Stretch | None = None
+        self._segment: LogSegment | None = None
         self._fences = fences
         self._position = Position(start) if start is not None else None
         self._epoch = 0
@@ -145,11 +145,11 @@ class WalTailer:
                 self._position = Position(entry.position + 1)
                 yield entry
 
-    def _where(self, position: int) -> Stretch:
+    def _where(self, position: int) -> LogSegment:
         """The stretch of the log that contains the position; looked up once per stretch (S-9)."""
-        if self._stretch is None or not self._stretch.holds(position):
-            self._stretch = self.log.stretch(position)
-        return self._stretch
+        if self._segment is None or not self._segment.holds(position):
+            self._segment = self.log.segment(position)
+        return self._segment
 
     def _window(self) -> int:
         aim = self._aim(self._where(self.position).site)
@@ -225,8 +225,8 @@ class WalTailer:
         manifest, floors = self.log.state()
         self.log.require_uncollected(position, floors)
         self.log.site(floors)  # S-3: the floors tell of a move
-        self._stretch = self.log.stretch(position)
-        if self._stretch != looked:
+        self._segment = self.log.segment(position)
+        if self._segment != looked:
             return True
         check_identity(looked.site)
         if position > max(self._seen, floors.highest_used(manifest)):

@@ -12,7 +12,7 @@ from weir.format import paths
 from weir.log.floors import Floors
 from weir.log.site import ShardSite
 from weir.log.stamp import check_identity, check_mounted
-from weir.records.wal_places import latest_record
+from weir.records.wal_store import latest_record
 from weir.types import Position
 
 _STEPS_PER_ROUND = 6

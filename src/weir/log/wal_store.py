@@ -1,6 +1,6 @@
 """Which store holds a shard's log: beside the data, or a second one known by its id.
 
-A chain per shard says where the log is (`records/wal_places.py`). The store itself holds its
+A chain per shard says where the log is (`records/wal_store.py`). The store itself holds its
 id, so a wrong or empty store is recognised.
 
 Keeps
@@ -10,8 +10,8 @@ Keeps
        other; exactly one of a confirmation and a refusal gets the next number
   S-8  the store names the table whose log it holds, and only that table's handles go there
   S-5  reading the log without its store fails at open, not with a 404 later
-A marker among the floors carries the number of the record, so a reader that lists the floors anyway
-learns of a move at no cost. The marker is raised before the first entry in the new store counts.
+A mark among the floors carries the number of the record, so a reader that lists the floors anyway
+learns of a move at no cost. The mark is raised before the first entry in the new store counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weir.errors import (
     WalStoreMismatch,
 )
 from weir.log.floors import Floors, FloorValues
-from weir.log.site import ShardSite, Stretch
+from weir.log.site import LogSegment, ShardSite
 from weir.log.stamp import (
     Stamp,
     anothers_store,
@@ -38,7 +38,7 @@ from weir.log.stamp import (
     read_stamp,
     read_store_id,
 )
-from weir.records.wal_places import WalRecord, all_records, append_record, latest_record
+from weir.records.wal_store import WalStoreRecord, all_records, append_record, latest_record
 from weir.store.api import ObjectExists, Store
 from weir.store.consent import Consent, same_place
 from weir.types import Epoch
@@ -73,8 +73,8 @@ class WalStores:
         self._fence_ttl = fence_ttl
         self._lock = env.threads.lock()
         self._opened: dict[str, Store] = {}
-        self._places: dict[UUID, tuple[WalRecord, Store | None]] = {}
-        self._histories: dict[UUID, tuple[int, list[WalRecord]]] = {}
+        self._places: dict[UUID, tuple[WalStoreRecord, Store | None]] = {}
+        self._histories: dict[UUID, tuple[int, list[WalStoreRecord]]] = {}
         """By shard: the number of its latest record, and every place its log was in."""
         self.alias: str | None = None
         """Another URI at which the recorded store may be reachable (a second mount point)."""
@@ -95,7 +95,7 @@ class WalStores:
 
     def table_site(self, shard: UUID) -> ShardSite:
         """The shard with the table's own store only, for callers that never read the log (S-5)."""
-        return self._site(shard, WalRecord(), None)
+        return self._site(shard, WalStoreRecord(), None)
 
     def site(self, shard: UUID, floors: FloorValues | None = None) -> ShardSite:
         """The shard with the store of its log, whose identity is checked on first use.
@@ -106,22 +106,22 @@ class WalStores:
         known = self._places.get(shard)
         if floors is not None and (known is None or known[0].seq < floors.store):
             if floors.store == 0:
-                return self._remember(shard, WalRecord(), None)
+                return self._remember(shard, WalStoreRecord(), None)
         elif known is not None:
             return self._site(shard, *known)
         return self.resolve(shard)
 
-    def recorded(self, shard: UUID) -> WalRecord:
+    def recorded(self, shard: UUID) -> WalStoreRecord:
         """Where the records say the log is, reachable or not; cached by `site`."""
         known = self._places.get(shard)
         return known[0] if known else latest_record(self.store, shard)
 
-    def resolve(self, shard: UUID, record: WalRecord | None = None) -> ShardSite:
+    def resolve(self, shard: UUID, record: WalStoreRecord | None = None) -> ShardSite:
         """Like `site`, but read from the chain: one list, and two gets when there is a record."""
         record = record or latest_record(self.store, shard)
         return self._remember(shard, record, self._checked(shard, record))
 
-    def _checked(self, shard: UUID, record: WalRecord) -> Store | None:
+    def _checked(self, shard: UUID, record: WalStoreRecord) -> Store | None:
         """The store of a record, its identity checked (S-1); None if the log is beside the data."""
         if record.uri is None or record.store_id is None:
             return None
@@ -157,12 +157,12 @@ class WalStores:
         if not same_place(found.table, consent.root) and not consent.covers(wal.uri):
             raise anothers_store(wal, shard, found.table, consent)
 
-    def _remember(self, shard: UUID, record: WalRecord, wal: Store | None) -> ShardSite:
+    def _remember(self, shard: UUID, record: WalStoreRecord, wal: Store | None) -> ShardSite:
         with self._lock:
             self._places[shard] = (record, wal)
         return self._site(shard, record, wal)
 
-    def _site(self, shard: UUID, record: WalRecord, wal: Store | None) -> ShardSite:
+    def _site(self, shard: UUID, record: WalStoreRecord, wal: Store | None) -> ShardSite:
         return ShardSite(
             self.store,
             wal or self.store,
@@ -174,7 +174,7 @@ class WalStores:
             self._fence_ttl(),
         )
 
-    def stretch(self, shard: UUID, position: int) -> Stretch:
+    def segment(self, shard: UUID, position: int) -> LogSegment:
         """The stretch of the log that contains the position, before or after moves (S-9).
 
         No request unless the log was moved after that position. Then one list and a get for each
@@ -185,7 +185,7 @@ class WalStores:
             # Only this branch needs the store that the log is in now, which may be unreachable.
             known = self._places.get(shard)
             site = self._site(shard, *known) if known else self.resolve(shard, current)
-            return Stretch(site, site.wal_after)
+            return LogSegment(site, site.wal_after)
         places = self._history(shard)
         index = max(i for i, record in enumerate(places) if record.after < max(position, 1))
         record = places[index]
@@ -197,17 +197,19 @@ class WalStores:
                 nowhere = replace(
                     self.table_site(shard), wal_after=last, wal_empty_after=empty_after
                 )
-                return nowhere.stretch(position)
+                return nowhere.segment(position)
             last = last if empty_after is None else empty_after
-        return Stretch(self._site(shard, record, self._checked(shard, record)), record.after, last)
+        return LogSegment(
+            self._site(shard, record, self._checked(shard, record)), record.after, last
+        )
 
-    def _history(self, shard: UUID) -> list[WalRecord]:
+    def _history(self, shard: UUID) -> list[WalStoreRecord]:
         """Every place of the log, oldest first and the current one last: a record for each."""
-        known, _ = self._places.get(shard, (WalRecord(), None))
+        known, _ = self._places.get(shard, (WalStoreRecord(), None))
         seq, places = self._histories.get(shard, (-1, []))
         if seq >= known.seq and places:
             return places
-        places = [WalRecord()]
+        places = [WalStoreRecord()]
         for record in all_records(self.store, shard):
             seq = record.seq
             # A prepared move has not happened, and a refused one leaves the log where it was.
@@ -258,7 +260,7 @@ class WalStores:
             self._histories.pop(shard, None)
 
 
-def settle(site: ShardSite, epoch: Epoch, floors: FloorValues) -> None:
+def confirm_location(site: ShardSite, epoch: Epoch, floors: FloorValues) -> None:
     """After a claim, make sure that the log is where `site` says and that nobody moves it (S-3).
 
     A move that an older epoch prepared but did not confirm is refused for good. Raises `WalMoved`

@@ -112,7 +112,7 @@ class CommonLevel:
             parts = {shard: part for shard, part in held.items() if shard in wanted}
             loaded = dict(zip(stale, load(stale), strict=True))
             parts.update((shard, (wanted[shard], loaded[shard])) for shard in stale)
-            extra = None if state is None or others else _grown(held, parts, stale)
+            extra = None if state is None or others else _batches_to_append(held, parts, stale)
             with self._lock:
                 if self._state is not found:
                     continue  # another read replaced the state
@@ -128,7 +128,9 @@ def _is_held(held: Parts, shard: UUID, want: Want) -> bool:
     return part is not None and part[0] == want
 
 
-def _grown(held: Parts, parts: Parts, stale: Sequence[UUID]) -> list[pa.RecordBatch] | None:
+def _batches_to_append(
+    held: Parts, parts: Parts, stale: Sequence[UUID]
+) -> list[pa.RecordBatch] | None:
     """The batches to append; None when appending is not enough."""
     extra: list[pa.RecordBatch] = []
     for shard in stale:

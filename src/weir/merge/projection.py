@@ -14,7 +14,7 @@ import pyarrow as pa
 from weir.errors import InvalidInput
 from weir.format.schema import TableSchema
 from weir.keys.keyset import gathered
-from weir.lake.expressions import new_values, require_text
+from weir.lake.expressions import new_values, require_name, require_text
 from weir.lake.filters import filter_columns
 from weir.merge.merge import output_schema
 from weir.types import Columns
@@ -40,7 +40,7 @@ class Projection:
         if not isinstance(columns, Mapping):
             return cls(tuple(columns))
         for name, text in columns.items():
-            require_text(name, "the name of a computed column")
+            require_name(name)
             require_text(text, f"column {name!r}")
         return cls(tuple(columns), tuple(columns.items()))
 

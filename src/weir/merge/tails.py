@@ -37,7 +37,7 @@ _READS_KEPT: Final = 4
 _ENTRY_OVERHEAD_BYTES: Final = 1024
 
 
-class Tails:
+class LogCache:
     """What one table handle knows of its shards' manifests and logs. Thread-safe."""
 
     def __init__(self, env: Env) -> None:

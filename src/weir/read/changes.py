@@ -34,7 +34,7 @@ from weir.merge.levels import shaped
 from weir.read.expiries import Expiries
 from weir.routing.core import Core
 
-log = logging.getLogger("weir.table")
+logger = logging.getLogger("weir.table")
 
 Kind = Literal["put", "delete", "expire"]
 _EXPIRED: Final = "expired_through"
@@ -153,7 +153,7 @@ class Changes:
             if not self._follow:
                 raise
             self.failed_polls += 1
-            log.warning("changes.poll.failed table=%s reason=%s", self._core.uri, error)
+            logger.warning("changes.poll.failed table=%s reason=%s", self._core.uri, error)
 
     def _round(self) -> Iterator[Change]:
         """Read every shard up to the current end of its log."""
@@ -199,7 +199,7 @@ class Changes:
                 f" ({lost}). The table still has every row: read it once (scan), then follow from"
                 " a new bookmark"
             ) from lost
-        log.warning("changes.lost shard=%s positions=%d-%d", shard, at + 1, through)
+        logger.warning("changes.lost shard=%s positions=%d-%d", shard, at + 1, through)
         self._positions[shard] = through
         del self._tailers[shard]
         return True

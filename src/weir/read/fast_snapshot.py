@@ -76,7 +76,7 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _ProbePlan:
     """The requests for all chosen shards together; reused as long as nothing changed.
 
     It need not be the newest state that the handle knows: every read checks it again.
@@ -102,8 +102,8 @@ def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[ShardCut]] | No
         return None
     chosen = choose(ids)
     known = core.tails.look
-    is_known = isinstance(known, _Look) and known.ids == chosen
-    look = known if isinstance(known, _Look) and is_known else _look_at(core, chosen)
+    is_known = isinstance(known, _ProbePlan) and known.ids == chosen
+    look = known if isinstance(known, _ProbePlan) and is_known else _plan_probe(core, chosen)
     if look is None:
         return None
     # Round 1 alone may read entries while a disk is gone, and the id after the disk is back.
@@ -127,7 +127,7 @@ def fast_snapshot(core: Core, choose: Choice) -> tuple[int, list[ShardCut]] | No
 
 
 def _learned(
-    core: Core, look: _Look, tips: Sequence[Position], floors: list[FloorValues], version: int
+    core: Core, look: _ProbePlan, tips: Sequence[Position], floors: list[FloorValues], version: int
 ) -> tuple[int, list[ShardCut]] | None:
     """Remember what both rounds found and return it; None if it cannot be relied on."""
     tips = [one.tip for one in look.shards] if tips is _AS_KNOWN else tips
@@ -152,7 +152,7 @@ def _learned(
     return version, [ShardCut.of(one.manifest, tip) for one, tip in shards]
 
 
-def _look_at(core: Core, chosen: list[UUID]) -> _Look | None:
+def _plan_probe(core: Core, chosen: list[UUID]) -> _ProbePlan | None:
     """The requests for the chosen shards; None if the handle does not know one of them."""
     shards: list[_Known] = []
     asked: dict[Store, list[str]] = {}
@@ -163,7 +163,7 @@ def _look_at(core: Core, chosen: list[UUID]) -> _Look | None:
         shards.append(one)
         asked.setdefault(one.site.store, []).append(one.newer)
         asked.setdefault(one.site.wal, []).extend([*one.entries, *one.identity])
-    return _Look(
+    return _ProbePlan(
         chosen,
         shards,
         [one for one in shards if one.identity],
@@ -203,7 +203,7 @@ def _remembered(core: Core, shard: UUID) -> _Known | None:
     return known
 
 
-def _tips(core: Core, look: _Look) -> Sequence[Position] | None:
+def _tips(core: Core, look: _ProbePlan) -> Sequence[Position] | None:
     """Round 1; None if a manifest moved or a log needs the slow path."""
     asked, stores = look.asked, list(look.asked)
     # Each object gets a share of the bytes a read may hold; larger ones take the slow path (L-10).

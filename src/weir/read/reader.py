@@ -29,7 +29,7 @@ from weir.merge.common import (
 )
 from weir.merge.levels import Level, MemLevel, MemView
 from weir.merge.tail_levels import HELD_ENTRIES
-from weir.merge.tails import Tails, live_entries
+from weir.merge.tails import LogCache, live_entries
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
 from weir.records.table import TableRecord
@@ -333,7 +333,7 @@ class SnapshotReader:
 class _TailPiece:
     """A piece of a long tail, read lazily so that memory holds one piece at a time."""
 
-    tails: Tails
+    tails: LogCache
     log: ShardLog
     cut: ShardCut
     after: int

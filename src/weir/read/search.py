@@ -17,8 +17,8 @@ from weir.read.reader import SnapshotReader
 from weir.read.scan import with_snapshot
 from weir.read.snapshot import Freshness, Pinned, check_freshness
 from weir.routing.core import Core
-from weir.search.asked import SearchOptions
 from weir.search.hybrid import Fusion, fused
+from weir.search.options import SearchOptions
 from weir.search.plan import Plan, search_levels
 from weir.search.words import Words
 from weir.types import Filter, Vector

@@ -247,14 +247,14 @@ class Checkpoints:
         if first is None or last is None:
             # Being erased, or removed since the listing: a fresh listing decides.
             return None if first is None else self.load(id_)
-        state = _STATE.load(last, self._path(id_, max(seqs)))
+        state = _STATE.load(last, self._uri(id_, max(seqs)))
         if state.deleted:
             return None
-        if owned and not _OWNED.load(first, self._path(id_, 1)):
+        if owned and not _OWNED.load(first, self._uri(id_, 1)):
             self._unowned.add(id_)
             return None
         return replace(
-            _FIRST.load(first, self._path(id_, 1)),
+            _FIRST.load(first, self._uri(id_, 1)),
             confirmed=state.confirmed,
             base_only=state.base_only,
             expires=state.expires,
@@ -266,6 +266,9 @@ class Checkpoints:
 
     def _path(self, id_: UUID, seq: int) -> str:
         return paths.chain_path(paths.checkpoint_chain(id_), seq)
+
+    def _uri(self, id_: UUID, seq: int) -> str:
+        return f"{self._store.uri}/{self._path(id_, seq)}"
 
     def _where(self, id_: UUID) -> str:
         return f"checkpoint {id_} of {self._store.uri}"

@@ -24,7 +24,7 @@ from weir.records.chain import RecordChain, RecordCodec
 from weir.store.api import ObjectExists, Store
 from weir.store.open import recorded
 
-log = logging.getLogger("weir.log")
+logger = logging.getLogger("weir.log")
 
 State = Literal["copying", "ready", "restoring"]
 
@@ -162,7 +162,7 @@ def require_ready(store: Store) -> None:
     if found is None or found.state == "ready":
         return
     if found.state == "restoring":
-        log.warning(
+        logger.warning(
             "table.restoring uri=%s: a restore is not finished; if none is running, run it again",
             store.uri,
         )

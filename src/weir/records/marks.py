@@ -1,6 +1,6 @@
-"""A number that only rises, kept as create-only markers whose maximum counts (G-8).
+"""A number that only rises, kept as create-only marks whose maximum counts (G-8).
 
-A marker's name counts down from 2**64-1, so the highest number comes first in a listing.
+A mark's name counts down from 2**64-1, so the highest number comes first in a listing.
 Nothing is overwritten or cached: of two concurrent raises both succeed, and the higher one counts.
 """
 
@@ -30,15 +30,15 @@ class Marks:
     def raise_to(self, n: int) -> None:
         """Make `n` count if it is the highest; otherwise change nothing. One put."""
         if not 0 <= n <= _TOP:
-            raise InvalidInput(f"a marker is a number from 0 to 2**64-1, not {n}")
-        # An existing marker is as good as ours, whoever made it.
+            raise InvalidInput(f"a mark is a number from 0 to 2**64-1, not {n}")
+        # An existing mark is as good as ours, whoever made it.
         with contextlib.suppress(ObjectExists):
             self._store.put_if_absent(self._path(n), b"")
 
     def trim(self) -> int:
         """Delete all but the highest two and return how many; the maximum never changes.
 
-        The second stays so that a concurrent listing still finds a marker.
+        The second stays so that a concurrent listing still finds a mark.
         """
         old = self._numbers()[2:]
         if old:
@@ -47,8 +47,8 @@ class Marks:
 
     def _numbers(self) -> list[int]:
         _, objects = self._store.list_folder(self._directory)
-        numbers = (paths.parse_marker_name(meta.path.rpartition("/")[2]) for meta in objects)
+        numbers = (paths.parse_mark_name(meta.path.rpartition("/")[2]) for meta in objects)
         return sorted((n for n in numbers if n is not None), reverse=True)
 
     def _path(self, n: int) -> str:
-        return paths.marker_path(self._directory, n)
+        return paths.mark_path(self._directory, n)

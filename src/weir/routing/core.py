@@ -39,10 +39,10 @@ from weir.log.rules import Evidence
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.wal_store import WalStores
-from weir.merge.tails import Tails
+from weir.merge.tails import LogCache
 from weir.records.resharding import read_resharding
 from weir.records.table import Route, TableRecord, TableRecords
-from weir.records.wal_places import WalRecord, latest_record
+from weir.records.wal_store import WalStoreRecord, latest_record
 from weir.routing.first_row import first_row
 from weir.search.memory import FreshIndexes
 from weir.shard.writer import ShardWriter
@@ -75,10 +75,10 @@ class Core:
     lake: Lake
     env: Env
     record: TableRecord
-    tails: Tails
+    tails: LogCache
     wal_uri: str | None = None
     """Where this handle puts the log; None: where it is, or where the record puts new shards."""
-    live: dict[UUID, ShardWriter] = field(default_factory=dict, repr=False)
+    registered_writers: dict[UUID, ShardWriter] = field(default_factory=dict, repr=False)
     """The latest writer this handle opened of each shard; a checkpoint flushes through them."""
     sealed_tokens: dict[tuple[UUID, str], int] = field(default_factory=dict, repr=False)
     """The highest batch number of an application in a shard of a former routing (P-6)."""
@@ -89,7 +89,7 @@ class Core:
     """The values of identity shards whose manifests do not name one."""
     rivals: dict[UUID, Value] = field(default_factory=dict, init=False, repr=False)
     """Shards outside the routing that were found to take rows of it, with the value (X-3)."""
-    settled: set[UUID] = field(default_factory=set, init=False, repr=False)
+    known_non_rivals: set[UUID] = field(default_factory=set, init=False, repr=False)
     """Shards outside the routing's list that were found to be no rivals, and cannot become one."""
     wal_stores: WalStores = field(init=False, repr=False)
     fresh: FreshIndexes = field(init=False, repr=False)
@@ -193,7 +193,7 @@ class Core:
         """The shard for callers that never read its log: manifests, floors, SSTables (S-5)."""
         return self.wal_stores.table_site(shard)
 
-    def wanted_wal(self, recorded: WalRecord) -> str | None:
+    def wanted_wal(self, recorded: WalStoreRecord) -> str | None:
         """Where a writer of this handle puts the log: as requested, as recorded, or by default."""
         if self.wal_uri is not None:
             return None if self.wal_uri == self.uri else self.wal_uri
@@ -215,7 +215,7 @@ class Core:
 
     def live_writer(self, shard: UUID) -> ShardWriter | None:
         """The open writer of that shard in this handle, if there is one."""
-        writer = self.live.get(shard)
+        writer = self.registered_writers.get(shard)
         return writer if writer is not None and writer.is_open else None
 
     def refresh(self) -> TableRecord:

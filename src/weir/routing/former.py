@@ -16,7 +16,7 @@ from weir.format import paths
 from weir.format.sharding import Router, Sharding, Unsharded
 from weir.records.table import TableRecord, TableRecords
 from weir.routing.core import Core
-from weir.shard.once import Untaken
+from weir.shard.once import UnappliedFilter
 from weir.shard.tokens import Tokens
 
 _KNOWN_MAX: Final = 10_000
@@ -36,7 +36,7 @@ def former_routings(core: Core, record: TableRecord) -> tuple[tuple[int, Shardin
     return tuple(sorted(known.items()))
 
 
-def untaken(core: Core) -> Untaken | None:
+def unapplied_filter(core: Core) -> UnappliedFilter | None:
     """A filter for the rows that no shard of a former routing took in; None: keep all rows."""
     if core.record.routing_version == core.record.first_routing:
         return None
@@ -52,14 +52,14 @@ def untaken(core: Core) -> Untaken | None:
             batches = [
                 part
                 for batch in batches
-                for part in _left(core, record, sharding, number, app, version, batch)
+                for part in _unapplied(core, record, sharding, number, app, version, batch)
             ]
         return batches
 
     return rows
 
 
-def _left(
+def _unapplied(
     core: Core,
     record: TableRecord,
     sharding: Sharding,

@@ -21,7 +21,7 @@ from weir.format.manifest import ShardManifest, Status
 from weir.format.sharding import Identity, Value, lancedb_id, value_from_entries, values_of
 from weir.routing.core import CONCURRENCY, Core
 
-log = logging.getLogger("weir.routing")
+logger = logging.getLogger("weir.routing")
 
 IDENTITY_LOOKS: Final = 64
 """Maximum number of shards that a handle's first writer checks in a table sharded by identity. If
@@ -55,7 +55,7 @@ def find_rivals(core: Core, manifests: Iterable[ShardManifest | None]) -> list[R
         found.append(rival)
         if rival.shard not in core.rivals:
             core.rivals[rival.shard] = rival.value
-            log.warning("shard.rival table=%s: %s", core.uri, rival)
+            logger.warning("shard.rival table=%s: %s", core.uri, rival)
     return found
 
 
@@ -71,7 +71,7 @@ def look_for_rivals(core: Core) -> None:
     for version, sharding in record.former:
         if not isinstance(sharding, Identity):  # all sealed before the record changed (C-11)
             known |= {record.shard_at(version, sharding, v, None) for v in values_of(sharding)}
-    strange = [s for s in core.shard_ids() if s not in known and s not in core.settled]
+    strange = [s for s in core.shard_ids() if s not in known and s not in core.known_non_rivals]
     by_identity = isinstance(record.sharding, Identity)
     if by_identity and len(strange) > IDENTITY_LOOKS:
         return
@@ -84,7 +84,7 @@ def look_for_rivals(core: Core) -> None:
             continue
         # The value of a shard never changes once its manifest names it.
         if manifest.status is Status.SEALED or (by_identity and manifest.field_entries):
-            core.settled.add(manifest.shard_id)
+            core.known_non_rivals.add(manifest.shard_id)
 
 
 def _rival(core: Core, manifest: ShardManifest) -> Rival | None:

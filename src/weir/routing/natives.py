@@ -28,7 +28,7 @@ from weir.lake.pylance_lake import PylanceLake
 from weir.records.table import TableRecord
 from weir.routing.core import Core
 
-log = logging.getLogger("weir.routing")
+logger = logging.getLogger("weir.routing")
 
 _FIELD: Final = "bucket"  # Stored: LanceDB and pylance use this name for every sharding.
 _LANCE_TYPES: Final = {"string": "utf8", "large_string": "large_utf8", "bool": "boolean"}
@@ -40,13 +40,13 @@ _MAINTAINED: Final = ("btree", "vector", "text")
 """Kinds of indexes that native writers keep in their SSTables."""
 
 
-def put_details(core: Core, *, elsewhere: bool = False) -> bool:
+def update_mem_wal_index(core: Core, *, elsewhere: bool = False) -> bool:
     """Bring the entry up to date; True when it had to be changed. One read when it is right.
 
     For the holder of the compactors' claim, who also owns the marks in the entry; others call
-    `weir.upkeep.exclusive.tell_natives`.
+    `weir.upkeep.exclusive.sync_mem_wal_index`.
     """
-    found = wanted_details(core, elsewhere=elsewhere)
+    found = wanted_mem_wal_index(core, elsewhere=elsewhere)
     if found is None:
         return False
     version, details = found
@@ -57,19 +57,21 @@ def put_details(core: Core, *, elsewhere: bool = False) -> bool:
         properties={"weir.routing": str(core.record.routing_version)},
     )
     specs = [spec.spec_id for spec in details.sharding_specs]
-    log.info("natives.told table=%s specs=%s", core.uri, specs)
+    logger.info("natives.told table=%s specs=%s", core.uri, specs)
     return True
 
 
-def tidy_details(core: Core, notes: list[str]) -> None:
-    """`put_details`, left to the next run when another program changes the entry just now."""
+def try_update_mem_wal_index(core: Core, notes: list[str]) -> None:
+    """`update_mem_wal_index`, left to the next run if another program changes the entry now."""
     try:
-        put_details(core)
+        update_mem_wal_index(core)
     except CommitConflict as lost:
         notes.append(f"the MemWAL index entry was not updated; the next compaction retries: {lost}")
 
 
-def wanted_details(core: Core, *, elsewhere: bool = False) -> tuple[int, MemWalDetails] | None:
+def wanted_mem_wal_index(
+    core: Core, *, elsewhere: bool = False
+) -> tuple[int, MemWalDetails] | None:
     """The base version read and the entry as it should be; None: it is right, or there is none.
 
     `elsewhere`: the log is about to move away from the data, whatever the record says so far.

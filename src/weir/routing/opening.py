@@ -37,11 +37,11 @@ from weir.lake.supported import require_supported
 from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.stamp import name_table
-from weir.merge.tails import Tails
+from weir.merge.tails import LogCache
 from weir.records.lineage import require_ready
 from weir.records.table import Route, TableRecord, TableRecords
 from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
-from weir.routing.natives import put_details
+from weir.routing.natives import update_mem_wal_index
 from weir.routing.sharing import require_shared
 from weir.store.api import Store
 from weir.store.consent import Consent
@@ -222,7 +222,7 @@ class _Place:
             lake=self.lake(),
             env=self.env,
             record=record,
-            tails=Tails(self.env),
+            tails=LogCache(self.env),
             wal_uri=self.asked_wal,
         )
 
@@ -256,7 +256,7 @@ def _finish(
     if place.wal_uri is not None:
         name_table(place.wal, place.uri)  # because a call named the place, not just a record (G-13)
         # before it is a table, so no native writer begins a log beside the data.
-        put_details(place.core(record))
+        update_mem_wal_index(place.core(record))
     records = TableRecords(place.store)
     try:
         records.create(record)

@@ -36,7 +36,7 @@ REROUTE_POLL_GROWTH: Final = 1.5
 """The first poll comes soon, as a change takes some tenths of a second; later ones less often."""
 
 
-def has_left(core: Core, shard: UUID, error: WeirError) -> bool:
+def is_routed_away(core: Core, shard: UUID, error: WeirError) -> bool:
     """True when the shard failed because the routing has left it or is leaving it."""
     if isinstance(error, SealedShard):
         return True
@@ -81,7 +81,7 @@ def explain(core: Core, errors: Iterable[WeirError]) -> None:
 
 
 @dataclass(frozen=True)
-class Following:
+class Rerouter:
     """Takes rows from shards that the routing has left to their heirs."""
 
     core: Core
@@ -133,7 +133,7 @@ class Following:
         """
         try:
             # C-11: the shard was sealed under us. Do not reclaim it: its heirs take the rows.
-            moved = [s for s, (error, _) in failures.items() if has_left(self.core, s, error)]
+            moved = [s for s, (error, _) in failures.items() if is_routed_away(self.core, s, error)]
             if needs_all and len(moved) < len(failures):
                 return []
             version = before() if moved else None
@@ -141,8 +141,8 @@ class Following:
                 return moved
             explain(self.core, (failures[shard][0] for shard in moved))
         except StoreError as unasked:
-            for error, _ in failures.values():
-                error.add_note(f"could not check whether the shard was resharded: {unasked}")
+            for shard, (error, _) in failures.items():
+                error.add_note(f"could not check whether shard {shard} was resharded: {unasked}")
         return []
 
     def _abandoned(self, shards: list[UUID], failures: Failures) -> list[pa.RecordBatch]:

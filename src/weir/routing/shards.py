@@ -19,11 +19,11 @@ from weir.log.shard_log import ShardLog
 from weir.log.site import ShardSite
 from weir.log.tailer import WalTailer
 from weir.routing.core import Core
-from weir.routing.former import untaken
+from weir.routing.former import unapplied_filter
 from weir.routing.guard import find_rivals, require_no_rival
-from weir.shard.handover import open_writer
 from weir.shard.large_batch import LargeBatch
-from weir.shard.turns import Crowd
+from weir.shard.opening import open_writer
+from weir.shard.turns import WaiterGroup
 from weir.shard.writer import Belongs, ShardWriter
 
 
@@ -74,18 +74,20 @@ class Shard:
         a generation, since the next writer of the shard replays by them (F-15). `schema` is an
         earlier result of `schema_for_writing`, for callers that keep the columns they know.
         """
-        schema = schema or self._shut_out()  # a caller with a schema has checked
-        return kept_writer(self._core, self, config, schema)
+        schema = schema or self._check_writable()  # a caller with a schema has checked
+        return registered_writer(self._core, self, config, schema)
 
     def load(self, config: WriterConfig) -> LargeBatch:
         """Claim the shard for one batch too large for a log entry (`weir.shard.large_batch`).
 
         Opens a writer with `config` first, which flushes the log.
         """
-        self._shut_out()
+        self._check_writable()
 
         def flush() -> ShardSite:
-            with passing_writer(self._core, self, replace(config, enable_memtable=True)) as writer:
+            with unregistered_writer(
+                self._core, self, replace(config, enable_memtable=True)
+            ) as writer:
                 return writer.site
 
         return LargeBatch.open(
@@ -101,12 +103,12 @@ class Shard:
 
         Raises what opening a writer of the shard raises before its claim.
         """
-        schema = self._shut_out() or self.table_schema
+        schema = self._check_writable() or self.table_schema
         if self.is_routed:
             require_no_rival(self._core, self.id, self.value)
         return schema
 
-    def _shut_out(self) -> TableSchema | None:
+    def _check_writable(self) -> TableSchema | None:
         """Make a writer's checks for a shard opened on its own, as engine tasks do (X-1, X-3)."""
         if self._core.before_writing is None:
             return None
@@ -185,26 +187,26 @@ def find_shard(core: Core, id_or_value: UUID | Value) -> Shard:
     )
 
 
-def kept_writer(
+def registered_writer(
     core: Core,
     shard: Shard,
     config: WriterConfig | None,
     schema: TableSchema | None,
-    crowd: Crowd | None = None,
+    crowd: WaiterGroup | None = None,
 ) -> ShardWriter:
     """`Shard.writer`, with a crowd."""
-    opened = passing_writer(core, shard, config, schema=schema, crowd=crowd)
-    core.live[shard.id] = opened
+    opened = unregistered_writer(core, shard, config, schema=schema, crowd=crowd)
+    core.registered_writers[shard.id] = opened
     return opened
 
 
-def passing_writer(
+def unregistered_writer(
     core: Core,
     shard: Shard,
     config: WriterConfig | None = None,
     *,
     schema: TableSchema | None = None,
-    crowd: Crowd | None = None,
+    crowd: WaiterGroup | None = None,
 ) -> ShardWriter:
     """Like `Shard.writer`, for upkeep that claims a shard only for a moment.
 
@@ -225,7 +227,7 @@ def passing_writer(
         crowd=crowd,
     )
     if shard.is_routed:
-        opened.once.untaken = untaken(core)
+        opened.once.unapplied_filter = unapplied_filter(core)
         opened.before_looking = partial(require_folded, core)
     core.note_move(shard.id)
     return opened

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weir.env import Env
-from weir.errors import InvalidInput
+from weir.errors import CorruptEntry, InvalidInput
 from weir.records.checkpoints import Checkpoints
 from weir.records.lineage import read_lineage
 from weir.store.api import Store
@@ -28,7 +28,10 @@ def require_shared(
     try:
         there = normalize(place)
     except InvalidInput as error:
-        raise consent.refused(place, f"which is not a valid URI ({error})") from None
+        raise CorruptEntry(
+            f"{consent.root}: its manifest names {place!r} as a place it shares files with, which"
+            f" is not a valid URI ({error}). Restore an older version of the base with Lance"
+        ) from None
     if consent.covers(there):
         return
     lineage = read_lineage(store)

@@ -21,28 +21,28 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.env import Home
+from weir.env import ForkGuard
 from weir.errors import PartialWrite, UnknownOutcome, WeirError, WriterClosed
 from weir.format.schema import TableSchema
 from weir.format.sharding import Value
 from weir.log.intake import Intake
 from weir.records.table import TableRecord
+from weir.routing.conditional import ConditionalTableVerbs
 from weir.routing.core import CONCURRENCY, Core
-from weir.routing.looking import LookingTableVerbs
 from weir.routing.receipt import Failures, Receipt, report, settled
-from weir.routing.reroute import REROUTES, Following, Parts, split
-from weir.routing.shards import Shard, kept_writer, schema_for_writing
-from weir.routing.ways import Ways
+from weir.routing.reroute import REROUTES, Parts, Rerouter, split
+from weir.routing.route_cache import RouteCache
+from weir.routing.shards import Shard, registered_writer, schema_for_writing
 from weir.shard.ack import Ack
-from weir.shard.asked import WriteCounts
 from weir.shard.ending import forked
+from weir.shard.request import WriteCounts
 from weir.shard.stats import WriterStats
-from weir.shard.turns import Crowd
+from weir.shard.turns import WaiterGroup
 from weir.shard.writer import ShardWriter
 from weir.types import Keys, Rows
 
 
-class TableWriter(LookingTableVerbs):
+class TableWriter(ConditionalTableVerbs):
     """Writes to all shards of a table; opens (claims) each at its first row.
 
     Thread-safe; puts of several threads share entries. The lock guards the map of writers; no store
@@ -60,15 +60,15 @@ class TableWriter(LookingTableVerbs):
         self._schema = schema or schema_for_writing(core)
         self._intake = Intake(self._schema)
         self._lock = core.env.threads.lock()
-        self._crowd = Crowd(core.env.threads)
+        self._crowd = WaiterGroup(core.env.threads)
         self._writers: dict[UUID, ShardWriter] = {}
-        self._ways = Ways(core, self._schema.plain, self._writers)
+        self._route_cache = RouteCache(core, self._schema.plain, self._writers)
         self._opening: dict[UUID, Any] = {}
         self._closed = False
         self._failed: dict[UUID, ShardWriter] = {}
         """Writers that were closed with rows left."""
-        self._home = Home(core.env)
-        self._following = Following(core, self._abandon)
+        self._fork_guard = ForkGuard(core.env)
+        self._rerouter = Rerouter(core, self._abandon)
 
     def __repr__(self) -> str:
         return f"TableWriter({self._core.uri}, shards open: {len(self._writers)})"
@@ -99,7 +99,7 @@ class TableWriter(LookingTableVerbs):
         if when is not None:
             return self._put_when(data, when, timeout)
         wait = self._waits if wait is None else wait
-        way = None if self._is_over else self._ways.find(data)
+        way = None if self._is_over else self._route_cache.find(data)
         if way is None:
             return self._write(self._intake.rows(data), wait, timeout)
         record, shard, writer = way
@@ -115,7 +115,7 @@ class TableWriter(LookingTableVerbs):
         Thousands of tasks share entries, and wait for room instead of failing. A task that is
         cancelled leaves its put under way: `flush_wal` or `close` makes it durable or raises.
         """
-        way = None if self._is_over else self._ways.find(data)
+        way = None if self._is_over else self._route_cache.find(data)
         if way is None:
             return await self._awrite(self._intake.rows(data))
         record, shard, writer = way
@@ -167,7 +167,7 @@ class TableWriter(LookingTableVerbs):
     def close(self) -> None:
         """Make every accepted row durable and release all shards (M-8). Closing twice is harmless;
         after an interrupt, close again."""
-        if self._home.is_left:
+        if self._fork_guard.is_forked:
             return  # the rows and the locks are the parent's
         with self._lock:
             self._closed = True
@@ -182,7 +182,7 @@ class TableWriter(LookingTableVerbs):
 
     @property
     def _is_over(self) -> bool:
-        return self._closed or self._home.is_left
+        return self._closed or self._fork_guard.is_forked
 
     def shard_writers(self) -> dict[UUID, ShardWriter]:
         """The writers open at the moment, by shard."""
@@ -239,7 +239,7 @@ class TableWriter(LookingTableVerbs):
         put: Callable[[ShardWriter, list[pa.RecordBatch]], Ack | None],
         timeout: float | None,
     ) -> dict[UUID, Ack]:
-        if self._home.is_left:
+        if self._fork_guard.is_forked:
             raise forked(self._core.uri, batches)
         if self._closed:
             raise WriterClosed(
@@ -250,7 +250,7 @@ class TableWriter(LookingTableVerbs):
             record = self._core.record
             parts = split(self._core, self._intake, batches, record)
             failures = self._write_parts(parts, record, put, acks)
-            left = self._following.heirs_of(record, failures, timeout) if failures else None
+            left = self._rerouter.heirs_of(record, failures, timeout) if failures else None
             if left is None:
                 break
             batches = left
@@ -289,7 +289,7 @@ class TableWriter(LookingTableVerbs):
             if not rows:
                 raise error  # refused: nothing to send elsewhere
             failures[shard] = (settled(error, rows), rows)
-        left = self._following.heirs_of(record, failures, timeout)
+        left = self._rerouter.heirs_of(record, failures, timeout)
         if left is None:
             report(self._core.uri, failures, parts=len(failures))
         return self._write(left or [], wait=True, timeout=timeout)
@@ -323,7 +323,7 @@ class TableWriter(LookingTableVerbs):
                 return known
             self._core.ensure_shard(value, record)
             of = Shard(self._core, shard, value)
-            opened = kept_writer(self._core, of, self._config, self._schema, self._crowd)
+            opened = registered_writer(self._core, of, self._config, self._schema, self._crowd)
             opened.intake.owns = None  # rows come routed and need not be hashed twice
             with self._lock:
                 closed = self._closed
@@ -335,7 +335,7 @@ class TableWriter(LookingTableVerbs):
             return opened
 
     def _each(self, writers: dict[UUID, ShardWriter], run: Callable[[ShardWriter], object]) -> None:
-        if self._home.is_left:
+        if self._fork_guard.is_forked:
             raise forked(self._core.uri)
         failures: Failures = {}
 
@@ -353,7 +353,7 @@ class TableWriter(LookingTableVerbs):
     def _follow(self, failures: Failures) -> None:
         """Take out of `failures` the shards the routing has left; their rows go to the heirs."""
         failed = list(failures)
-        rows = self._following.take(failures)
+        rows = self._rerouter.take(failures)
         if not rows:
             return
         try:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from weir.errors import InvalidInput
 from weir.format.keys import pk_values
-from weir.search.asked import SearchOptions, check_count, queries_of
+from weir.search.options import SearchOptions, check_count, queries_of
 from weir.search.plan import Plan
 from weir.search.ranking import Best, Ranked, Window, rows_of
 

@@ -124,7 +124,7 @@ class FreshIndexes:
 
     def __init__(self, env: Env) -> None:
         self.env = env
-        self._grown: ByteCache[GrowingIndex[Any]] = ByteCache(FRESH_BYTES, env)
+        self._column_indexes: ByteCache[GrowingIndex[Any]] = ByteCache(FRESH_BYTES, env)
         self.sizes: ByteCache[tuple[int, int]] = ByteCache(4096, env)
         """Number of rows and words of text indexes on the store, by dataset, version and name."""
         self.words: ByteCache[int] = ByteCache(65_536, env)
@@ -158,7 +158,7 @@ class FreshIndexes:
         for column in columns if batches else ():
             first = memory_of(batches[0].column(column))
             for kind in ("vector", *map(id, list(self._analyzers.values()))):
-                self._grown.drop((kind, first))
+                self._column_indexes.drop((kind, first))
 
     def _blocks(
         self,
@@ -173,11 +173,11 @@ class FreshIndexes:
         if first is None:
             return GrowingIndex(make, join, self.env).blocks(arrays)
         key = (kind, first)
-        grown: GrowingIndex[B] | None = self._grown.get(key)
+        grown: GrowingIndex[B] | None = self._column_indexes.get(key)
         if grown is None or not grown.starts(arrays):
             grown = GrowingIndex(make, join, self.env)
         blocks = grown.blocks(arrays)
-        self._grown.put(key, grown, grown.nbytes + 1024)
+        self._column_indexes.put(key, grown, grown.nbytes + 1024)
         return blocks
 
 

@@ -22,11 +22,11 @@ from weir.lake.index import Dataset, IndexInfo, dataset_indexes, index_of
 from weir.lake.sstable.read import LanceSsTable
 from weir.merge.levels import Level, MemLevel, MemView
 from weir.merge.merge import Belongs, output_schema
-from weir.search.asked import SearchOptions, check_count, queries_of
 from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors
 from weir.search.lance import EXACT_BYTES, REFINE, Effort, LanceVectors, VectorQuery
 from weir.search.lance_texts import LanceTexts, ScannedTexts, index_sizes
 from weir.search.memory import FreshIndexes
+from weir.search.options import SearchOptions, check_count, queries_of
 from weir.search.ranking import LEVELS_AT_ONCE, Best, Ranked, Window, best_of, rows_of
 from weir.search.text import TextStats
 from weir.search.text_query import TextQuery

@@ -141,7 +141,7 @@ class Acceptor:
             flusher.make_room()
         last = state.last_put
         flushes = flusher is not None and flusher.has_to_be_helped
-        if not state.is_alone or (last is None and not flushes):
+        if not state.has_no_threads or (last is None and not flushes):
             return False
         state.lock.release()
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weir.shard.group import GroupCommit
     from weir.types import Generation
 
-log = logging.getLogger("weir.shard")
+logger = logging.getLogger("weir.shard")
 
 DoneCallback = Callable[["Ack"], None]
 
@@ -162,7 +162,7 @@ def run_callbacks(acks: Sequence[Ack]) -> None:
             except KeyboardInterrupt as pressed:  # raised again below
                 interrupt = pressed
             except BaseException:
-                log.exception("ack.callback.failed %r", ack)
+                logger.exception("ack.callback.failed %r", ack)
     if interrupt is not None:
         raise interrupt
 

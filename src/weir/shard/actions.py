@@ -57,11 +57,11 @@ class Verb(Protocol):
     """The operation of a request; requests with equal verbs are decided together."""
 
     @property
-    def minds_itself(self) -> bool:
+    def sees_own_writes(self) -> bool:
         """False when its result for a row does not depend on rows that the same verb wrote just
         before: requests on one key can then be decided at once."""
 
-    def looks_at(self, schema: TableSchema) -> Sequence[str]:
+    def columns_read(self, schema: TableSchema) -> Sequence[str]:
         """The columns of existing rows that it needs, besides the key."""
 
     def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
@@ -75,9 +75,9 @@ class Update:
     columns: tuple[str, ...]
     missing: str
 
-    minds_itself: ClassVar[bool] = False  # it keeps the columns that it does not write
+    sees_own_writes: ClassVar[bool] = False  # it keeps the columns that it does not write
 
-    def looks_at(self, schema: TableSchema) -> Sequence[str]:
+    def columns_read(self, schema: TableSchema) -> Sequence[str]:
         """All columns that are not given."""
         return [name for name in schema.arrow.names if name not in self.columns]
 
@@ -104,7 +104,7 @@ class Update:
         if self.missing == "insert":
             return Verdict(rows, np.ones(given.num_rows, np.bool_))
         conflicts = ~present if self.missing == "error" else None
-        return Verdict(marked(rows, present), present, conflicts, "do not exist")
+        return Verdict(rows_where(rows, present), present, conflicts, "do not exist")
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ class Insert:
 
     on_conflict: str
 
-    minds_itself: ClassVar[bool] = True
+    sees_own_writes: ClassVar[bool] = True
 
-    def looks_at(self, schema: TableSchema) -> Sequence[str]:
+    def columns_read(self, schema: TableSchema) -> Sequence[str]:
         """None: only the existence of the rows matters."""
         del schema
         return ()
@@ -127,7 +127,7 @@ class Insert:
         if not present.any():
             return Verdict(given, ~present)
         conflicts = present if self.on_conflict == "error" else None
-        return Verdict(marked(given, ~present), ~present, conflicts, "already exist")
+        return Verdict(rows_where(given, ~present), ~present, conflicts, "already exist")
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,9 @@ class PutWhen:
 
     when: str
 
-    minds_itself: ClassVar[bool] = True
+    sees_own_writes: ClassVar[bool] = True
 
-    def looks_at(self, schema: TableSchema) -> Sequence[str]:
+    def columns_read(self, schema: TableSchema) -> Sequence[str]:
         """The columns that the condition names."""
         return condition_columns(self.when, schema.arrow.names)
 
@@ -146,8 +146,8 @@ class PutWhen:
         """See `Verb`."""
         names = intake.schema.arrow.names
         rows = pa.Table.from_batches([given])
-        holds = marks(when_mask(self.when, found.rows, rows, pa.array(~found.present), names))
-        return Verdict(marked(given, holds), holds)
+        holds = as_mask(when_mask(self.when, found.rows, rows, pa.array(~found.present), names))
+        return Verdict(rows_where(given, holds), holds)
 
 
 @dataclass(frozen=True)
@@ -156,16 +156,16 @@ class DeleteWhere:
 
     filter: str
 
-    minds_itself: ClassVar[bool] = True
+    sees_own_writes: ClassVar[bool] = True
 
-    def looks_at(self, schema: TableSchema) -> Sequence[str]:
+    def columns_read(self, schema: TableSchema) -> Sequence[str]:
         """The columns that the filter names."""
         return condition_columns(self.filter, schema.arrow.names)
 
     def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
         """See `Verb`."""
         passing = _passing(self.filter, found)
-        batches = intake.tombstones(marked(given, passing))
+        batches = intake.tombstones(rows_where(given, passing))
         return Verdict(_together(batches, intake.schema), passing)
 
 
@@ -176,9 +176,9 @@ class UpdateWhere:
     filter: str
     assignments: tuple[tuple[str, str], ...]
 
-    minds_itself: ClassVar[bool] = True
+    sees_own_writes: ClassVar[bool] = True
 
-    def looks_at(self, schema: TableSchema) -> Sequence[str]:
+    def columns_read(self, schema: TableSchema) -> Sequence[str]:
         """Everything: whole rows are written."""
         names: list[str] = schema.arrow.names
         return names
@@ -199,16 +199,16 @@ def _passing(filter: str, found: Found) -> Mask:
     present = found.present
     passing = present.copy()
     if present.any():
-        passing[present] = marks(filter_mask(filter, found.rows.filter(pa.array(present))))
+        passing[present] = as_mask(filter_mask(filter, found.rows.filter(pa.array(present))))
     return passing
 
 
-def marks(mask: pa.BooleanArray) -> Mask:
+def as_mask(mask: pa.BooleanArray) -> Mask:
     """The mask as a numpy array."""
     return np.asarray(mask.to_numpy(zero_copy_only=False), np.bool_)
 
 
-def marked(rows: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
+def rows_where(rows: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
     """The rows that are marked."""
     return rows if mask.all() else rows.filter(pa.array(mask))
 

@@ -29,8 +29,8 @@ def watch(state: WriterState) -> None:
 
 def _warn() -> None:
     for state in list(_OPEN):
-        puts = state.waiting + len(state.flying)
-        if puts and state.failure is None and not state.ending.home.is_left:
+        puts = state.waiting + len(state.in_flight)
+        if puts and state.failure is None and not state.ending.home.is_forked:
             warnings.warn(
                 f"{state.name}: the process exits with {puts} puts that are not durable yet; their"
                 " rows may be lost. Close the writer, or call flush_wal(), before the program ends",

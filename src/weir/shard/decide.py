@@ -21,8 +21,8 @@ from weir.format.schema import TOMBSTONE, TableSchema
 from weir.log.intake import Intake, size_of
 from weir.log.tiny import Shaped
 from weir.merge.levels import shaped
-from weir.shard.actions import Mask, Verb, Verdict, marked, marks
-from weir.shard.asked import NOTHING, Request, Step, WriteCounts, joined
+from weir.shard.actions import Mask, Verb, Verdict, as_mask, rows_where
+from weir.shard.request import NOTHING, Request, Step, WriteCounts, joined
 
 NAMED_KEYS: Final = 10
 """Most keys that the message of a conflict names; `KeyConflict.keys` has all."""
@@ -100,11 +100,11 @@ class Newest:
             else:
                 at[key] = first + index
 
-    def mark(self) -> dict[Any, int]:
+    def savepoint(self) -> dict[Any, int]:
         """A state to return to if a request fails halfway."""
         return dict(self._at)
 
-    def back_to(self, mark: dict[Any, int]) -> None:
+    def rollback_to(self, mark: dict[Any, int]) -> None:
         """Restore the state that `mark` returned."""
         self._at = mark
 
@@ -121,7 +121,7 @@ def runs_of(
     requests: Sequence[Request], *, may_expire: bool, are_distinct: bool = False
 ) -> list[list[Request]]:
     """Split requests into runs of neighbours that can be decided at once: they have the same verb,
-    and different keys unless `minds_itself` is False. With expiry keys must differ in any case,
+    and different keys unless `sees_own_writes` is False. With expiry keys must differ in any case,
     because a row that is written may have expired (L-11).
 
     `are_distinct`: it is known that no two have a key in common.
@@ -140,7 +140,7 @@ def runs_of(
             not alone
             and verb is not None
             and (step.verb is verb or step.verb == verb)
-            and (not (may_expire or verb.minds_itself) or taken.isdisjoint(step.keys))
+            and (not (may_expire or verb.sees_own_writes) or taken.isdisjoint(step.keys))
         ):
             runs[-1].append(request)
         else:
@@ -175,7 +175,7 @@ def _decide(run: list[Request], newest: Newest, intake: Intake, *, more: bool) -
                 _decide([request], newest, intake, more=True)
         return
     (request,) = run
-    mark = newest.mark() if len(request.steps) > 1 else None
+    mark = newest.savepoint() if len(request.steps) > 1 else None
     try:
         for number, step in enumerate(request.steps, 1):
             follows = more or number < len(request.steps)
@@ -191,7 +191,7 @@ def _decide(run: list[Request], newest: Newest, intake: Intake, *, more: bool) -
     if request.error is not None:
         request.rows, request.piece, request.counts = (), None, NOTHING
         if mark is not None:
-            newest.back_to(mark)
+            newest.rollback_to(mark)
 
 
 def _decide_step(
@@ -210,13 +210,13 @@ def _decide_step(
     keys = steps[0].keys if len(steps) == 1 else [key for step in steps for key in step.keys]
     found = newest.look(keys)
     verdict = verb.decide(joined(steps), found, intake)
-    had = found.present if verb.minds_itself else _had(keys, found.present, verdict)
+    had = found.present if verb.sees_own_writes else _had(keys, found.present, verdict)
     if verdict.is_plain and _note_plainly(run, steps, had, verdict):
         if more:
             newest.take_in(verdict.rows)
         return
     first = written = 0
-    all_gone = marks(verdict.rows.column(TOMBSTONE))
+    all_gone = as_mask(verdict.rows.column(TOMBSTONE))
     row_bytes = size_of(verdict.rows) // max(1, verdict.rows.num_rows)
     for request, step in zip(run, steps, strict=True):
         rows_given = step.rows.rows
@@ -289,7 +289,7 @@ def _note_plainly(
 def _conflict(
     rows: pa.RecordBatch, conflicts: Mask, reason: str, schema: TableSchema
 ) -> KeyConflict:
-    found = marked(rows, conflicts).select(list(schema.primary_key)).to_pylist()
+    found = rows_where(rows, conflicts).select(list(schema.primary_key)).to_pylist()
     one = len(schema.primary_key) == 1
     keys = [next(iter(row.values())) if one else tuple(row.values()) for row in found]
     named = ", ".join(repr(key) for key in keys[:NAMED_KEYS])

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
-from weir.env import Env, Home
+from weir.env import Env, ForkGuard
 from weir.errors import FencedError, UnknownOutcome, WeirError, WriterClosed
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Ending:
 
     def __init__(self, name: str, env: Env) -> None:
         self.failure: WeirError | None = None
-        self.home = Home(env)
+        self.home = ForkGuard(env)
         self._name = name
         self._left: list[tuple[Ack, WeirError]] = []
         self._lock = env.threads.lock()
@@ -32,16 +32,16 @@ class Ending:
     @property
     def is_over(self) -> bool:
         """True when nothing more can be done through this handle."""
-        return self.failure is not None or self.home.is_left
+        return self.failure is not None or self.home.is_forked
 
     def begin(self, failure: WeirError, left: Sequence[Ack], *, sent: int) -> None:
         """End the writer with these puts unacknowledged; the first `sent` may be in the log."""
         self.failure = failure
         for index, ack in enumerate(left):
             error = (
-                self._told(failure, perhaps_written=ack.batches)
+                self._error_for(failure, perhaps_written=ack.batches)
                 if index < sent
-                else self._told(failure, not_written=ack.batches)
+                else self._error_for(failure, not_written=ack.batches)
             )
             ack.error = error
             self._left.append((ack, error))
@@ -56,12 +56,12 @@ class Ending:
 
     def refused(self, batches: Sequence[pa.RecordBatch] = ()) -> WeirError:
         """The error for a later call: its own rows were not written; it reports no other rows."""
-        if self.home.is_left:
+        if self.home.is_forked:
             return forked(self._name, batches)
         if self.failure is None:
             text = f"{self._name}: the writer is closed; open a new one"
             return WriterClosed(text, not_written=batches)
-        return self._told(self.failure, not_written=batches)
+        return self._error_for(self.failure, not_written=batches)
 
     def require_heard(self) -> None:
         """Raise `error` when rows are left that no caller waits for or was told of: those of a put
@@ -83,9 +83,9 @@ class Ending:
                     sent += error.perhaps_written
         if self.failure is None:
             return self.refused(unsent)
-        return self._told(self.failure, not_written=unsent, perhaps_written=sent)
+        return self._error_for(self.failure, not_written=unsent, perhaps_written=sent)
 
-    def _told(
+    def _error_for(
         self,
         failure: WeirError,
         *,
@@ -123,7 +123,7 @@ class Ending:
         return ended
 
 
-def tells_of_an_end(error: BaseException) -> TypeGuard[WeirError]:
+def is_writer_end(error: BaseException) -> TypeGuard[WeirError]:
     """True when the error says that the writer has ended, and so rows are left."""
     return isinstance(error, FencedError | WriterClosed | UnknownOutcome)
 

@@ -29,12 +29,12 @@ from weir.log.rules import Evidence
 from weir.search.memory import WriterIndexes
 from weir.shard.ending import internal
 from weir.shard.memtable import MemTable, MemTables
-from weir.shard.persist import persist
+from weir.shard.outages import retry_outage
 from weir.shard.state import WriterState, fail
 from weir.shard.tokens import Tokens
 from weir.types import Generation, Position, Version
 
-log = logging.getLogger("weir.shard")
+logger = logging.getLogger("weir.shard")
 
 
 @dataclass(eq=False)
@@ -133,7 +133,7 @@ class Flusher:
     @property
     def _has_no_thread(self) -> bool:
         # No thread yet is not enough: a put may start it while a caller flushes in its place.
-        return self._state.is_alone and self._thread is None
+        return self._state.has_no_threads and self._thread is None
 
     def help(self) -> None:
         """Flush what is due in this thread, if no other thread can do it (F-16)."""
@@ -226,7 +226,7 @@ class Flusher:
 
         def failed(attempt: int, error: StoreError) -> None:
             self._counters.flush_failures += 1
-            log.warning(
+            logger.warning(
                 "flush.failed shard=%s generation=%d attempt=%d reason=%s",
                 self._appender.site.shard,
                 table.generation,
@@ -242,13 +242,13 @@ class Flusher:
             with self._publishing:
                 self._publish(table, flush.entry, flush.tried)
 
-        persist(self._env, act, delay=0.1, failed=failed)
+        retry_outage(self._env, act, delay=0.1, failed=failed)
         self._under_way = None
         took = self._env.clock.boottime() - began
         self._counters.flushes += 1
         self._counters.flushed_rows += table.rows
         self._counters.flush_seconds += took
-        log.info(
+        logger.info(
             "flush.published shard=%s generation=%d rows=%d seconds=%.3f",
             self._appender.site.shard,
             table.generation,

@@ -1,6 +1,6 @@
 """Group commit: the first waiting put leads and writes one entry for all waiting puts.
 
-The durable path has no timer and no hand-over to a background thread: a waiting thread that finds
+The durable path has no timer and no hand-off to a background thread: a waiting thread that finds
 no leader writes the entry itself, for its own put and all puts queued behind it. While that entry
 is in flight the next group forms. Only rows that no thread waits for are written by a background
 thread, the pump.
@@ -24,20 +24,20 @@ from weir.log.appender import WalAppender
 from weir.shard.accept import Acceptor
 from weir.shard.ack import Ack, DoneCallback, rows_of, run_callbacks
 from weir.shard.ending import internal
-from weir.shard.persist import persist
+from weir.shard.outages import retry_outage
 from weir.shard.state import WriterState
 from weir.shard.stats import writer_stats
-from weir.shard.turns import Wait
+from weir.shard.turns import Waiter
 from weir.types import Position
 
-log = logging.getLogger("weir.shard")
+logger = logging.getLogger("weir.shard")
 T = TypeVar("T")
 
 LEAVE_TRIES: Final = 100
 """How many interrupts in a row a wait survives while it is being given up."""
 
 
-def for_sure(step: Callable[[], T]) -> tuple[T, BaseException | None]:
+def run_uninterrupted(step: Callable[[], T]) -> tuple[T, BaseException | None]:
     """Run `step`, again after each interrupt, because other threads depend on it (F-16). Return its
     result and the last interrupt, for callers that are not handling one already."""
     interrupt: BaseException | None = None
@@ -99,13 +99,13 @@ class GroupCommit:
     def wait(self, ack: Ack, timeout: float | None = None) -> None:
         """Return when `ack` is done, leading as often as it takes; or raise `TimeoutError`."""
         deadline = None if timeout is None else self._env.clock.boottime() + timeout
-        me = Wait()
+        me = Waiter()
         try:
             if self._await(ack, deadline, me) or self._leave(ack, me):
                 return
         except BaseException as interrupt:  # pass on its turn, and the lead it had or was given
             # A gate without a waiter would be chosen to lead, and all other threads would wait.
-            for_sure(lambda: self._leave(ack, me))
+            run_uninterrupted(lambda: self._leave(ack, me))
             interrupt.add_note(
                 f"{self._state.name}: only the wait was interrupted. The put goes on, and its"
                 " rows may become durable; close() waits for it, or raises with unwritten rows"
@@ -114,7 +114,7 @@ class GroupCommit:
         what = f"{self._state.name}: the put is not durable after {timeout} s"
         raise TimeoutError(f"{what}; it continues, call wait() again for its outcome")
 
-    def _await(self, ack: Ack, deadline: float | None, me: Wait) -> bool:
+    def _await(self, ack: Ack, deadline: float | None, me: Waiter) -> bool:
         """False when the deadline passed."""
         state = self._state
         turns, crowd = state.turns, state.turns.crowd
@@ -161,7 +161,7 @@ class GroupCommit:
             crowd.break_up()
             return True
 
-    def _leave(self, ack: Ack, me: Wait) -> bool:
+    def _leave(self, ack: Ack, me: Waiter) -> bool:
         """Give up waiting; True if the ack is done after all. May be called several times."""
         state = self._state
         if ack.unshaped is not None:
@@ -193,7 +193,7 @@ class GroupCommit:
 
     def abandon(self, ack: Ack) -> None:
         """Give up an ack whose gate `Turns` adopted: no thread will come for it."""
-        for_sure(lambda: self._leave(ack, Wait()))
+        run_uninterrupted(lambda: self._leave(ack, Waiter()))
 
     def drain(self, timeout: float | None = None) -> None:
         """Return when everything accepted so far is durable (M-8)."""
@@ -255,13 +255,13 @@ class GroupCommit:
                 batches, generation=generation, tokens=tokens, more=more
             )
         began = self._env.clock.boottime()
-        position = persist(self._env, self._append, delay=0.05, failed=self._append_failed)
+        position = retry_outage(self._env, self._append, delay=0.05, failed=self._append_failed)
         now = self._env.clock.boottime()
         state.counters.appended(group, now - began)
         if self._log_interval and now - self._logged_at >= self._log_interval:
             self._logged_at = now
             shard = self._appender.site.shard
-            log.info("writer.stats shard=%s %s", shard, writer_stats(state, self._appender))
+            logger.info("writer.stats shard=%s %s", shard, writer_stats(state, self._appender))
         return position, now - began
 
     def _append(self) -> Position:
@@ -272,8 +272,8 @@ class GroupCommit:
     def _append_failed(self, attempt: int, error: StoreError) -> None:
         state = self._state
         state.counters.append_failures += 1
-        facts = (state.name, attempt, sum(ack.rows for ack in state.flying), error)
-        log.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *facts)
+        facts = (state.name, attempt, sum(ack.rows for ack in state.in_flight), error)
+        logger.warning("wal.append.failed %s attempt=%d rows=%d reason=%s", *facts)
         self._lose_patience()  # no other shard waits for the store to recover
 
     # -- pump ------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from weir.shard.replay import Replay
 from weir.shard.tokens import Tokens
 from weir.types import Generation, Position, Version
 
-log = logging.getLogger("weir.shard")
+logger = logging.getLogger("weir.shard")
 
 ATTEMPTS: Final = 8
 """How often the log is flushed and claimed again when other writers write in between."""
@@ -84,7 +84,7 @@ class LargeBatch:
             if next(Replay(site, manifests, claim, keyed=bool(schema.primary_key)), None) is None:
                 appender = WalAppender(site, schema, claim, manifests=manifests)
                 return LargeBatch(appender, schema=schema, lake=lake, belongs=belongs)
-            log.info("load.again shard=%s", site.shard)
+            logger.info("load.again shard=%s", site.shard)
         raise CommitConflict(
             f"{site}: other writers wrote to the shard {ATTEMPTS} times before a large batch could"
             " start; nothing of it was written. Stop them, or write smaller batches"
@@ -132,7 +132,7 @@ class LargeBatch:
         self._appender.site.env.failpoint("load.published")
         self.tokens.record(app, version)
         self._appender.site.store.delete([note])
-        log.info(
+        logger.info(
             "load.published shard=%s generations=%d-%d rows=%d",
             self._appender.site.shard,
             self._first,

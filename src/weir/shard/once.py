@@ -17,7 +17,7 @@ from weir.types import Position
 
 Enqueue = Callable[[list[pa.RecordBatch], float | None, Sequence[Token]], Ack | None]
 """Accepts rows as one entry with those tokens; returns None if there is nothing to write."""
-Untaken = Callable[[str, int, list[pa.RecordBatch]], list[pa.RecordBatch]]
+UnappliedFilter = Callable[[str, int, list[pa.RecordBatch]], list[pa.RecordBatch]]
 """Returns the rows of a batch that no shard of a former routing took under its token."""
 
 
@@ -27,7 +27,7 @@ class ExactlyOnce:
     def __init__(self, appender: WalAppender, enqueue: Enqueue) -> None:
         self._appender = appender
         self._enqueue = enqueue
-        self.untaken: Untaken | None = None
+        self.unapplied_filter: UnappliedFilter | None = None
         """Set by `weir.routing` where there were former routings; None: there were none."""
         self._tokens = Tokens(appender.site)
         self._lock = appender.site.env.threads.lock()
@@ -65,8 +65,8 @@ class ExactlyOnce:
                 self._settle(app, before, timeout)
             if version <= self.last_version(app):
                 return False
-            if self.untaken is not None:
-                left = self.untaken(app, version, batches)
+            if self.unapplied_filter is not None:
+                left = self.unapplied_filter(app, version, batches)
                 if batches and not left:
                     return False
                 batches = left

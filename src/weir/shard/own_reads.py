@@ -33,12 +33,12 @@ from weir.merge.merge import (
     unless_collected,
 )
 from weir.merge.projection import Projection
-from weir.search.asked import SearchOptions
 from weir.search.memory import WriterIndexes
+from weir.search.options import SearchOptions
 from weir.search.plan import search_levels
 from weir.search.words import Words
-from weir.shard.asked import Seen
 from weir.shard.memtable import MemTable, MemTables
+from weir.shard.request import ScannedRows
 from weir.shard.state import WriterState, fail
 from weir.shard.warm import WarmKeys
 from weir.types import Columns, Filter, Generation, Vector
@@ -98,12 +98,12 @@ class OwnReads:
         _, _, schema, batches = self._scan(columns, filter)
         return pa.RecordBatchReader.from_batches(schema, batches)
 
-    def find(self, columns: Sequence[str], filter: str) -> Iterator[Seen]:
+    def find(self, columns: Sequence[str], filter: str) -> Iterator[ScannedRows]:
         """The rows that pass a filter, part by part, each with the moment it was read."""
         fresh, base, schema, batches = self._scan(columns, filter)
         for batch in batches:
             rows = pa.Table.from_batches([batch], schema)
-            yield Seen(rows, fresh.generation, fresh.batches, base.version)
+            yield ScannedRows(rows, fresh.generation, fresh.batches, base.version)
 
     def _scan(
         self, columns: Columns | None, filter: Any
@@ -132,7 +132,7 @@ class OwnReads:
         fresh, base, schema, batches = self._read(start)
         return fresh, base, schema, unless_collected(batches, site)
 
-    def still(self, seen: Seen) -> tuple[pa.Table, Alive | None] | None:
+    def still(self, seen: ScannedRows) -> tuple[pa.Table, Alive | None] | None:
         """What `lookup` returns for the keys of `seen`, without the rows that this writer has
         accepted since; None when the base has changed. One listing, no read."""
         base = self._open_base()

@@ -33,7 +33,7 @@ class Puts:
         """Put rows in any form."""
         state = self._state
         # Shaping the rows of several puts together is worth it from two puts on.
-        is_lone = state.is_lone and not (state.leading or state.queue or state.unshaped)
+        is_lone = state.was_single_put and not (state.leading or state.queue or state.unshaped)
         ack = self._left_unshaped(data) if wait and not is_lone else None
         if ack is None:
             return self.put_shaped(self._intake.rows(data), wait=wait, timeout=timeout)

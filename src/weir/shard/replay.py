@@ -23,7 +23,7 @@ from weir.log.tags import is_live, require_own
 from weir.log.tailer import WalTailer
 from weir.types import Generation
 
-log = logging.getLogger("weir.shard")
+logger = logging.getLogger("weir.shard")
 
 PROGRESS_ENTRIES = 1000
 Progress = Callable[[int, int], None]
@@ -123,4 +123,4 @@ def _report(site: ShardSite, done: int, total: int, progress: Progress | None) -
     if progress is not None:
         progress(done, total)
     if done % PROGRESS_ENTRIES == 0:
-        log.info("shard.replay shard=%s entries=%d of=%d", site.shard, done, total)
+        logger.info("shard.replay shard=%s entries=%d of=%d", site.shard, done, total)

@@ -20,10 +20,10 @@ from weir.format.schema import TableSchema
 from weir.log.entry import Token
 from weir.log.intake import Intake, size_of
 from weir.shard.ack import Ack
-from weir.shard.asked import Request, Step, parts_of
 from weir.shard.decide import Newest, decide_all, runs_of
 from weir.shard.group import GroupCommit
 from weir.shard.own_reads import OwnReads
+from weir.shard.request import Request, Step, parts_of
 from weir.shard.state import WriterState
 
 SURELY_FITS: Final = 64 << 10
@@ -46,7 +46,7 @@ class Call:
     call is durable."""
     chosen: bool = False
     """Its thread decides next."""
-    left: bool = False
+    abandoned: bool = False
     """Its caller has left, and knows that nothing was written unless the call was settled by then.
     Changed under the writer's lock, where rows are accepted: calls whose caller left are skipped.
     """
@@ -86,7 +86,7 @@ class Round:
         self._values = given if len(steps) == 1 else list(dict.fromkeys(given))
         self._are_distinct = len(self._values) == len(given)
         verbs = {id(step.verb): step.verb for step in steps}.values()
-        looked_at = {name for verb in verbs for name in verb.looks_at(schema)}
+        looked_at = {name for verb in verbs for name in verb.columns_read(schema)}
         self._columns = [n for n in schema.arrow.names if n in looked_at or n in names]
         self._generation = self._batches = 0
         self.is_lost = False
@@ -152,7 +152,7 @@ class Round:
     def _is_current(self) -> bool:
         """True when no row of those keys came since the last decision, and no caller has left that
         it was made for. Lock held."""
-        there = [call for call in self._calls if not call.left]
+        there = [call for call in self._calls if not call.abandoned]
         if len(there) < len(self._calls):
             self._calls = there
             return False
@@ -209,7 +209,7 @@ class Round:
             for call in self._calls:
                 call.rests_on = last
                 call.is_decided = True
-                if call.gate is None or call.chosen or call.left:
+                if call.gate is None or call.chosen or call.abandoned:
                     continue  # no thread waits at the gate
                 if call.ack is None or call.ack.done or not self._waits:
                     call.gate.release()

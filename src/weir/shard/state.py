@@ -37,10 +37,10 @@ from weir.shard.ack import Ack, finish_all, rows_of, run_callbacks
 from weir.shard.ending import Ending
 from weir.shard.memtable import MemTable, MemTables
 from weir.shard.stats import Counters
-from weir.shard.turns import Crowd, Turns, Wait
+from weir.shard.turns import Turns, Waiter, WaiterGroup
 from weir.types import Position
 
-log = logging.getLogger("weir.shard")
+logger = logging.getLogger("weir.shard")
 
 
 class WriterState:
@@ -52,13 +52,13 @@ class WriterState:
         config: WriterConfig,
         name: str,
         memtables: MemTables | None,
-        crowd: Crowd | None = None,
+        crowd: WaiterGroup | None = None,
     ) -> None:
         """`crowd`: shared, with its lock, by the writers that the same threads put to."""
         self.env = env
         self.config = config
         self.name = name
-        crowd = crowd or Crowd(env.threads)
+        crowd = crowd or WaiterGroup(env.threads)
         self.lock: Lock = crowd.lock
         self.counters = Counters()
         self.ending = Ending(name, env)
@@ -80,13 +80,13 @@ class WriterState:
         self.queued_bytes = 0
         self.turns = Turns(crowd, self)
         self.leading = False
-        self.leader: Wait | None = None
-        """The wait that leads, if one does."""
-        self.flying: list[Ack] = []
+        self.leader: Waiter | None = None
+        """The thread that leads, if one does."""
+        self.in_flight: list[Ack] = []
         """Puts whose rows are in the entry in flight, or in one whose write was interrupted."""
         self.entry: Entry | None = None
         """That entry, once it is encoded."""
-        self.is_lone = False  # the last entry held one put: the next likely does too
+        self.was_single_put = False  # the last entry held one put: the next likely does too
         self.pump_wake = env.threads.condition(self.lock)
         self.is_pump_called = False
         """The pump was woken, and will check the queue before it waits again."""
@@ -95,8 +95,8 @@ class WriterState:
         self.tags: GenerationTags | None = None
         """Assigns the generations when there are no MemTables."""
         self.flush_wake = env.threads.condition(self.lock)
-        self.calm_wake = crowd.calm_wake
-        self.is_alone = False
+        self.wakeups_done = crowd.wakeups_done
+        self.has_no_threads = False
         """A thread could not be started, and putters do its work."""
 
     def start(self, run: Callable[[], None], name: str) -> Thread | None:
@@ -104,10 +104,10 @@ class WriterState:
 
         From then on callers that put, flush or close do that work.
         """
-        thread = None if self.is_alone else self.env.threads.start(run, name=name)
-        if thread is None and not self.is_alone:
-            self.is_alone = True
-            log.warning("writer.alone %s: no thread for background work", self.name)
+        thread = None if self.has_no_threads else self.env.threads.start(run, name=name)
+        if thread is None and not self.has_no_threads:
+            self.has_no_threads = True
+            logger.warning("writer.alone %s: no thread for background work", self.name)
         return thread
 
     @property
@@ -180,7 +180,7 @@ class WriterState:
             self._warned_at = began
             limit = self.config.max_unflushed_memtable_bytes
             facts = (self.name, self.held_bytes, limit, counters.backpressure_waits)
-            log.warning("writer.backpressure %s held_bytes=%d limit=%d waits=%d", *facts)
+            logger.warning("writer.backpressure %s held_bytes=%d limit=%d waits=%d", *facts)
         return began
 
     def release(self, nbytes: int) -> None:
@@ -274,8 +274,8 @@ class WriterState:
         self.leading = True
         if self.ending.failure is not None:
             return []  # F-13: the callers got their rows back, and may have put them elsewhere
-        if self.flying:
-            return self.flying  # F-16: interrupted, so write the same entry again
+        if self.in_flight:
+            return self.in_flight  # F-16: interrupted, so write the same entry again
         group: list[Ack] = []
         nbytes = 0
         # Each put fits an entry by itself (F-15); a group stays well below the limit of an entry.
@@ -290,13 +290,13 @@ class WriterState:
                 break
             group.append(ack)
             nbytes += ack.nbytes
-        self.flying, self.entry = group, None
+        self.in_flight, self.entry = group, None
         return group
 
     def landed(self, group: list[Ack], position: Position, seconds: float) -> list[Ack]:
         """The group became durable in `seconds`: dequeue it and wake its waiters; return the acks
         with a callback or a future."""
-        self.turns.crowd.took(seconds)
+        self.turns.crowd.record_latency(seconds)
         if self.ending.failure is None:  # else the writer has ended, and they have its error
             for ack in group:
                 ack.position = position
@@ -307,7 +307,7 @@ class WriterState:
             while queue and queue[0].done:
                 self.queued_bytes -= queue.popleft().nbytes
             self._book_durable(group, position)
-        self.flying, self.entry, self.is_lone = [], None, len(group) == 1
+        self.in_flight, self.entry, self.was_single_put = [], None, len(group) == 1
         return [ack for ack in group if ack.callbacks or ack.future is not None]
 
     def _book_durable(self, group: list[Ack], position: Position) -> None:
@@ -365,7 +365,7 @@ class WriterState:
         if self.failure is not None:
             return []
         failed = [ack for ack in self.queue if not ack.done]
-        self.ending.begin(error, failed, sent=len(self.flying) if sent else 0)
+        self.ending.begin(error, failed, sent=len(self.in_flight) if sent else 0)
         self.queue.clear()
         self.queued_bytes = 0
         for ack in failed:
@@ -375,13 +375,13 @@ class WriterState:
             self.turns.wake(ack)  # its thread shapes the rows, which are handed back
         self.wake_all()
         rows = sum(ack.rows for ack in failed)
-        log.error("writer.ended %s rows_left=%d reason=%s", self.name, rows, error)
+        logger.error("writer.ended %s rows_left=%d reason=%s", self.name, rows, error)
         return failed
 
     def wake_all(self) -> None:
         """Wake all threads that wait for something other than their own put."""
         self.wake_for_room()
-        self.calm_wake.notify_all()
+        self.wakeups_done.notify_all()
         self.pump_wake.notify_all()
         self.flush_wake.notify_all()
 

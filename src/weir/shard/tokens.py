@@ -4,8 +4,8 @@ A token is in the log entry that holds its rows, so it is atomic with them. A ba
 one entry is published by a manifest (`weir.shard.large_batch`): its token is announced here, with
 the SSTables, before that manifest, and counts once a manifest has named them. Before the entry or
 manifest that carries a token stops being read, the token is recorded here for good, as a
-create-only marker of which the highest number counts. Neither collection nor compaction nor a
-native writer touches the markers, except those of jobs that gave no application name: such a token
+create-only mark of which the highest number counts. Neither collection nor compaction nor a
+native writer touches the marks, except those of jobs that gave no application name: such a token
 only has to outlive its job.
 
 A native writer flushes entries without knowing of tokens. So a writer notes here, before its first
@@ -104,7 +104,7 @@ class _Folder:
 
     def add(self, path: str) -> None:
         name = path.rpartition("/")[2]
-        number = paths.parse_marker_name(name)
+        number = paths.parse_mark_name(name)
         if number is not None:
             self.numbers.append(number)
         elif name.startswith(_ANNOUNCED):
@@ -203,20 +203,20 @@ class Tokens:
     def carry(self, known: Mapping[str, int]) -> None:
         """Record what `at` returned for another table's shard. One put each; idempotent."""
         for folder, number in known.items():
-            path = paths.marker_path(f"{paths.tokens_dir(self._site.shard)}/{folder}", number)
+            path = paths.mark_path(f"{paths.tokens_dir(self._site.shard)}/{folder}", number)
             with contextlib.suppress(ObjectExists):
                 self._site.store.put_if_absent(path, b"")
 
     def record(self, app: str, number: int) -> None:
-        """Record `number` for `app`; keeps only the highest two markers. Idempotent."""
+        """Record `number` for `app`; keeps only the highest two marks. Idempotent."""
         folder = paths.token_dir(self._site.shard, app)
         try:
-            self._site.store.put_if_absent(paths.marker_path(folder, number), app.encode())
+            self._site.store.put_if_absent(paths.mark_path(folder, number), app.encode())
         except ObjectExists:
             return
         below = sorted(self._list(app).numbers)[:-2]
         if below:
-            self._site.store.delete([paths.marker_path(folder, n) for n in below])
+            self._site.store.delete([paths.mark_path(folder, n) for n in below])
 
     def announce(self, app: str, number: int, sstables: Sequence[str], *, epoch: Epoch) -> str:
         """Announce that `number` is in once a manifest names these SSTables; return the path."""
@@ -250,7 +250,7 @@ class Tokens:
         return found
 
     def _settle(self, announced: Sequence[str], manifest: ShardManifest) -> None:
-        """Turn announcements into markers, and delete those that can no longer become true."""
+        """Turn announcements into marks, and delete those that can no longer become true."""
         for path in announced:
             said = self._read(path, manifest)
             if said is None:

@@ -12,16 +12,16 @@ released it for a moment. That costs 3.6 context switches a put and gives 13,800
 threads; one by one it is 1.8 switches and 16,100 puts/s (local disk, two processors). No timer is
 involved; a thread that waits alone is never held up.
 
-The writers of one table share a `Crowd`, because the same threads put to all of them. On a quick
-store the rule then holds across all shards, and the shards take turns: one entry is in flight at
-any moment, for the shard that has waited longest, led by a thread that waits for that shard. With
-16 threads and four shards that is 6.8 puts an entry; one leader per shard would write 2.2, and the
-leaders would contend for the interpreter. On a slow store each shard has its own leader, and
+The writers of one table share a `WaiterGroup`, because the same threads put to all of them. On a
+quick store the rule then holds across all shards, and the shards take turns: one entry is in flight
+at any moment, for the shard that has waited longest, led by a thread that waits for that shard.
+With 16 threads and four shards that is 6.8 puts an entry; one leader per shard would write 2.2, and
+the leaders would contend for the interpreter. On a slow store each shard has its own leader, and
 entries of different shards are in flight together. `Pace` chooses between the two by the latest
 entries. Turns are given up when a thread has waited too long for one: no shard waits for the store
 of another.
 
-Every call is made with the crowd's lock held, which is also the lock of its writers.
+Every call is made with the group's lock held, which is also the lock of its writers.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ LIGHT_BYTES: Final = 1 << 18
 """Most bytes of rows in an entry that takes a turn: a larger one would hold up other shards."""
 
 
-class Led(Protocol):
+class ShardQueue(Protocol):
     """The queue of one shard, as `WriterState` exposes it."""
 
     leading: bool
-    leader: Wait | None
+    leader: Waiter | None
     queued_bytes: int
 
     @property
@@ -67,16 +67,16 @@ class Led(Protocol):
         """Release the lead; another thread may take it."""
 
 
-class Wait:
+class Waiter:
     """One thread that waits for a put."""
 
     __slots__ = ("leads",)
 
     def __init__(self) -> None:
-        self.leads: Led | None = None
+        self.leads: ShardQueue | None = None
         """The shard whose entry this thread writes, or has just written."""
 
-    def take_lead(self, of: Led) -> None:
+    def take_lead(self, of: ShardQueue) -> None:
         """From here on this thread, and no other, writes that shard's entries (F-10)."""
         self.leads = of
         of.leading, of.leader = True, self
@@ -99,7 +99,7 @@ class Pace:
         self._begin(is_quick=False)
         self._entries = REST_ENTRIES - PACE_ENTRIES
 
-    def took(self, seconds: float) -> None:
+    def record_latency(self, seconds: float) -> None:
         """Record how long an entry took to write."""
         self._entries += 1
         self._quickest = quickest = min(self._quickest, seconds)
@@ -110,19 +110,19 @@ class Pace:
             self._begin(is_quick=False)
 
 
-class Crowd:
+class WaiterGroup:
     """The threads that wait for the writers of one table, or for a standalone writer."""
 
     def __init__(self, threads: Threads) -> None:
         self.lock: Lock = threads.lock()
         """Guards the state of its writers (`WriterState`)."""
-        self.calm_wake = threads.condition(self.lock)
+        self.wakeups_done = threads.condition(self.lock)
         """For threads that wait until every woken thread has run."""
-        self._awaiting_calm = 0
+        self._wakeup_waiters = 0
         self.threads = threads
         self.shards = 0
         self.pace = Pace()
-        self.leader: Wait | None = None
+        self.leader: Waiter | None = None
         """The thread whose turn it is to write an entry, while the shards take turns."""
         self.waking = 0
         self._due: deque[Ack] = deque()
@@ -144,8 +144,8 @@ class Crowd:
         """Request a leader for that shard, once every woken thread has run."""
         if not turns.led.waiting and not self.takes_turns:
             self._asking.pop(turns, None)  # nothing to write: the next putter leads
-            if turns.is_settled:
-                self._tell_calm()
+            if turns.has_no_wakeups:
+                self._notify_wakeups_done()
             return
         self._asking[turns] = None
         self.promote(turns)
@@ -159,9 +159,9 @@ class Crowd:
 
         Otherwise the shard stays in `_asking`: the last woken thread, or the leader, promotes it.
         """
-        if not turns.is_settled:
+        if not turns.has_no_wakeups:
             return
-        self._tell_calm()
+        self._notify_wakeups_done()
         if not self.takes_turns:
             self._have_led(turns)
         elif self.leader is None:
@@ -169,22 +169,22 @@ class Crowd:
                 if self._have_led(asking):
                     break  # one leader per turn
 
-    def wait_for_calm(self) -> None:
+    def wait_for_wakeups(self) -> None:
         """Return when the woken threads have run, or a writer has ended."""
-        self._awaiting_calm += 1
+        self._wakeup_waiters += 1
         try:
-            self.calm_wake.wait()
+            self.wakeups_done.wait()
         finally:
-            self._awaiting_calm -= 1
+            self._wakeup_waiters -= 1
 
-    def _tell_calm(self) -> None:
-        if self._awaiting_calm:
-            self.calm_wake.notify_all()
+    def _notify_wakeups_done(self) -> None:
+        if self._wakeup_waiters:
+            self.wakeups_done.notify_all()
 
     def _have_led(self, turns: Turns) -> bool:
         """Let the first waiting thread lead that shard, or the pump; True if a thread was woken."""
         led = turns.led
-        if turns not in self._asking or not turns.is_settled:
+        if turns not in self._asking or not turns.has_no_wakeups:
             return False
         del self._asking[turns]  # the next leader asks again
         if not led.leading and led.waiting and turns.wake_next():
@@ -194,10 +194,10 @@ class Crowd:
             led.call_pump()
         return False
 
-    def took(self, seconds: float) -> None:
+    def record_latency(self, seconds: float) -> None:
         """Record how long an entry took to write; a slow store ends the turns."""
         was_quick = self.pace.is_quick
-        self.pace.took(seconds)
+        self.pace.record_latency(seconds)
         if was_quick and not self.pace.is_quick and self.shards > 1:
             self._part()
 
@@ -214,7 +214,7 @@ class Crowd:
         for asking in list(self._asking):
             self._have_led(asking)
 
-    def end_turn(self, wait: Wait) -> None:
+    def end_turn(self, wait: Waiter) -> None:
         """End the turn, if it had one, of a thread that wrote its entry or gave up."""
         if self.leader is wait:
             self.leader = None
@@ -247,7 +247,7 @@ class Crowd:
 class Turns:
     """The waiting threads of one group commit."""
 
-    def __init__(self, crowd: Crowd, led: Led) -> None:
+    def __init__(self, crowd: WaiterGroup, led: ShardQueue) -> None:
         self.crowd = crowd
         self.led = led
         self._gated: dict[Ack, None] = {}
@@ -264,16 +264,16 @@ class Turns:
         return self.led.queued_bytes <= LIGHT_BYTES
 
     @property
-    def is_settled(self) -> bool:
+    def has_no_wakeups(self) -> bool:
         """True when no thread is due to be woken and every woken thread has run."""
         crowd = self.crowd
         # None in the whole crowd implies none of this shard, so the first test serves both cases.
         return crowd.waking == 0 or (self._waking == 0 and not crowd.takes_turns)
 
-    def lead(self, wait: Wait, *, chosen: bool) -> bool:
+    def lead(self, wait: Waiter, *, chosen: bool) -> bool:
         """Give that thread the lead, if it may lead now; True when it does."""
         crowd, led = self.crowd, self.led
-        if led.leading or not (chosen or self.is_settled):
+        if led.leading or not (chosen or self.has_no_wakeups):
             return False
         in_turn = crowd.takes_turns and self.is_light
         if in_turn and crowd.leader is not None:

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from weir.config import WriterConfig
-from weir.shard.asked import Request, WriteCounts
-from weir.shard.looking import Looking
+from weir.shard.conditional import ConditionalWrites
 from weir.shard.once import ExactlyOnce
-from weir.shard.requests import Asked, Missing, OnConflict
+from weir.shard.request import Request, WriteCounts
+from weir.shard.request_builder import Missing, OnConflict, WriteSpec
 from weir.types import Rows
 
 
-class LookingVerbs(ABC):
+class ConditionalVerbs(ABC):
     """The verbs of `ShardWriter` besides put and delete.
 
     Each call sees every row of its keys that this writer accepted before it, and none that comes
@@ -31,7 +31,7 @@ class LookingVerbs(ABC):
         """Raise, with those rows, unless the writer is open."""
 
     @abstractmethod
-    def _look(self, call: str) -> Looking:
+    def _conditional_writes(self, call: str) -> ConditionalWrites:
         """Return the object that decides, or raise why nothing can be decided."""
 
     def update(
@@ -45,7 +45,7 @@ class LookingVerbs(ABC):
         what `put` raises, with the rows as they were given. One lookup serves all concurrent calls:
         no request for keys in memory, else what `get` costs; then the cost of a put.
         """
-        looking = self._look("update")
+        looking = self._conditional_writes("update")
         request = looking.requests.update(rows, missing)
         return looking.run(request, wait=self.config.durable_write, timeout=timeout)
 
@@ -53,12 +53,12 @@ class LookingVerbs(ABC):
         self, batches: list[pa.RecordBatch], *, missing: Missing, timeout: float | None
     ) -> WriteCounts:
         """`update` of rows that `PartialRows` of the same schema has shaped."""
-        looking = self._look("update")
+        looking = self._conditional_writes("update")
         request = looking.requests.update_shaped(batches, missing)
         return looking.run(request, wait=self.config.durable_write, timeout=timeout)
 
     def _put_when(self, rows: Rows, when: str, timeout: float | None) -> WriteCounts:
-        looking = self._look("put")
+        looking = self._conditional_writes("put")
         request = looking.requests.put_when(rows, when)
         return looking.run(request, wait=self.config.durable_write, timeout=timeout)
 
@@ -71,7 +71,7 @@ class LookingVerbs(ABC):
         leaves rows that exist alone. Called again after an unknown outcome, "skip" tells what was
         written (O-5). Otherwise like `update`.
         """
-        looking = self._look("insert")
+        looking = self._conditional_writes("insert")
         request = looking.requests.insert(rows, on_conflict)
         return looking.run(request, wait=self.config.durable_write, timeout=timeout)
 
@@ -83,7 +83,7 @@ class LookingVerbs(ABC):
         for each row, not for all: rows that pass later are not found, and an error leaves those
         before it deleted.
         """
-        looking = self._look("delete_where")
+        looking = self._conditional_writes("delete_where")
         self._check_open()  # it reads before it has rows to hand back
         return self._each(looking, looking.requests.where(filter, None), timeout)
 
@@ -95,16 +95,16 @@ class LookingVerbs(ABC):
         A value that the column's type cannot hold exactly is refused: cast it. Otherwise like
         `delete_where`.
         """
-        looking = self._look("update_where")
+        looking = self._conditional_writes("update_where")
         self._check_open()  # it reads before it has rows to hand back
         return self._each(looking, looking.requests.where(filter, assignments), timeout)
 
     def decide_once(
-        self, rows: Rows, asked: Asked, *, app: str, version: int
+        self, rows: Rows, asked: WriteSpec, *, app: str, version: int
     ) -> WriteCounts | None:
         """Do what `asked` says with those rows; None if batch `version` of `app`, or a later one,
         is in (P-2). For batches that may be sent again: the decision is made once."""
-        looking = self._look(asked.verb)
+        looking = self._conditional_writes(asked.verb)
         requests = looking.requests
         batches = requests.shaped(rows, asked)
         self._check_open(batches)
@@ -118,7 +118,7 @@ class LookingVerbs(ABC):
         )
 
     def _each(
-        self, looking: Looking, requests: Iterator[Request], timeout: float | None
+        self, looking: ConditionalWrites, requests: Iterator[Request], timeout: float | None
     ) -> WriteCounts:
         total = WriteCounts()
         for request in requests:

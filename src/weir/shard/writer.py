@@ -26,21 +26,21 @@ from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.site import ShardSite
 from weir.log.tags import Bounds, LogEnds
-from weir.search.asked import SearchOptions
 from weir.search.memory import WriterIndexes
+from weir.search.options import SearchOptions
 from weir.search.words import Words
 from weir.shard.accept import Acceptor
 from weir.shard.ack import Ack
-from weir.shard.asked import WriteCounts
 from weir.shard.at_exit import watch
+from weir.shard.conditional import ConditionalWrites
 from weir.shard.flush import Flusher
 from weir.shard.group import GroupCommit
-from weir.shard.looking import Looking
 from weir.shard.memtable import MemTables
 from weir.shard.once import ExactlyOnce
 from weir.shard.own_reads import OwnReads
 from weir.shard.puts import Puts
 from weir.shard.replay import Progress, Replay
+from weir.shard.request import WriteCounts
 from weir.shard.state import WriterState
 from weir.shard.stats import (
     MemtableStats,
@@ -50,14 +50,14 @@ from weir.shard.stats import (
     wal_stats,
     writer_stats,
 )
-from weir.shard.turns import Crowd
-from weir.shard.verbs import LookingVerbs
+from weir.shard.turns import WaiterGroup
+from weir.shard.verbs import ConditionalVerbs
 from weir.types import Columns, Epoch, Filter, Keys, Position, Rows, Vector
 
 Belongs = Callable[[pa.RecordBatch], pa.Array]
 
 
-class ShardWriter(LookingVerbs):
+class ShardWriter(ConditionalVerbs):
     """Writes to one shard it owns. Safe to share between threads, whose puts share entries."""
 
     def __init__(
@@ -69,7 +69,7 @@ class ShardWriter(LookingVerbs):
         config: WriterConfig,
         indexes: WriterIndexes,
         belongs: Belongs | None = None,
-        crowd: Crowd | None = None,
+        crowd: WaiterGroup | None = None,
     ) -> None:
         """Use `ShardWriter.open` or `Shard.writer`, which claim and replay first."""
         self._appender = appender
@@ -80,7 +80,7 @@ class ShardWriter(LookingVerbs):
         env, claim = appender.site.env, appender.claim
         self._flusher: Flusher | None = None
         self._reads: OwnReads | None = None
-        self._looking: Looking | None = None
+        self._conditional: ConditionalWrites | None = None
         self.before_looking: Callable[[], None] | None = None
         """Raises while rows of this shard's keys are where its lookups do not search (O-2)."""
         memtables = None
@@ -96,7 +96,7 @@ class ShardWriter(LookingVerbs):
         self._group = GroupCommit(state, acceptor, appender)
         self.puts = Puts(state, self.intake, acceptor, self._group)
         if self._reads is not None and self._keyed:
-            self._looking = Looking(state, self.intake, self._reads, self._group)
+            self._conditional = ConditionalWrites(state, self.intake, self._reads, self._group)
         self.once = ExactlyOnce(appender, self.puts.accept)
 
     @classmethod
@@ -109,7 +109,7 @@ class ShardWriter(LookingVerbs):
         config: WriterConfig | None = None,
         belongs: Belongs | None = None,
         progress: Progress | None = None,
-        crowd: Crowd | None = None,
+        crowd: WaiterGroup | None = None,
     ) -> ShardWriter:
         """Claim the shard, fence every older writer, replay what they left, and serve.
 
@@ -237,7 +237,7 @@ class ShardWriter(LookingVerbs):
         makes them durable, or reports what is left.
         """
         state = self._state
-        if state.ending.home.is_left:
+        if state.ending.home.is_forked:
             return
         if self._closed:
             state.ending.require_heard()
@@ -354,16 +354,16 @@ class ShardWriter(LookingVerbs):
         if not replay.keeps_the_rule:
             flusher.publish_replayed()
 
-    def _look(self, call: str) -> Looking:
-        if self._looking is not None and self.before_looking is None:
-            return self._looking  # every call but the first
+    def _conditional_writes(self, call: str) -> ConditionalWrites:
+        if self._conditional is not None and self.before_looking is None:
+            return self._conditional  # every call but the first
         if not self.intake.schema.primary_key:
             raise InvalidInput(f"{self.site}: {call} needs a primary key; the table has none")
         self._require_memtables(call)
         if self.before_looking is not None and self.is_open:
             self.before_looking()
             self.before_looking = None
-        return cast("Looking", self._looking)
+        return cast("ConditionalWrites", self._conditional)
 
     def _stop(self) -> None:
         with self._state.lock:
@@ -388,7 +388,7 @@ class ShardWriter(LookingVerbs):
         return self._flusher
 
     def _check_not_shut(self) -> None:
-        if self._closing or self._state.ending.home.is_left:
+        if self._closing or self._state.ending.home.is_forked:
             raise self._state.ending.refused()
 
     def _check_open(self, batches: Sequence[pa.RecordBatch] = ()) -> None:

@@ -14,18 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.errors import InvalidInput
 from weir.read.snapshot import Freshness
 from weir.records.consumers import Consumer
-from weir.spark.bulk import BulkReport, bulk_load
-from weir.spark.catalog import attach, use
-from weir.spark.changing import ChangeReport, delete_where, merge, update_where
-from weir.spark.console import Show, shown
-from weir.spark.debezium import debezium
-from weir.spark.failures import plainly
-from weir.spark.feed_offsets import starting_positions
-from weir.spark.frames import frame_of
-from weir.spark.jobs import clone, compact, gc, reshard
-from weir.spark.layout import OPTION, lay_out, layout_of
-from weir.spark.making import Wish, opened_or_made
-from weir.spark.pipeline import (
+from weir.spark.admin import (
     KeepReport,
     checkpoint,
     create,
@@ -34,6 +23,17 @@ from weir.spark.pipeline import (
     restore,
     stats,
 )
+from weir.spark.bulk import BulkReport, bulk_load
+from weir.spark.catalog import attach, use
+from weir.spark.changing import ChangeReport, delete_where, merge, update_where
+from weir.spark.console import Show, shown
+from weir.spark.debezium import debezium
+from weir.spark.failures import unwrap_errors
+from weir.spark.feed_offsets import starting_positions
+from weir.spark.frames import frame_of
+from weir.spark.jobs import clone, compact, gc, reshard
+from weir.spark.layout import OPTION, lay_out, layout_of
+from weir.spark.making import TableSpec, open_or_create
 from weir.spark.places import STORAGE, Place
 from weir.spark.runner import watched
 from weir.spark.searching import lookup, search
@@ -160,7 +160,9 @@ def write(
     spark.createDataFrame([], "nothing int")
     low = {name.lower(): value for name, value in dict(options or {}).items()}
     place = Place(uri, dict(storage_options or {}))
-    table = opened_or_made(place, df.schema, Wish.of(low, df.columns), marker=delete_column)
+    table = open_or_create(
+        place, df.schema, TableSpec.of(low, df.columns), delete_column=delete_column
+    )
     columns_of(df.columns, table.schema, delete_column)
     rows, how = layout(df, uri, storage_options=storage_options)
     writer = rows.write.format("weir").mode("append").options(**dict(options or {}))
@@ -174,7 +176,7 @@ def write(
         writer = writer.option(OPTION, how)
     tasks = int(how.partition(":")[0]) if how else 1
     with (
-        plainly(),
+        unwrap_errors(),
         shown(progress, uri, spark) as tell,
         watched(spark, f"weir-write {uri}", "write", tasks, tell),
     ):

@@ -29,14 +29,14 @@ from weir.lake.base import fold
 from weir.lake.base.view import LanceBase
 from weir.routing.core import Core
 from weir.spark.console import Show, shown
-from weir.spark.failures import plainly
-from weir.spark.making import Wish
+from weir.spark.failures import unwrap_errors
+from weir.spark.making import TableSpec
 from weir.spark.places import Place, resolved
 from weir.spark.runner import SparkRunner, slots_of, watched
 from weir.spark.types import arrow_schema, check_written, from_spark
-from weir.upkeep.compact.cut import fragment_shares
+from weir.upkeep.compact.split import fragment_shares
 from weir.upkeep.compact.tidying import tidy
-from weir.upkeep.exclusive import Hold
+from weir.upkeep.exclusive import CompactionClaim
 from weir.upkeep.loads import Written, load
 from weir.upkeep.tasks import Progress
 
@@ -82,11 +82,11 @@ def bulk_load(
     """
     place = Place(uri, dict(storage_options or {}))
     key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
-    wish = Wish(key, sharding, wal_uri, writer_defaults)
-    table, made = _table(place, df, primary_key, wish)
+    spec = TableSpec(key, sharding, wal_uri, writer_defaults)
+    table, made = _table(place, df, primary_key, spec)
     try:
         check_written(df.schema, table.schema, table.primary_key, None)
-        with plainly():
+        with unwrap_errors():
             report = _load(df, table, place, replace=replace, tasks=tasks, progress=progress)
             if not indexes:
                 return report
@@ -115,8 +115,8 @@ def _load(
     count = tasks or max(slots_of(spark), 1)
     keys: list[str] = []
 
-    def write(base: LanceBase, hold: Hold) -> Written:
-        tell = hold.telling(show)
+    def write(base: LanceBase, hold: CompactionClaim) -> Written:
+        tell = hold.renewing(show)
         hides = bool(table.primary_key and not replace and base.fragments())
         frame = _spread(df, table.primary_key, count)
         told = frame.mapInArrow(
@@ -124,7 +124,7 @@ def _load(
         )
         with watched(spark, f"weir-bulk {uri}", "bulk_load", count, tell):
             results = [json.loads(row["result"]) for row in told.collect()]
-        parts = [fold.Changes.from_json(result["changes"]) for result in results]
+        parts = [fold.VersionEdit.from_json(result["changes"]) for result in results]
         rows = sum(result["rows"] for result in results)
         keys.extend(path for result in results for path in result["keys"])
         if keys:
@@ -139,20 +139,20 @@ def _load(
 
 
 def _table(
-    place: Place, df: DataFrame, primary_key: str | Sequence[str] | None, wish: Wish
+    place: Place, df: DataFrame, primary_key: str | Sequence[str] | None, spec: TableSpec
 ) -> tuple[weir.Table, bool]:
     """The table, and whether this call created it."""
     try:
         table = place.current()
     except NotAWeirTable:
-        return wish.create(place, arrow_schema(df.schema)), True
-    wanted = tuple(resolved(name, table.schema.names) for name in wish.primary_key)
+        return spec.create(place, arrow_schema(df.schema)), True
+    wanted = tuple(resolved(name, table.schema.names) for name in spec.primary_key)
     if primary_key is not None and wanted != table.primary_key:
         raise InvalidInput(
             f"{table.uri} has the primary key {table.primary_key}, not {wanted}; leave primary_key"
             " out, or load into another table"
         )
-    if wish.sharding is not None and wish.sharding != table.sharding:
+    if spec.sharding is not None and spec.sharding != table.sharding:
         raise InvalidInput(f"{table.uri} is sharded by {table.sharding}; table.reshard changes it")
     return table, False
 
@@ -296,11 +296,11 @@ def _hide(
     keys: list[str],
     rows: int,
     progress: Progress | None,
-) -> list[fold.Changes]:
+) -> list[fold.VersionEdit]:
     runner = SparkRunner(spark, place, group="weir-bulk")
     tasks = [
         {"run": "loads.hide_rows", "version": base.version, "keys": keys, **share}
         for share in fragment_shares(base, max(rows, 1), runner.slots)
     ]
     results = runner.run(core, tasks, progress)
-    return [fold.Changes.from_json(result["changes"]) for result in results]
+    return [fold.VersionEdit.from_json(result["changes"]) for result in results]

@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 import weir
 from weir.errors import InvalidInput, NotAWeirTable
 from weir.spark import procedures
-from weir.spark.making import Wish, defaults_of, merge_columns, sharding_of
+from weir.spark.making import TableSpec, defaults_of, merge_columns, sharding_of
 from weir.spark.places import ENDING, STORAGE, Place, located, names, resolved
 from weir.spark.session import is_connect
 from weir.spark.source import columns_at
@@ -152,14 +152,14 @@ def _create(options: Options) -> StructType:
             )
         given["shardby"] = by.removeprefix("identity(").rstrip(")") if "bucket" not in by else by
     sharding = sharding_of(given, key, columns)
-    wish = Wish(tuple(key), sharding, given.get("waluri"), defaults_of(given))
-    return marked_schema(wish.create(place, arrow_schema(schema)))
+    spec = TableSpec(tuple(key), sharding, given.get("waluri"), defaults_of(given))
+    return marked_schema(spec.create(place, arrow_schema(schema)))
 
 
 def _add(options: Options) -> StructType:
     table = Place.of(options).current()
     schema = StructType.fromJson(json.loads(options["weir.schema"]))
-    merge_columns(table, schema, {"mergeschema": "true"}, marker=None)
+    merge_columns(table, schema, {"mergeschema": "true"}, delete_column=None)
     return marked_schema(table)
 
 

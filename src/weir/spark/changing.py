@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from weir.errors import CommitConflict, InvalidInput
 from weir.read.snapshot import Snapshot
-from weir.spark.failures import plainly
+from weir.spark.failures import unwrap_errors
 from weir.spark.frames import frame_of
 from weir.spark.places import STORAGE, Place, resolved
 from weir.spark.source import parts_of
@@ -198,7 +198,7 @@ def _write(
     writer = counted.write.format("weir").mode("append").option("deleteColumn", _DELETE)
     for name, text in place.storage.items():
         writer = writer.option(f"{STORAGE}{name}", text)
-    with plainly():
+    with unwrap_errors():
         writer.option("weir.statement", snapshot.to_json()).save(place.uri)
     told = seen.get
     gone = int(told["deleted"] or 0)

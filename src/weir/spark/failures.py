@@ -17,7 +17,7 @@ _MODULE = re.compile(r"ModuleNotFoundError: No module named '(pyspark_weir|weir)
 
 
 @contextlib.contextmanager
-def plainly() -> Iterator[None]:
+def unwrap_errors() -> Iterator[None]:
     """Re-raise a weir error that Spark wrapped, without the lines of the JVM and the worker.
 
     Spark's whole error stays available as its cause.
@@ -25,7 +25,7 @@ def plainly() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        found = told(str(error))
+        found = weir_error_in(str(error))
         if found is None:
             raise
         raise found from error
@@ -45,7 +45,7 @@ def briefly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     raise found
 
 
-def told(text: str) -> WeirError | None:
+def weir_error_in(text: str) -> WeirError | None:
     """The weir error in the text of a Spark error, or None."""
     if _MODULE.search(text):
         return InvalidInput(WORKERS)

@@ -43,11 +43,11 @@ from weir.spark.feed_offsets import (
     Routings,
     advance,
     behind,
-    heads,
     held_positions,
     passed_by,
     positions_of,
     starting_positions,
+    tips,
 )
 from weir.spark.feed_schema import (
     EPOCH,
@@ -66,7 +66,7 @@ from weir.spark.types import arrow_schema, to_spark
 _log = logging.getLogger("weir.spark")
 
 POLL: Final = 0.2
-"""Seconds for which the heads of the logs are cached: Spark polls 85 times a second."""
+"""Seconds for which the tips of the logs are cached: Spark polls 85 times a second."""
 
 SNAPSHOT_ATTEMPTS: Final = 4
 
@@ -148,7 +148,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table = self._place.open()
         if start["positions"] is None:
             return self._snapshot_offset(table)
-        head = self._target if self._target is not None else self._heads()
+        head = self._target if self._target is not None else self._tips()
         return offset_of(self._towards(table, positions_of(start), head, limit))
 
     def _towards(
@@ -197,8 +197,8 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
-        """The heads of the logs, the table, and how far the last planned batch is behind them."""
-        table, head = self._place.open(), self._heads()
+        """The tips of the logs, the table, and how far the last planned batch is behind them."""
+        table, head = self._place.open(), self._tips()
         return {
             **offset_of(head),
             "table": table.uri,
@@ -207,13 +207,13 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the positions where the run ends."""
-        self._target = heads(self._place.open().core, self._routings)
+        self._target = tips(self._place.open().core, self._routings)
 
-    def _heads(self) -> dict[UUID, int]:
+    def _tips(self) -> dict[UUID, int]:
         core = self._place.open().core
         now = core.env.clock.boottime()
         if self._seen is None or now - self._seen[0] > POLL:
-            self._seen = (now, heads(core, self._routings))
+            self._seen = (now, tips(core, self._routings))
         return self._seen[1]
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:

@@ -48,7 +48,7 @@ class Routings:
         return {shard: self._known[shard] for shard in wanted}
 
 
-def heads(core: Core, routings: Routings | None = None) -> dict[UUID, int]:
+def tips(core: Core, routings: Routings | None = None) -> dict[UUID, int]:
     """The last position used in each shard. One listing, and ten requests a shard.
 
     Reads later routings first: once an heir has an entry, the tip of its sealed shard is final.
@@ -80,7 +80,7 @@ def starting_positions(core: Core, start: str) -> dict[UUID, int]:
     if start == "earliest":
         return floors(core)
     if start == "latest":
-        return heads(core)
+        return tips(core)
     try:
         raw = json.loads(start)
         found = raw.get("positions", raw)

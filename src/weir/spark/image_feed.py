@@ -26,7 +26,7 @@ from weir.read.snapshot import pinned_snapshot
 from weir.records.checkpoints import Checkpoint
 from weir.spark.failures import briefly
 from weir.spark.feed import SNAPSHOT_ATTEMPTS, Offset, WeirFeed, offset_of, require_above_floor
-from weir.spark.feed_offsets import heads, passed_by, positions_of
+from weir.spark.feed_offsets import passed_by, positions_of, tips
 from weir.spark.feed_schema import IMAGES, require_columns
 from weir.spark.images import INSERT, image_parts, read_images
 from weir.spark.moments import checkpoint_named, one_start, time_of
@@ -92,7 +92,7 @@ class ImageFeed(WeirFeed):
             return self._snapshot_offset(table)
         here = positions_of(start)
         if self._goal is None or _is_reached(self._goal, here):
-            if not _is_ahead(self._target or self._heads(), here):
+            if not _is_ahead(self._target or self._tips(), here):
                 return start
             self._goal = _offset_at(self._pin(table))
         wanted = positions_of(self._goal)
@@ -183,7 +183,7 @@ class ChangesBetween(DataSourceReader):
         first = _pinned(table, "starting", *self._from)
         after = _through(first)
         if self._to == (None, None):
-            through = heads(table.core)
+            through = tips(table.core)
         else:
             through = _through(_pinned(table, "ending", *self._to))
         for shard, last in through.items():

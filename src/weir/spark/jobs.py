@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from pyspark.sql import SparkSession
 
@@ -19,7 +19,7 @@ from weir.table import Table
 from weir.upkeep import clone as cloning
 from weir.upkeep import reshard as resharding
 from weir.upkeep.compact import run as compaction
-from weir.upkeep.compact.plan import find_waiting
+from weir.upkeep.compact.plan import find_pending
 from weir.upkeep.gc import collect
 from weir.upkeep.gc.report import GcReport, Kind, Veto
 from weir.upkeep.tasks import LocalRunner, Runner
@@ -62,6 +62,7 @@ def compact(
     `progress(kind, done, total)` is called as tasks finish; True draws a bar, False none, None one
     if stderr is a terminal on which Spark does not draw its own.
     """
+    _check_engine(engine)
     place = Place(uri, dict(storage_options or {}))
     table = place.open()
     runner = _runner(spark, place, table, engine)
@@ -82,11 +83,14 @@ def _at_work(spark: SparkSession, runner: Runner) -> SparkSession | None:
     return spark if isinstance(runner, SparkRunner) else None
 
 
-def _runner(spark: SparkSession, place: Place, table: Table, engine: Engine) -> Runner:
-    if engine not in ("auto", "local", "spark"):
+def _check_engine(engine: str) -> None:
+    if engine not in get_args(Engine):
         raise InvalidInput(f"engine must be auto, local or spark, got {engine!r}")
+
+
+def _runner(spark: SparkSession, place: Place, table: Table, engine: Engine) -> Runner:
     if engine == "auto":
-        _, waiting = find_waiting(table.core, fold_wal=None)
+        _, waiting = find_pending(table.core, fold_wal=None)
         amount = sum(w.nbytes for w in waiting)
         engine = choose(amount, AUTO_BYTES, slots=_slots(spark), slots_enough=AUTO_SLOTS)
     return LocalRunner() if engine == "local" else SparkRunner(spark, place, group="weir-compact")
@@ -129,6 +133,7 @@ def gc(
 
     `min_age` to `veto` are those of `Table.gc`: with `dry_run` nothing is written or deleted.
     """
+    _check_engine(engine)
     place = Place(uri, dict(storage_options or {}))
     table = place.open()
     if dry_run:
@@ -167,6 +172,7 @@ def reshard(
 
     `compaction` of the report says what the fold did.
     """
+    _check_engine(engine)
     place = Place(uri, dict(storage_options or {}))
     report = resharding.reshard(place.current().core, sharding, compact=False)
     folded = compact(spark, uri, engine=engine, storage_options=storage_options, progress=progress)
@@ -190,6 +196,7 @@ def clone(
     Executors copy the base of a deep clone ("auto": from 256 MiB on, on a cluster), and reach both
     places with `storage_options`. After a failure run it again to finish.
     """
+    _check_engine(engine)
     place = Place(uri, dict(storage_options or {}))
     core = place.current().core
     if engine == "auto":

@@ -26,7 +26,7 @@ _BUCKET = re.compile(
 
 
 @dataclass(frozen=True)
-class Wish:
+class TableSpec:
     """How to create a table that does not exist yet."""
 
     primary_key: tuple[str, ...] = ()
@@ -35,14 +35,14 @@ class Wish:
     writer_defaults: WriterConfig | None = None
 
     @staticmethod
-    def of(options: Mapping[str, str], columns: Sequence[str]) -> Wish | None:
+    def of(options: Mapping[str, str], columns: Sequence[str]) -> TableSpec | None:
         """From the options of a write; None without `primaryKey` (an empty one counts as given)."""
         key = names(options, "primaryKey")
         if key is None:
             return None
         key = [resolved(name, columns) for name in key]
         sharding = sharding_of(options, key, columns)
-        return Wish(tuple(key), sharding, options.get("waluri"), defaults_of(options))
+        return TableSpec(tuple(key), sharding, options.get("waluri"), defaults_of(options))
 
     def create(self, place: Place, fields: pa.Schema) -> weir.Table:
         """Create the empty table. Only its key is NOT NULL: what Spark inferred is no promise."""
@@ -95,24 +95,24 @@ def sharding_of(
     return Identity(resolved(by.strip(), columns))
 
 
-def opened_or_made(
-    place: Place, schema: StructType, wish: Wish | None, *, marker: str | None = None
+def open_or_create(
+    place: Place, schema: StructType, spec: TableSpec | None, *, delete_column: str | None = None
 ) -> weir.Table:
-    """Open the table, or create it as `wish` says."""
+    """Open the table, or create it as `spec` says."""
     try:
         return place.current()
     except NotAWeirTable as absent:
-        if wish is None:
+        if spec is None:
             raise NotAWeirTable(
                 f"{absent}. To create it with this write, set the option primaryKey ('id', 'a,b',"
                 " or '' for an append-only table), and buckets or shardBy for more than one shard"
             ) from None
-        fields = [f for f in arrow_schema(schema) if f.name not in (marker, TOMBSTONE)]
-        return wish.create(place, pa.schema(fields))
+        fields = [f for f in arrow_schema(schema) if f.name not in (delete_column, TOMBSTONE)]
+        return spec.create(place, pa.schema(fields))
 
 
 def merge_columns(
-    table: weir.Table, schema: StructType, options: Mapping[str, str], *, marker: str | None
+    table: weir.Table, schema: StructType, options: Mapping[str, str], *, delete_column: str | None
 ) -> None:
     """With `mergeSchema`, add the columns that the table does not have, as nullable.
 
@@ -121,11 +121,11 @@ def merge_columns(
     """
     if not flag(options, "mergeSchema"):
         return
-    given = columns_of(schema.fieldNames(), table.schema, marker)
+    given = columns_of(schema.fieldNames(), table.schema, delete_column)
     fields = [
         _loose(field, required=False)
         for name, field in zip(given, arrow_schema(schema), strict=True)
-        if name not in (*table.schema.names, marker, TOMBSTONE)
+        if name not in (*table.schema.names, delete_column, TOMBSTONE)
     ]
     if not fields:
         return

@@ -84,7 +84,7 @@ def _before(log: ShardLog, low: int, high: int, moment: float) -> int:
     """The last position in `[low, high]` whose entry is older than `moment`, by binary search."""
     while low < high:
         middle = (low + high + 1) // 2
-        where = log.stretch(middle).site.wal
+        where = log.segment(middle).site.wal
         meta = where.head(paths.wal_path(log.shard, Position(middle)))
         if meta is None or meta.last_modified < moment:
             low = middle

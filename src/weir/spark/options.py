@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from weir.errors import InvalidInput
-from weir.shard.requests import (
+from weir.shard.request_builder import (
     MISSING,
     ON_CONFLICT,
     VERBS,
-    Asked,
     Missing,
     OnConflict,
+    WriteSpec,
     check_choice,
 )
 from weir.spark.places import STORAGE, flag
@@ -137,7 +137,7 @@ def check_options(options: Mapping[str, str], known: frozenset[str], what: str) 
         raise InvalidInput(f"{what} has no option {given!r}; {hint}")
 
 
-def asked_of(options: Mapping[str, str]) -> Asked | None:
+def write_spec_of(options: Mapping[str, str]) -> WriteSpec | None:
     """How a write depends on existing rows: `weir.write`, `when`, `missing`, `onConflict`.
 
     None for a plain put. An option that does not go with the others is refused.
@@ -156,4 +156,4 @@ def asked_of(options: Mapping[str, str]) -> Asked | None:
         return None
     if "deletecolumn" in options and verb != "put":
         raise InvalidInput(f"option deleteColumn goes with weir.write = put, not {verb}")
-    return Asked(verb, when, cast("Missing", missing), cast("OnConflict", on_conflict))
+    return WriteSpec(verb, when, cast("Missing", missing), cast("OnConflict", on_conflict))

@@ -24,7 +24,7 @@ from weir.merge.levels import MemLevel, shaped
 from weir.merge.merge import winners
 from weir.routing.core import Core
 from weir.spark.staging import Staged, read_staged
-from weir.upkeep.exclusive import Hold
+from weir.upkeep.exclusive import CompactionClaim
 from weir.upkeep.loads import Written, load
 
 WORKERS: Final = 2
@@ -39,7 +39,7 @@ def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) ->
     """
     core = table.core
 
-    def write(base: LanceBase, _hold: Hold) -> Written:
+    def write(base: LanceBase, _hold: CompactionClaim) -> Written:
         schema = base.schema
 
         def one(files: list[Staged]) -> Written:

@@ -19,7 +19,7 @@ from weir.spark.making import sharding_of
 from weir.spark.places import Place, flag
 
 Given = Mapping[str, str]
-Told = dict[str, object]
+ProcedureResult = dict[str, object]
 
 NAMESPACE: Final = "system"
 _ARGUMENT: Final = "weir.argument."
@@ -30,10 +30,10 @@ class Procedure:
     """One procedure: the names of its arguments, the table's first, and the function to run."""
 
     arguments: tuple[str, ...]
-    run: Callable[[weir.Table, Given], Told]
+    run: Callable[[weir.Table, Given], ProcedureResult]
 
 
-def _compact(table: weir.Table, given: Given) -> Told:
+def _compact(table: weir.Table, given: Given) -> ProcedureResult:
     fold = flag(given, "fold_wal") if "fold_wal" in given else None
     report = table.compact(fold_wal=fold, cluster=flag(given, "cluster"))
     return {
@@ -45,7 +45,7 @@ def _compact(table: weir.Table, given: Given) -> Told:
     }
 
 
-def _gc(table: weir.Table, given: Given) -> Told:
+def _gc(table: weir.Table, given: Given) -> ProcedureResult:
     dry = flag(given, "dry_run")
     report = table.gc(given.get("min_age", "15m"), given.get("fence_retention", "7d"), dry)
     return {
@@ -55,7 +55,7 @@ def _gc(table: weir.Table, given: Given) -> Told:
     }
 
 
-def _checkpoint(table: weir.Table, given: Given) -> Told:
+def _checkpoint(table: weir.Table, given: Given) -> ProcedureResult:
     scope = given.get("scope", "all")
     if scope not in ("all", "durable"):
         raise InvalidInput(f"scope must be all or durable, got {scope!r}")
@@ -65,17 +65,17 @@ def _checkpoint(table: weir.Table, given: Given) -> Told:
     return {"id": made.id, "name": made.name, "created": f"{made.created:.3f}"}
 
 
-def _delete_checkpoint(table: weir.Table, given: Given) -> Told:
+def _delete_checkpoint(table: weir.Table, given: Given) -> ProcedureResult:
     table.delete_checkpoint(_needed(given, "name"))
     return {"deleted": given["name"]}
 
 
-def _restore(table: weir.Table, given: Given) -> Told:
+def _restore(table: weir.Table, given: Given) -> ProcedureResult:
     table.restore(_needed(given, "name"))
     return {"restored": given["name"]}
 
 
-def _reshard(table: weir.Table, given: Given) -> Told:
+def _reshard(table: weir.Table, given: Given) -> ProcedureResult:
     sharding = sharding_of({"shardby": _needed(given, "shard_by")}, (), table.schema.names)
     assert sharding is not None, "shard_by was given"
     table.reshard(sharding)

@@ -11,7 +11,7 @@ from weir.spark.feed import WeirFeed
 from weir.spark.feed_schema import wants_images
 from weir.spark.image_feed import ChangesBetween, ImageFeed
 from weir.spark.options import understood
-from weir.spark.pushing import PushingReader
+from weir.spark.pushdown import PushdownReader
 from weir.spark.source import WeirReader
 
 
@@ -19,7 +19,7 @@ def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """A batch read: of the table, or of its changes between two moments."""
     if wants_images(understood(options)):
         return ChangesBetween(options, schema)
-    kind = PushingReader if "weir.pushes" in options else WeirReader
+    kind = PushdownReader if "weir.pushes" in options else WeirReader
     return kind(options, schema)
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.routing.core import Core
-from weir.spark.failures import plainly
+from weir.spark.failures import unwrap_errors
 from weir.spark.places import Place
 from weir.upkeep.tasks import Progress, Result, Task, run_task
 
@@ -46,7 +46,7 @@ class SparkRunner:
         kind = str(tasks[0]["run"]).partition(".")[0]
         frame = run_each(self._spark, texts, _task_function(self._place, texts), _RESULT)
         watch = watched(self._spark, f"{self._group} {core.uri}", kind, len(tasks), progress)
-        with plainly(), watch:
+        with unwrap_errors(), watch:
             rows = frame.collect()
         found = {row["number"]: json.loads(row["result"]) for row in rows}
         assert len(found) == len(tasks), "one result for each task"

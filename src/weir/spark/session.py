@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from weir.errors import InvalidInput
-from weir.spark.failures import WORKERS, told
+from weir.spark.failures import WORKERS, weir_error_in
 
 LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -86,7 +86,7 @@ def require_workers(spark: SparkSession) -> None:
     try:
         rows = spark.range(0, 1, 1, 1).mapInArrow(look, "python string").collect()
     except PySparkException as error:
-        found = told(str(error))
+        found = weir_error_in(str(error))
         if found is not None:
             raise found from None
         raise

@@ -30,13 +30,13 @@ from weir.format import paths
 from weir.format.sharding import Value
 from weir.read.snapshot import Snapshot
 from weir.routing.core import Core
-from weir.shard.requests import Asked
+from weir.shard.request_builder import WriteSpec
 from weir.spark.layout import Layout
-from weir.spark.making import Wish, merge_columns, opened_or_made
-from weir.spark.options import WRITE, asked_of, check_options, understood
+from weir.spark.making import TableSpec, merge_columns, open_or_create
+from weir.spark.options import WRITE, check_options, understood, write_spec_of
 from weir.spark.places import Place, flag, number, resolved
-from weir.spark.publish import ENTRY_BYTES, ShardSink, Token
 from weir.spark.queries import require_own_numbers
+from weir.spark.shard_sink import ENTRY_BYTES, ShardSink, Token
 from weir.spark.staging import Stage, Staged, read_staged, remove_staged
 from weir.spark.statement import Statement
 from weir.spark.types import check_written, from_spark
@@ -67,11 +67,11 @@ class Sink:
 
     place: Place
     layout: Layout | None
-    marker: str | None
+    delete_column: str | None
     entry_bytes: int
     app: str | None
     version: int | None
-    asked: Asked | None = None
+    asked: WriteSpec | None = None
     """An update, insert or conditional put, which depends on existing rows; None: a plain put."""
     statement: str | None = None
     """The snapshot that an SQL statement read; rows that changed since make the write fail."""
@@ -83,21 +83,21 @@ class Sink:
         options = understood(options)
         check_options(options, WRITE, "a write to weir")
         place = Place.of(options)
-        marker = options.get("deletecolumn")
-        if marker is not None:
-            marker = resolved(marker, schema.fieldNames())
-        wish = Wish.of(options, schema.fieldNames())
-        table = opened_or_made(place, schema, wish, marker=marker)
-        if wish is not None and wish.primary_key and wish.primary_key != table.primary_key:
+        delete_column = options.get("deletecolumn")
+        if delete_column is not None:
+            delete_column = resolved(delete_column, schema.fieldNames())
+        spec = TableSpec.of(options, schema.fieldNames())
+        table = open_or_create(place, schema, spec, delete_column=delete_column)
+        if spec is not None and spec.primary_key and spec.primary_key != table.primary_key:
             raise InvalidInput(
-                f"{table.uri} has the primary key {table.primary_key}, not {wish.primary_key};"
+                f"{table.uri} has the primary key {table.primary_key}, not {spec.primary_key};"
                 " leave the option primaryKey out, or write to another table"
             )
-        merge_columns(table, schema, options, marker=marker)
-        asked = asked_of(options)
+        merge_columns(table, schema, options, delete_column=delete_column)
+        asked = write_spec_of(options)
         some = asked is not None and asked.verb == "update"
-        check_written(schema, table.schema, table.primary_key, marker, some_columns=some)
-        if (marker is not None or asked is not None) and not table.primary_key:
+        check_written(schema, table.schema, table.primary_key, delete_column, some_columns=some)
+        if (delete_column is not None or asked is not None) and not table.primary_key:
             what = "deleteColumn" if asked is None else asked.verb
             raise InvalidInput(f"{table.uri} is append-only: {what} needs a primary key")
         if options.get("checkpoint") or options.get("weir.asof"):
@@ -111,7 +111,7 @@ class Sink:
         return Sink(
             place=place,
             layout=layout,
-            marker=marker,
+            delete_column=delete_column,
             entry_bytes=number(options, "maxEntryBytes") or ENTRY_BYTES,
             app=options.get("appid"),
             version=number(options, "txnVersion", least=0),
@@ -128,7 +128,9 @@ class Sink:
         schema = table.schema
         if self.app is not None and token is not None and query is not None:
             require_own_numbers(table.core, self.app, query, token.version)
-        rows = (from_spark(batch, schema, self.marker) for batch in batches if batch.num_rows)
+        rows = (
+            from_spark(batch, schema, self.delete_column) for batch in batches if batch.num_rows
+        )
         if self.layout is not None:
             if token is None:
                 raise InvalidInput(

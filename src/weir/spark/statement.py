@@ -30,7 +30,7 @@ from weir.lake.pylance_lake import PylanceLake
 from weir.log.tailer import WalTailer
 from weir.read.snapshot import Snapshot
 from weir.routing.core import CONCURRENCY, Core
-from weir.spark.publish import ShardSink, Token
+from weir.spark.shard_sink import ShardSink, Token
 from weir.spark.staging import Staged, read_staged
 
 LOADED = "weir.bulk"

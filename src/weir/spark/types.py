@@ -114,7 +114,7 @@ def check_written(
     given: StructType,
     schema: pa.Schema,
     key: Sequence[str],
-    marker: str | None,
+    delete_column: str | None,
     *,
     some_columns: bool = False,
 ) -> None:
@@ -123,15 +123,15 @@ def check_written(
     `some_columns`: it is an update, in which any column but the key's may be missing.
     Names match as in Spark: a name that differs from a table's column only in case is that column.
     """
-    there = columns_of(given.fieldNames(), schema, marker)
-    extra = sorted(set(there) - set(schema.names) - {marker, TOMBSTONE})
+    there = columns_of(given.fieldNames(), schema, delete_column)
+    extra = sorted(set(there) - set(schema.names) - {delete_column, TOMBSTONE})
     if extra:
         raise SchemaMismatch(
             f"the table has no column {extra[0]!r}; it has {schema.names}. Drop it, name it in the"
             " option deleteColumn if it marks deletes, or add it with the option mergeSchema"
         )
-    if marker is not None and marker not in given.fieldNames():
-        raise SchemaMismatch(f"deleteColumn {marker!r} is not a column of the DataFrame")
+    if delete_column is not None and delete_column not in given.fieldNames():
+        raise SchemaMismatch(f"deleteColumn {delete_column!r} is not a column of the DataFrame")
     for field in schema:
         required = field.name in key or not (field.nullable or some_columns)
         if field.name not in there and required:
@@ -151,9 +151,9 @@ def require_castable(name: str, have: pa.DataType, want: pa.DataType) -> None:
         )
 
 
-def columns_of(given: Sequence[str], schema: pa.Schema, marker: str | None) -> list[str]:
+def columns_of(given: Sequence[str], schema: pa.Schema, delete_column: str | None) -> list[str]:
     """The table's name of each column of a DataFrame; `SchemaMismatch` when two are the same."""
-    names = [n if n in (marker, TOMBSTONE) else resolved(n, schema.names) for n in given]
+    names = [n if n in (delete_column, TOMBSTONE) else resolved(n, schema.names) for n in given]
     for name in names:
         if names.count(name) > 1:
             raise SchemaMismatch(
@@ -163,17 +163,19 @@ def columns_of(given: Sequence[str], schema: pa.Schema, marker: str | None) -> l
     return names
 
 
-def from_spark(batch: pa.RecordBatch, schema: pa.Schema, marker: str | None) -> pa.RecordBatch:
+def from_spark(
+    batch: pa.RecordBatch, schema: pa.Schema, delete_column: str | None
+) -> pa.RecordBatch:
     """Rows of a DataFrame in the table's types; with `_tombstone` if a column marks deletes."""
     fields: list[pa.Field] = []
     columns: list[Any] = []
-    names = columns_of(batch.schema.names, schema, marker)
+    names = columns_of(batch.schema.names, schema, delete_column)
     for field in schema:
         if field.name in names:
             index = names.index(field.name)
             columns.append(_back(batch.column(index), field))
             fields.append(pa.field(field.name, field.type))
-    marked = marker or (TOMBSTONE if TOMBSTONE in batch.schema.names else None)
+    marked = delete_column or (TOMBSTONE if TOMBSTONE in batch.schema.names else None)
     if marked is not None:
         deletes = batch.column(marked)
         if not pa.types.is_boolean(deletes.type):

@@ -17,7 +17,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from weir.env import SYSTEM, Env, Home
+from weir.env import SYSTEM, Env, ForkGuard
 from weir.errors import InvalidInput, StoreError
 from weir.format.paths import clock_path
 from weir.store.api import (
@@ -70,7 +70,7 @@ _ADDRESS = re.compile(
     r"https?://[A-Za-z0-9.\-_]+(:\d+)?(/[^\s?#]*)?|https?://\[[0-9a-fA-F:]+\](:\d+)?/?"
 )
 
-_RUNTIME: dict[str, Home] = {}
+_RUNTIME: dict[str, ForkGuard] = {}
 """The process of obstore's threads, once it was used: in a forked child every call would hang."""
 
 _KINDS: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "abfss": AzureStore}
@@ -274,8 +274,8 @@ class ObjStore:
             return None
 
     def _run(self, path: str, call: Callable[[], T], *, write: bool = False) -> T:
-        _RUNTIME.setdefault("home", Home(self._env))
-        if _RUNTIME["home"].is_left:
+        _RUNTIME.setdefault("home", ForkGuard(self._env))
+        if _RUNTIME["home"].is_forked:
             raise InvalidInput(
                 f"{self._uri}: this process was forked from one that had used an object store, and"
                 " the store's client does not work after a fork; start processes with spawn or"

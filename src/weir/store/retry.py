@@ -91,7 +91,7 @@ class RetryingStore:
         except _FINAL:
             raise
         except StoreError as error:
-            return self._settle(path, data, error)
+            return self._resolve_lost_answer(path, data, error)
 
     def put(self, path: str, data: Bytes) -> None:
         """Repeated: the last write wins, and it is ours either way."""
@@ -183,7 +183,7 @@ class RetryingStore:
                 last = error
         raise last
 
-    def _settle(self, path: str, data: Bytes, last: StoreError) -> float | None:
+    def _resolve_lost_answer(self, path: str, data: Bytes, last: StoreError) -> float | None:
         """Repeat a put-if-absent whose first attempt failed, until its outcome is known.
 
         Much time may have passed since the first attempt; the returned time says so (F-18).

@@ -30,7 +30,7 @@ from weir.routing.writer import TableWriter
 from weir.upkeep.compact.run import CompactReport, compact
 from weir.upkeep.reshard import seal
 
-log = logging.getLogger("weir.upkeep")
+logger = logging.getLogger("weir.upkeep")
 
 Order = Literal["newer", "older"]
 
@@ -63,7 +63,7 @@ def adopt_shard(core: Core, shard: UUID, order: Order) -> AdoptReport:
     core.env.failpoint("adopt.sealed")
     sealed = core.log(shard).manifests.require()
     count = _put_again(core, sealed, order)
-    log.info("shard.adopted table=%s shard=%s order=%s rows=%d", core.uri, shard, order, count)
+    logger.info("shard.adopted table=%s shard=%s order=%s rows=%d", core.uri, shard, order, count)
     return AdoptReport(shard, order, count, compact(core))
 
 

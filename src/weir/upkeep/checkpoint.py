@@ -21,7 +21,7 @@ from weir.records.checkpoints import (
     require_whole,
 )
 from weir.routing.core import Core
-from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make, versions
+from weir.upkeep.pinning import closed_pins, drop, durable_pins, hold, make, versioned_lake
 
 __all__ = [
     "Checkpoint",
@@ -130,7 +130,7 @@ def delete(core: Core, ref: Ref) -> None:
             found = records.load(id_)
             if found is None or drop(core, found):
                 break
-        versions(core).release_version(f"weir-{id_}")
+        versioned_lake(core).release_version(f"weir-{id_}")
 
 
 def derive(

@@ -34,7 +34,7 @@ from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
 from weir.records.cut import ShardCut
 from weir.records.lineage import Lineage, ParentPin, append_lineage, read_lineage
 from weir.records.table import TableRecord, TableRecords
-from weir.records.wal_places import WalRecord, append_record, latest_record
+from weir.records.wal_store import WalStoreRecord, append_record, latest_record
 from weir.routing.core import Core
 from weir.routing.former import former_routings
 from weir.routing.opening import open as open_core
@@ -55,12 +55,12 @@ from weir.upkeep.copying import (
     lost_prefix,
 )
 from weir.upkeep.parents import detach, discard, give_up, reclaimable_pins, release_clone
-from weir.upkeep.pinning import versions
+from weir.upkeep.pinning import versioned_lake
 from weir.upkeep.tasks import Runner
 
 __all__ = ["clone", "detach", "discard", "give_up", "reclaimable_pins", "release_clone"]
 
-log = logging.getLogger("weir.upkeep")
+logger = logging.getLogger("weir.upkeep")
 
 GRACE_SECONDS: Final = 86_400.0
 """How long a pin protects a clone that is being made; a clone that takes longer is retried."""
@@ -69,7 +69,7 @@ Options = Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
-class _Job:
+class _CloneRun:
     """One clone being made."""
 
     core: Core
@@ -127,7 +127,7 @@ def clone(
     if begun is not None and begun.state == "ready":
         _require_pins(begun, options, env)
         return open_core(uri, storage_options=options, env=env)
-    job = _Job(
+    job = _CloneRun(
         core=core,
         source=source,
         uri=uri,
@@ -191,7 +191,7 @@ def _require_pins(begun: Lineage, options: Options, env: Env) -> None:
             )
 
 
-def _begin(job: _Job, *, deep: bool) -> Lineage:
+def _begin(job: _CloneRun, *, deep: bool) -> Lineage:
     """Step 2: record what is cloned, and the ids of the pins in the parents (C-1)."""
     lineage = Lineage(
         state="copying",
@@ -205,14 +205,14 @@ def _begin(job: _Job, *, deep: bool) -> Lineage:
     return made
 
 
-def _new_pins(job: _Job, *, deep: bool) -> tuple[ParentPin, ...]:
+def _new_pins(job: _CloneRun, *, deep: bool) -> tuple[ParentPin, ...]:
     new_id = job.core.env.new_id
     parent = None if deep else read_lineage(job.core.store)
     others = parent.pins if parent else ()
     return tuple(ParentPin(uri, new_id()) for uri in (job.core.uri, *(p.uri for p in others)))
 
 
-def _run(job: _Job, lineage: Lineage) -> None:
+def _run(job: _CloneRun, lineage: Lineage) -> None:
     _pin_parents(job, lineage)
     core = job.core
     moved: dict[UUID, int] = {}
@@ -238,7 +238,7 @@ def _run(job: _Job, lineage: Lineage) -> None:
         copy = copy_by(core, job.store, job.engine)
         copied += copy_base(core.store, job.store, job.source.base_version, core.env, copy)
     else:
-        versions(core).shallow_clone(job.store, job.source.base_version)
+        versioned_lake(core).shallow_clone(job.store, job.source.base_version)
     job.core.env.failpoint("clone.base")
     for tie in lineage.pins:
         Checkpoints(_store_of(job, tie.uri)).refresh(tie.checkpoint, expires=None)
@@ -254,12 +254,12 @@ def _run(job: _Job, lineage: Lineage) -> None:
     )
     append_lineage(job.store, ready, core.env.new_id())
     job.core.env.failpoint("clone.ready")
-    log.info("clone.made from=%s to=%s bytes_copied=%d", core.uri, job.uri, copied)
+    logger.info("clone.made from=%s to=%s bytes_copied=%d", core.uri, job.uri, copied)
     if lineage.deep:
         detach(open_core(job.uri, storage_options=job.options, env=core.env))
 
 
-def _renew(job: _Job, begun: Lineage) -> Lineage:
+def _renew(job: _CloneRun, begun: Lineage) -> Lineage:
     """A retry: pins that expired and were collected get new ids; an id is used once."""
     env = job.core.env
     ties = []
@@ -272,7 +272,7 @@ def _renew(job: _Job, begun: Lineage) -> Lineage:
     return append_lineage(job.store, replace(begun, pins=tuple(ties)), env.new_id())
 
 
-def _pin_parents(job: _Job, lineage: Lineage) -> None:
+def _pin_parents(job: _CloneRun, lineage: Lineage) -> None:
     """Step 3: pin the parent, and through its pins the tables it shares files with (C-5)."""
     env = job.core.env
     parent = read_lineage(job.core.store)
@@ -301,7 +301,7 @@ def _pin_parents(job: _Job, lineage: Lineage) -> None:
         job.core.env.failpoint(f"clone.pinned {pin.uri}")
 
 
-def _copy_shard(job: _Job, pin: ShardCut) -> tuple[Position, int]:
+def _copy_shard(job: _CloneRun, pin: ShardCut) -> tuple[Position, int]:
     """Step 4 for one shard; returns R' and the bytes copied."""
     core = job.core
     copy = ShardLog(ShardSite(job.store, job.wal, pin.shard, core.env))
@@ -331,7 +331,7 @@ def _copy_shard(job: _Job, pin: ShardCut) -> tuple[Position, int]:
     return start, copied + log_.bytes
 
 
-def _copy_log(job: _Job, pin: ShardCut) -> CopiedLog:
+def _copy_log(job: _CloneRun, pin: ShardCut) -> CopiedLog:
     if pin.closed:
         return CopiedLog(pin.replay_after)  # needs no WAL store, which may be gone (W-2)
     if job.wal is not job.store:
@@ -340,7 +340,7 @@ def _copy_log(job: _Job, pin: ShardCut) -> CopiedLog:
     try:
         log_ = job.core.log(pin.shard)
         log_.site(log_.floors())
-        site = log_.stretch(pin.wal_through).site
+        site = log_.segment(pin.wal_through).site
     except WalStoreMismatch as lost:
         if job.source.scope != "all" and not job.accept_loss:
             raise lost_prefix(pin, pin.wal_through, "its WAL store") from lost
@@ -348,14 +348,14 @@ def _copy_log(job: _Job, pin: ShardCut) -> CopiedLog:
     return copy_wal(site, job.wal, pin, job.source.scope, accept_loss=job.accept_loss)
 
 
-def _store_id(job: _Job, pin: ShardCut) -> str:
+def _store_id(job: _CloneRun, pin: ShardCut) -> str:
     """Derived from source and destination, so that every attempt gives the store the same id."""
     return uuid5(job.source.id, f"{job.uri} {pin.shard}").hex
 
 
-def _record_wal_store(job: _Job, copy: ShardLog, pin: ShardCut) -> None:
+def _record_wal_store(job: _CloneRun, copy: ShardLog, pin: ShardCut) -> None:
     if not latest_record(job.store, pin.shard).seq:
-        record = WalRecord(job.wal_uri, _store_id(job, pin), epoch=pin.epoch)
+        record = WalStoreRecord(job.wal_uri, _store_id(job, pin), epoch=pin.epoch)
         # A concurrent attempt would write the same record.
         with contextlib.suppress(ObjectExists):
             append_record(job.store, pin.shard, record, job.core.env.new_id())
@@ -363,7 +363,7 @@ def _record_wal_store(job: _Job, copy: ShardLog, pin: ShardCut) -> None:
     copy.manifests.floors.raise_to("store", 1)
 
 
-def _write_record(job: _Job, then: TableRecord) -> None:
+def _write_record(job: _CloneRun, then: TableRecord) -> None:
     if TableRecords(job.store).find() is not None:
         return
     env = job.core.env
@@ -389,7 +389,7 @@ def record_at(core: Core, routing_version: int) -> TableRecord:
     return found
 
 
-def _store_of(job: _Job, uri: str) -> Store:
+def _store_of(job: _CloneRun, uri: str) -> Store:
     if uri == job.core.uri:
         return job.core.store
     return open_store(uri, job.options, env=job.core.env)

@@ -31,7 +31,7 @@ from weir.types import Position
 from weir.upkeep import checkpoint as checkpoints
 from weir.upkeep.parents import release_parent
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _BATCH: Final = 1000
 """Objects per delete request."""
 
@@ -58,7 +58,7 @@ def drop(core: Core) -> None:
     _delete(core.store, [path for path in found if not path.startswith(record)])
     core.env.failpoint("drop.rows")
     _delete(core.store, [path for path in found if path.startswith(record)])
-    log.info("table.dropped uri=%s objects=%d", core.uri, len(found))
+    logger.info("table.dropped uri=%s objects=%d", core.uri, len(found))
 
 
 def _seal(core: Core, shard: UUID) -> None:
@@ -83,7 +83,7 @@ def _delete_logs(core: Core, shard: UUID) -> None:
     """Delete the shard's objects in other stores: where its log is, and where it was."""
     former, notes = core.wal_stores.former(shard)
     for note in notes:
-        log.warning("table.drop.skipped uri=%s reason=%s", core.uri, note)
+        logger.warning("table.drop.skipped uri=%s reason=%s", core.uri, note)
     for site in (core.site(shard), *former):
         if site.wal.uri != core.store.uri:
             unname_table(site.wal, core.uri)

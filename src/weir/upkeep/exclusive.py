@@ -19,7 +19,7 @@ from weir.lake.pylance_lake import PylanceLake
 from weir.records.table import TableRecords
 from weir.routing.core import Core
 from weir.routing.guard import look_for_rivals
-from weir.routing.natives import put_details, wanted_details
+from weir.routing.natives import update_mem_wal_index, wanted_mem_wal_index
 from weir.routing.shards import schema_for_writing
 from weir.upkeep.compact.finish import Finisher
 from weir.upkeep.compact.jobs import Job, JobRecord, Jobs, Renewal
@@ -31,7 +31,7 @@ from weir.upkeep.tasks import Progress
 CLAIM_ATTEMPTS: Final = 16
 
 
-class Hold:
+class CompactionClaim:
     """A held claim."""
 
     def __init__(self, core: Core, record: JobRecord) -> None:
@@ -43,9 +43,9 @@ class Hold:
         """The record that stands for the claim."""
         return self._renewal.record
 
-    def telling(self, progress: Progress | None) -> Progress:
+    def renewing(self, progress: Progress | None) -> Progress:
         """`progress`, wrapped to renew the claim too, for work that outlasts the lease."""
-        return self._renewal.telling(progress)
+        return self._renewal.renewing(progress)
 
     def plan(self, job: Job) -> None:
         """Record a job before its commit, so that the next holder can complete it (L-4).
@@ -95,7 +95,7 @@ class Hold:
             )
 
 
-def take_hold(core: Core) -> Hold:
+def claim_compaction(core: Core) -> CompactionClaim:
     """Take the compactors' claim. Without `end`, others may take it over after its lease."""
     lake = cast("PylanceLake", core.lake)
     jobs = Jobs(core.store)
@@ -115,13 +115,13 @@ def take_hold(core: Core) -> Hold:
         finisher = Finisher(core, CompactReport())
         finisher.complete(record.job)
         record = record.having(finisher.reached)
-    return Hold(core, record)
+    return CompactionClaim(core, record)
 
 
 @contextmanager
-def without_compaction(core: Core) -> Iterator[Hold]:
+def without_compaction(core: Core) -> Iterator[CompactionClaim]:
     """Hold the compactors' claim. A crash leaves it to the next compactor, after its lease."""
-    hold = take_hold(core)
+    hold = claim_compaction(core)
     yield hold
     # Not in a `finally`: the next holder of the claim finds what was left half done.
     hold.end()
@@ -139,7 +139,7 @@ def before_writing(core: Core) -> TableSchema:
     place = core.record.wal_uri or core.uri
     leaves = core.wal_uri is not None and core.wal_uri not in (place, core.uri)
     if leaves or (core.record.format == 1 and core.record.spec == 1):
-        tell_natives(core, elsewhere=leaves)
+        sync_mem_wal_index(core, elsewhere=leaves)
     asked: list[Callable[[], Any]] = [
         core.base,
         Jobs(core.store).latest,
@@ -151,7 +151,7 @@ def before_writing(core: Core) -> TableSchema:
     return schema_for_writing(core, base)
 
 
-def tell_natives(core: Core, *, elsewhere: bool = False) -> bool:
+def sync_mem_wal_index(core: Core, *, elsewhere: bool = False) -> bool:
     """Make the MemWAL index entry say who may write (X-1); True when it had to be changed.
 
     One read of the base when the entry is right; otherwise one commit under the compactors' claim.
@@ -161,7 +161,7 @@ def tell_natives(core: Core, *, elsewhere: bool = False) -> bool:
         core.record = TableRecords(core.store).update(
             lambda record: replace(record, spec=2) if record.spec == 1 else record
         )
-    if wanted_details(core, elsewhere=elsewhere) is None:
+    if wanted_mem_wal_index(core, elsewhere=elsewhere) is None:
         return False
     with without_compaction(core):
-        return put_details(core, elsewhere=elsewhere)
+        return update_mem_wal_index(core, elsewhere=elsewhere)

@@ -17,7 +17,7 @@ from weir.format.keys import pk_values
 from weir.format.manifest import ShardManifest
 from weir.format.sharding import Unsharded, from_mem_wal
 from weir.keys.index import Codes, codes_of_keys
-from weir.lake.base.adopt import count_doubled
+from weir.lake.base.adopt import count_duplicates
 from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
 from weir.merge.merge import merge_scan
@@ -27,7 +27,7 @@ from weir.records.checkpoints import Checkpoints
 from weir.records.lineage import read_lineage
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.guard import find_rivals
-from weir.routing.natives import ELSEWHERE, wanted_details
+from weir.routing.natives import ELSEWHERE, wanted_mem_wal_index
 from weir.upkeep.compact.progress import find_lost, unfinished_restore
 
 OLD_TAG_SECONDS: Final = 7 * 86_400.0
@@ -52,7 +52,7 @@ class Health:
     detail: str
 
 
-def look_at(core: Core) -> Iterator[Health]:
+def find_problems(core: Core) -> Iterator[Health]:
     """Yield every finding. A durable read of the keys, and twice two requests a shard."""
     ids = core.shard_ids()
     looked = core.env.threads.map(lambda s: core.log(s).latest(), ids, workers=CONCURRENCY)
@@ -98,7 +98,7 @@ def _index(core: Core) -> Iterator[Health]:
             " program, then run weir compact, which corrects the index",
         )
         return
-    wanted = wanted_details(core)
+    wanted = wanted_mem_wal_index(core)
     if wanted is None:
         return
     ids = [spec.spec_id for spec in details.sharding_specs]
@@ -249,7 +249,7 @@ def _doubled(core: Core) -> Iterator[Health]:
             f" {ROWS_LOOKED_AT:,}",
         )
         return
-    doubled = count_doubled(base.dataset, core.record.primary_key)
+    doubled = count_duplicates(base.dataset, core.record.primary_key)
     if doubled:
         yield Health(
             "base",

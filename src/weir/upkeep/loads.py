@@ -27,7 +27,7 @@ from weir.errors import (
 )
 from weir.format.keys import pk_values
 from weir.format.manifest import ShardManifest, Status
-from weir.lake.base.fold import Changes, Claim
+from weir.lake.base.fold import BaseFence, VersionEdit
 from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
@@ -40,11 +40,11 @@ from weir.upkeep.compact.logs import last_with_rows
 from weir.upkeep.compact.plan import log_of
 from weir.upkeep.compact.run import compact
 from weir.upkeep.compact.tasks import hide_keys
-from weir.upkeep.exclusive import Hold, take_hold
+from weir.upkeep.exclusive import CompactionClaim, claim_compaction
 from weir.upkeep.pinning import base_floor
 from weir.upkeep.tasks import Result, Run, Runner, Task
 
-log = logging.getLogger("weir.compact")
+logger = logging.getLogger("weir.compact")
 
 # Stored. Never change it.
 ROWS: Final = "weir.bulk"
@@ -56,11 +56,11 @@ _ATTEMPTS: Final = 3
 class Written:
     """What a load is about to commit."""
 
-    changes: Changes
+    changes: VersionEdit
     rows: int
 
 
-Write = Callable[[LanceBase, Hold], Written]
+Write = Callable[[LanceBase, CompactionClaim], Written]
 """Writes the rows of a load as files for that version of the base, and hides the rows there that
 they replace; commits nothing. A load that replaces everything has nothing to hide."""
 
@@ -83,7 +83,7 @@ def load(
     """
     if core.record.primary_key and not replaces:
         fold_older(core, engine)
-    hold = take_hold(core)
+    hold = claim_compaction(core)
     ended = close_logs(core) if replaces else ()
     base = cast("LanceBase", core.lake.open_base())
     job = None
@@ -107,7 +107,7 @@ def load(
     except WeirError as error:
         # L-7: the load is in the base, so the caller must not run it again. The next holder of the
         # claim completes it.
-        log.warning("load.unfinished table=%s job=%s reason=%s", core.uri, job_id, error)
+        logger.warning("load.unfinished table=%s job=%s reason=%s", core.uri, job_id, error)
     return version, written
 
 
@@ -177,7 +177,12 @@ def fold_older(core: Core, engine: Literal["local"] | Runner = "local") -> None:
 
 
 def _commit(
-    core: Core, hold: Hold, base: LanceBase, written: Written, job: Job | None, job_id: str
+    core: Core,
+    hold: CompactionClaim,
+    base: LanceBase,
+    written: Written,
+    job: Job | None,
+    job_id: str,
 ) -> int:
     """Commit the written rows; for a `job` they replace all that `base` and its cuts hold."""
     changes = written.changes
@@ -190,11 +195,11 @@ def _commit(
     adds_only = job is None and not base.schema.primary_key
     version = cast("PylanceLake", core.lake).commit_fold(
         changes,
-        claim=Claim(hold.record.token, base.version),
+        claim=BaseFence(hold.record.token, base.version),
         planned_at=base.version,
         fold_id=job_id,
         properties={ROWS: str(written.rows)},
-        folded=job.marks if job is not None else {},
+        folded=job.folded_generations if job is not None else {},
         number=0 if job is None else job.number,
         hide=hide_nothing if adds_only else None,
     )

@@ -3,7 +3,7 @@
     1. the store is probed, and checked for another table's log     nothing is written
     2. the table's record names it: shards made from now on put their log there
     3. native writers, which know no other store, are shut out; let in again at the end (X-1)
-    4. each shard is moved by a fenced hand-over (`weir.shard.handover`)
+    4. each shard is moved behind a fence (`weir.shard.opening`)
 
 Keeps
   S-3  a shard moves whole: fenced, replayed and flushed where it was, then switched by one record
@@ -23,16 +23,16 @@ from weir.errors import CommitConflict, InvalidInput
 from weir.format.manifest import Status
 from weir.log.stamp import foreign_store, name_table, read_stamp, require_new
 from weir.records.table import TableRecords
-from weir.records.wal_places import known_ids, latest_record
+from weir.records.wal_store import known_ids, latest_record
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import schema_for_writing
-from weir.shard.handover import move_log
+from weir.shard.opening import move_log
 from weir.store.open import normalize
 from weir.store.probe import require_put_if_absent
-from weir.upkeep.exclusive import tell_natives
+from weir.upkeep.exclusive import sync_mem_wal_index
 from weir.upkeep.tasks import Progress
 
-log = logging.getLogger("weir.upkeep")
+logger = logging.getLogger("weir.upkeep")
 
 PASSES: Final = 8
 """How often the shards are listed: new ones may be made while the known ones are moved."""
@@ -77,7 +77,7 @@ def move_wal(
     core.record = replace(core.record, wal_uri=target)
     core.env.failpoint("move.recorded")
     if target is not None:
-        tell_natives(core)  # X-1: before the first entry is where they do not look for it
+        sync_mem_wal_index(core)  # X-1: before the first entry is where they do not look for it
     report = _move_shards(core, target, progress)
     standing = records.load().wal_uri
     if standing != target:
@@ -85,8 +85,8 @@ def move_wal(
             f"{core.uri}: while its log was moved to {target or 'the table'}, another process moved"
             f" it to {standing or 'the table'}; move it again"
         )
-    tell_natives(core)
-    log.info("wal.moved table=%s to=%s shards=%d", core.uri, target, len(report.moved))
+    sync_mem_wal_index(core)
+    logger.info("wal.moved table=%s to=%s shards=%d", core.uri, target, len(report.moved))
     return report
 
 

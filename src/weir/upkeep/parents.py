@@ -39,7 +39,7 @@ from weir.upkeep import checkpoint as checkpoints
 Options = Mapping[str, str] | None
 
 
-Word = Literal["holds", "unfinished", "let go", "unseen"]
+CloneStatus = Literal["holds", "unfinished", "let go", "unseen"]
 
 
 def reclaimable_pins(
@@ -53,7 +53,7 @@ def reclaimable_pins(
     """
     now = core.store.now()
     limit = seconds(grace, name="grace")
-    words = [(pin, _word(core, pin)) for pin in _held(core, records)]
+    words = [(pin, _clone_status(core, pin)) for pin in _held(core, records)]
     return [
         pin.id
         for pin, (word, _) in words
@@ -64,7 +64,7 @@ def reclaimable_pins(
 def unseen_clones(core: Core, *, records: Checkpoints | None = None) -> list[str]:
     """URIs of clones that have permanent pins here and cannot be seen from here (C-15)."""
     lasting = [pin for pin in _held(core, records) if pin.expires is None]
-    return sorted({str(pin.owner) for pin in lasting if _word(core, pin)[0] == "unseen"})
+    return sorted({str(pin.owner) for pin in lasting if _clone_status(core, pin)[0] == "unseen"})
 
 
 def release_clone(core: Core, uri: str) -> list[UUID]:
@@ -81,7 +81,7 @@ def release_clone(core: Core, uri: str) -> list[UUID]:
             f"{core.uri}: no clone at {owner} has a pin here; table.checkpoints() lists the owners"
         )
     for pin in held:
-        if _word(core, pin)[0] == "holds" or not _end(core, pin):
+        if _clone_status(core, pin)[0] == "holds" or not _end(core, pin):
             raise InvalidInput(
                 f"the clone {owner} still exists and needs files of {core.uri}, which would be"
                 " deleted. Delete the clone first, or make it independent (compact, then gc)"
@@ -94,7 +94,7 @@ def _held(core: Core, records: Checkpoints | None = None) -> list[Checkpoint]:
     return (records or Checkpoints(core.store)).owned()
 
 
-def _word(core: Core, pin: Checkpoint) -> tuple[Word, Lineage | None]:
+def _clone_status(core: Core, pin: Checkpoint) -> tuple[CloneStatus, Lineage | None]:
     """What the clone that holds `pin` says of it, and its latest record.
 
     A clone names a pin in its records before it makes it (C-1), and pins have unique ids: if no
@@ -151,12 +151,12 @@ def give_up(core: Core, pin: UUID) -> bool:
     held = Checkpoints(core.store).load(pin)
     if held is None or held.owner is None:
         return False
-    return _word(core, held)[0] != "unseen" and _end(core, held)
+    return _clone_status(core, held)[0] != "unseen" and _end(core, held)
 
 
 def _end(core: Core, pin: Checkpoint) -> bool:
     """Make sure that the clone which holds `pin` never becomes ready with it."""
-    word, lineage = _word(core, pin)
+    word, lineage = _clone_status(core, pin)
     if word != "unfinished":
         return word != "holds"
     assert pin.owner is not None, "C-3: a user's checkpoint is never reclaimed"
@@ -167,7 +167,7 @@ def _end(core: Core, pin: Checkpoint) -> bool:
     except (StoreError, CommitConflict):
         return False
     # Another disk may have been mounted there: then the clone did not get the record (C-15).
-    return _word(core, pin)[0] == "let go"
+    return _clone_status(core, pin)[0] == "let go"
 
 
 def detach(core: Core) -> list[str]:

@@ -45,12 +45,12 @@ from weir.records.checkpoints import Checkpoint, Checkpoints, Scope
 from weir.records.cut import ShardCut
 from weir.records.marks import Marks
 from weir.routing.core import CONCURRENCY, Core
-from weir.routing.shards import Shard, passing_writer
+from weir.routing.shards import Shard, unregistered_writer
 from weir.shard.tokens import Tokens, merged
 from weir.shard.writer import ShardWriter
 from weir.types import Epoch, Position
 
-log = logging.getLogger("weir.upkeep")
+logger = logging.getLogger("weir.upkeep")
 
 ATTEMPTS: Final = 16
 PENDING_SECONDS: Final = 3600.0
@@ -59,11 +59,11 @@ PENDING_SECONDS: Final = 3600.0
 Pins = Callable[[], Sequence[ShardCut]]
 
 
-class Passed(CommitConflict):
+class PinOvertaken(CommitConflict):
     """Collection passed what a checkpoint was about to pin; the checkpoint is made again."""
 
 
-def versions(core: Core) -> VersionedLake:
+def versioned_lake(core: Core) -> VersionedLake:
     """The Lance side of a table, with its verbs for versions."""
     return cast("VersionedLake", core.lake)
 
@@ -106,11 +106,13 @@ def make(
         base = core.lake.open_base()
         if base.version != before:
             # The new version may hold log rows past our T, which no reader could leave out (K-7).
-            last = Passed(f"base version {base.version} was committed while the shards were pinned")
+            last = PinOvertaken(
+                f"base version {base.version} was committed while the shards were pinned"
+            )
             continue
         if core.refresh().routing_version != routing:
             # K-10: rows of the new shards may be newer than their pins, or in none of them.
-            last = Passed(f"the table was resharded while it was pinned (routing {routing})")
+            last = PinOvertaken(f"the table was resharded while it was pinned (routing {routing})")
             continue
         draft = Checkpoint(
             id=core.env.new_id(),
@@ -123,8 +125,8 @@ def make(
         )
         try:
             return hold(core, draft, lifetime, partial(_check_floors, core, draft))
-        except (Passed, CheckpointNotFound, MissingEntry) as passed:
-            log.info("checkpoint.again table=%s reason=%s", core.uri, passed)
+        except (PinOvertaken, CheckpointNotFound, MissingEntry) as passed:
+            logger.info("checkpoint.again table=%s reason=%s", core.uri, passed)
             last = passed
     raise CommitConflict(
         f"{core.uri}: no checkpoint was made in {ATTEMPTS} attempts, because the table changed each"
@@ -144,9 +146,9 @@ def hold(
     core.env.failpoint("checkpoint.announced")
     try:
         # The record comes before the tag, so that an unneeded tag can be found by its name.
-        versions(core).protect_version(pending.base_tag, pending.base_version)
+        versioned_lake(core).protect_version(pending.base_tag, pending.base_version)
         core.env.failpoint("checkpoint.tagged")
-        versions(core).check_version(pending.base_version)
+        versioned_lake(core).check_version(pending.base_version)
         check()
         core.env.failpoint("checkpoint.checked")
         expires = None if lifetime is None else draft.created + lifetime
@@ -163,7 +165,7 @@ def drop(core: Core, checkpoint: Checkpoint) -> bool:
     records = Checkpoints(core.store)
     if not records.mark_deleted(checkpoint):
         return False
-    versions(core).release_version(checkpoint.base_tag)
+    versioned_lake(core).release_version(checkpoint.base_tag)
     records.erase(checkpoint.id)
     return True
 
@@ -174,12 +176,12 @@ def _check_floors(core: Core, draft: Checkpoint) -> None:
     Not for a pin that is derived from another pin: floors do pass what is pinned (K-1).
     """
     if base_floor(core) >= draft.base_version:
-        raise Passed(f"base version {draft.base_version} is at or below the base floor")
+        raise PinOvertaken(f"base version {draft.base_version} is at or below the base floor")
 
     def check(pin: ShardCut) -> None:
         floors = core.log(pin.shard).floors()
         if pin.manifest_version <= floors.manifest or pin.replay_after < floors.wal:
-            raise Passed(
+            raise PinOvertaken(
                 f"{core.log(pin.shard)}: manifest {pin.manifest_version} (R={pin.replay_after})"
                 f" is below the manifest floor {floors.manifest} or the log floor {floors.wal}"
             )
@@ -250,7 +252,7 @@ def _closed_pin(core: Core, shard: UUID) -> ShardCut | None:
     for _ in range(ATTEMPTS):
         before, floors = manifests.latest_with_floors()
         known = {} if before is None else _tokens(core, before, floors)
-        writer = core.live.get(shard)
+        writer = core.registered_writers.get(shard)
         manifest = None if writer is None else _cut(core, writer)
         if manifest is None:
             manifest = close_gap(core, shard)
@@ -341,12 +343,12 @@ def close_gap(core: Core, shard: UUID) -> ShardManifest | None:
             config = replace(core.record.writer_defaults, enable_memtable=True)
             passing = Shard(core, shard, None, is_routed=False)
             try:
-                with passing_writer(core, passing, _plain(config)) as writer:
+                with unregistered_writer(core, passing, _plain(config)) as writer:
                     return writer.flush()
             except SealedShard:
                 continue  # resharded in between: its gap is closed now (C-11)
         try:
-            return manifests.cover(tip, Epoch(manifest.writer_epoch))
+            return manifests.advance_replay_point(tip, Epoch(manifest.writer_epoch))
         except FencedError:
             continue  # claimed in between: read again
     raise CommitConflict(

@@ -38,17 +38,17 @@ from weir.log.rules import Evidence
 from weir.records.resharding import Resharding, append_resharding, read_resharding
 from weir.records.table import Route, TableRecord, TableRecords, upgraded, with_routing
 from weir.routing.core import CONCURRENCY, Core, first_manifest, routes_of
-from weir.routing.shards import Shard, passing_writer
+from weir.routing.shards import Shard, unregistered_writer
 from weir.shard.tokens import Tokens
 from weir.types import Generation
 from weir.upkeep import checkpoint as checkpoints
-from weir.upkeep.compact.plan import find_waiting
+from weir.upkeep.compact.plan import find_pending
 from weir.upkeep.compact.run import CompactReport
 from weir.upkeep.compact.run import compact as run_compaction
-from weir.upkeep.exclusive import tell_natives
+from weir.upkeep.exclusive import sync_mem_wal_index
 from weir.upkeep.tasks import Runner
 
-log = logging.getLogger("weir.upkeep")
+logger = logging.getLogger("weir.upkeep")
 
 SEAL_ATTEMPTS: Final = 16
 WAY_BACK_TTL: Final = "7d"
@@ -88,7 +88,7 @@ def reshard(
     if state is None:
         return ReshardReport(record.routing_version, (), (), None, None)
     state, sealed = _change(core, state, record, engine)
-    log.info("table.resharded uri=%s to=%s sealed=%d", core.uri, sharding, len(sealed))
+    logger.info("table.resharded uri=%s to=%s sealed=%d", core.uri, sharding, len(sealed))
     return ReshardReport(
         routing_version=core.refresh().routing_version,
         sealed=tuple(sealed),
@@ -132,7 +132,7 @@ def _change(
         core.env.failpoint("reshard.routed")
     sealed = _seal_all(core, old)
     core.refresh()
-    tell_natives(core)
+    sync_mem_wal_index(core)
     core.env.failpoint("reshard.told")
     done = append_resharding(core.store, replace(state, state="done"), core.env.new_id())
     core.env.failpoint("reshard.done")
@@ -183,7 +183,7 @@ def _sealed_waiting(core: Core, old: TableRecord) -> bool:
 
     Shards of `old` do not count: this reshard seals them, or did so in an earlier attempt.
     """
-    _, waiting = find_waiting(core, fold_wal=False)
+    _, waiting = find_pending(core, fold_wal=False)
     sealed = {one.cut.shard for one in waiting if one.cut.sealed}
     return bool(sealed) and not sealed.issubset(_old_shards(core, old))
 
@@ -253,14 +253,16 @@ def seal(core: Core, shard: UUID) -> None:
         if manifest is None or manifest.status is Status.SEALED:
             return
         try:
-            with passing_writer(core, Shard(core, shard, None, is_routed=False), config) as writer:
+            with unregistered_writer(
+                core, Shard(core, shard, None, is_routed=False), config
+            ) as writer:
                 flushed = writer.flush()
                 # P-6: heirs read the tokens that a sealed shard has recorded, and not its log.
                 Tokens(writer.site).recover(None, epoch=writer.epoch, through=flushed.replay_after)
                 manifests.update(_sealed, epoch=writer.epoch)
             return
         except (FencedError, SealedShard) as lost:
-            log.info("seal.again shard=%s reason=%s", shard, lost)
+            logger.info("seal.again shard=%s reason=%s", shard, lost)
     raise CommitConflict(
         f"{core.log(shard)}: other writers claimed it {SEAL_ATTEMPTS} times while it was being"
         " sealed; stop them, then run this again"

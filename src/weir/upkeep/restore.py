@@ -37,13 +37,13 @@ from weir.records.checkpoints import Checkpoint, Checkpoints, Ref
 from weir.records.cut import ShardCut
 from weir.records.lineage import Lineage, append_lineage, read_lineage
 from weir.routing.core import Core
-from weir.routing.shards import Shard, passing_writer
+from weir.routing.shards import Shard, unregistered_writer
 from weir.types import Epoch, Generation, Position
 from weir.upkeep import checkpoint as checkpoints
-from weir.upkeep.exclusive import CLAIM_ATTEMPTS, Hold, without_compaction
-from weir.upkeep.pinning import versions
+from weir.upkeep.exclusive import CLAIM_ATTEMPTS, CompactionClaim, without_compaction
+from weir.upkeep.pinning import versioned_lake
 
-log = logging.getLogger("weir.upkeep")
+logger = logging.getLogger("weir.upkeep")
 
 UNDO_TTL: Final = "7d"
 HOLD_SECONDS: Final = 86_400.0
@@ -90,7 +90,7 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
         lineage = append_lineage(core.store, lineage, core.env.new_id())
         core.env.failpoint("restore.announced")
         hold.forget_progress()
-        version = versions(core).restore(target.base_version, str(target.id))
+        version = versioned_lake(core).restore(target.base_version, str(target.id))
         lineage = _announce_if_late(core, hold, lineage)
         # A rollback that landed late has undone others' work on the base: the shards must follow,
         # or the table would mix both states. A process that lost its claim after the rollback must
@@ -116,11 +116,11 @@ def restore(core: Core, checkpoint: Ref) -> RestoreReport:
     }
     append_lineage(core.store, replace(lineage, state="ready", restored=done), core.env.new_id())
     core.env.failpoint("restore.done")
-    log.info("table.restored uri=%s checkpoint=%s", core.uri, target.id)
+    logger.info("table.restored uri=%s checkpoint=%s", core.uri, target.id)
     return RestoreReport(target.id, version, undo, discarded)
 
 
-def _announce_if_late(core: Core, hold: Hold, lineage: Lineage) -> Lineage:
+def _announce_if_late(core: Core, hold: CompactionClaim, lineage: Lineage) -> Lineage:
     """The lineage after the rollback, which is announced again if the claim was lost before it.
 
     Another restore may have ended since the announcement, or be about to end: its "ready" would
@@ -130,7 +130,7 @@ def _announce_if_late(core: Core, hold: Hold, lineage: Lineage) -> Lineage:
         hold.require()
         return lineage
     except CommitConflict:
-        log.warning("restore.late uri=%s base_version=%d", core.uri, core.base().version)
+        logger.warning("restore.late uri=%s base_version=%d", core.uri, core.base().version)
     for _ in range(CLAIM_ATTEMPTS):
         latest = read_lineage(core.store) or lineage
         if latest.seq == lineage.seq:
@@ -218,7 +218,7 @@ def _claim(core: Core, shard: UUID) -> Claim:
         return claim_shard(core.site(shard))
     except WalStoreMismatch:
         config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
-        with passing_writer(core, Shard(core, shard, None, is_routed=False), config):
+        with unregistered_writer(core, Shard(core, shard, None, is_routed=False), config):
             pass
     return claim_shard(core.site(shard))
 

@@ -24,7 +24,7 @@ Run = Callable[[Core, Task], Result]
 Progress = Callable[[str, int, int], None]
 """`progress(kind, done, total)`."""
 
-log = logging.getLogger("weir.upkeep")
+logger = logging.getLogger("weir.upkeep")
 
 TELL_SECONDS: Final = 60.0
 """How often a run reports that it is alive, whether or not a task has finished."""
@@ -93,11 +93,11 @@ def regularly(env: Env, act: Callable[[], None]) -> Iterator[None]:
                 try:
                     act()
                 except Exception as error:  # noqa: BLE001  the work goes on, and so does this
-                    log.warning("tasks.progress.failed reason=%r", error)
+                    logger.warning("tasks.progress.failed reason=%r", error)
 
     thread = env.threads.start(beat, name="weir-tasks-progress")
     if thread is None:  # the work is still done, and reported task by task (F-16)
-        log.warning("tasks.progress.alone")
+        logger.warning("tasks.progress.alone")
     try:
         yield
     finally:

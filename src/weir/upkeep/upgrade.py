@@ -46,13 +46,13 @@ from weir.records.table import FORMAT
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.guard import native_shards
 from weir.types import Position
-from weir.upkeep.compact.plan import find_waiting, log_of
+from weir.upkeep.compact.plan import find_pending, log_of
 from weir.upkeep.compact.run import compact
-from weir.upkeep.exclusive import tell_natives
+from weir.upkeep.exclusive import sync_mem_wal_index
 from weir.upkeep.reshard import to_native_shards
 from weir.upkeep.tasks import Progress
 
-log = logging.getLogger("weir.upkeep")
+logger = logging.getLogger("weir.upkeep")
 
 QUIET: Final = "1m"
 """A log whose last entry is younger has a writer at work; equal to the default `fence_ttl`."""
@@ -143,7 +143,9 @@ def upgrade(
     )
     if dry_run:
         return report(checkpoint=None)
-    tell_natives(core)  # X-1: LanceDB is not offered the new shards before they are the table's
+    sync_mem_wal_index(
+        core
+    )  # X-1: LanceDB is not offered the new shards before they are the table's
     tell.step("fold")
     _fold(core, progress)
     tell.step("verify")
@@ -156,7 +158,7 @@ def upgrade(
         tell.step("stamp")
 
     state = to_native_shards(core, drained)
-    log.info("table.upgraded uri=%s format=%d rows=%d", core.uri, FORMAT, seen.rows)
+    logger.info("table.upgraded uri=%s format=%d rows=%d", core.uri, FORMAT, seen.rows)
     return report(checkpoint=state.checkpoint)
 
 
@@ -180,7 +182,7 @@ def _look(core: Core, quiet: float) -> _Found:
             " upgrade needs for the table's own rows. Which row of a key is newer is unknown. weir"
             " doctor shows how to fold that shard; to share the table, then copy it to a new one"
         )
-    for shard, writer in core.live.items():
+    for shard, writer in core.registered_writers.items():
         if writer.is_open:
             raise InvalidInput(
                 f"{core.uri}: this handle has a writer of shard {shard} open; close it, then"
@@ -190,7 +192,7 @@ def _look(core: Core, quiet: float) -> _Found:
         lambda shard: core.log(shard).latest(), core.shard_ids(), workers=CONCURRENCY
     )
     manifests = [manifest for manifest in looked if manifest is not None]
-    _, waiting = find_waiting(core, fold_wal=False)
+    _, waiting = find_pending(core, fold_wal=False)
     tails = {m.shard_id: _require_quiet(core, m, quiet) for m in manifests}
     return _Found(len(manifests), sum(len(w.cut.sstables) for w in waiting), tails)
 
@@ -220,7 +222,7 @@ def _fold(core: Core, progress: Progress | None) -> None:
 
 def _fold_rest(core: Core) -> None:
     """Step 5: the old shards are sealed, so nobody adds rows to them."""
-    if find_waiting(core, fold_wal=True)[1]:
+    if find_pending(core, fold_wal=True)[1]:
         _fold(core, None)
     seen, base = _count(core, "durable"), _count(core, "base")
     if seen != base:

@@ -36,7 +36,7 @@ def test_parsers_answer_none_for_any_other_text(text):
         paths.parse_manifest_name,
         paths.parse_wal_name,
         paths.parse_chain_name,
-        paths.parse_marker_name,
+        paths.parse_mark_name,
         paths.parse_sstable_name,
         lance_file.parse_version_name,
     ):
@@ -63,7 +63,7 @@ def test_numbers_outside_64_bits_have_no_name(n):
     for build in (
         lambda: paths.bit_reversed(n),
         lambda: paths.chain_path("d", n),
-        lambda: paths.marker_path("d", n),
+        lambda: paths.mark_path("d", n),
     ):
         with pytest.raises(InvalidInput, match="64 bits"):
             build()
@@ -143,22 +143,22 @@ def test_a_shard_id_that_is_no_canonical_uuid_is_refused(text):
 @given(U64)
 def test_chain_and_marker_names_round_trip(n):
     assert paths.parse_chain_name(paths.chain_path("_weir/x", n).rpartition("/")[2]) == n
-    assert paths.parse_marker_name(paths.marker_path("_weir/x", n).rpartition("/")[2]) == n
+    assert paths.parse_mark_name(paths.mark_path("_weir/x", n).rpartition("/")[2]) == n
 
 
 @given(st.lists(U64, min_size=2, unique=True))
 def test_listing_order_is_ascending_for_chains_and_descending_for_markers(numbers):
     chain = sorted(paths.chain_path("d", n) for n in numbers)
     assert chain == [paths.chain_path("d", n) for n in sorted(numbers)]
-    first = min(paths.marker_path("d", n) for n in numbers)
-    assert first == paths.marker_path("d", max(numbers))
+    first = min(paths.mark_path("d", n) for n in numbers)
+    assert first == paths.mark_path("d", max(numbers))
 
 
 @pytest.mark.parametrize(
     "name", ["99999999999999999999", "1", "0" * 21, "-" + "0" * 19, "\u0660" * 20]
 )
 def test_digits_beyond_64_bits_or_of_another_length_are_refused(name):
-    assert paths.parse_marker_name(name) is None
+    assert paths.parse_mark_name(name) is None
     assert paths.parse_chain_name(f"{name}.json") is None
 
 
@@ -177,7 +177,7 @@ def test_names_of_weirs_own_records():
     assert paths.floor_dir(SHARD, "manifest") == f"_weir/shards/{shard}/floor/manifest"
     assert paths.manifest_hint_path(SHARD) == f"_mem_wal/{shard}/manifest/version_hint.json"
     assert paths.chain_path("_weir/table", 7) == "_weir/table/00000000000000000007.json"
-    assert paths.marker_path("f", 0) == "f/18446744073709551615"
+    assert paths.mark_path("f", 0) == "f/18446744073709551615"
 
 
 @pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "a\\b", "a b", "ü", "x" * 129, "a\n"])

@@ -266,7 +266,7 @@ def test_computed_columns_are_ordered_limited_and_cut(table: weir.Table) -> None
         ({"x": "sum(v)"}, "sum"),
         ({"x": "_rowid"}, "_rowid"),
         ({"x": ""}, "column 'x' must be SQL"),
-        ({"": "v"}, "name of a computed column"),
+        ({"": "v"}, "name of a column"),
         ({"x": pc.field("v")}, "column 'x' must be SQL"),
         ({}, "at least one"),
     ],

@@ -246,7 +246,7 @@ def writer_indexes(**config):
 
 
 def taken(kept):
-    return [grown.taken for grown, _ in kept.fresh._grown._entries.values()]
+    return [grown.taken for grown, _ in kept.fresh._column_indexes._entries.values()]
 
 
 def test_synchronous_puts_share_the_work():

@@ -10,9 +10,9 @@ from weir.shard.turns import (
     QUICK_SECONDS,
     REST_ENTRIES,
     SLOW_ENTRIES,
-    Crowd,
     Pace,
     Turns,
+    WaiterGroup,
 )
 from weir.store.memory import MemoryStore
 
@@ -62,7 +62,7 @@ class Queue:
 
 def gates(count):
     """Make `count` puts, with a waiter at the gate of each."""
-    turns = Turns(Crowd(SYSTEM.threads), Queue())
+    turns = Turns(WaiterGroup(SYSTEM.threads), Queue())
     acks = [Ack(None, (), rows=1, nbytes=1) for _ in range(count)]
     return turns, acks, [turns.gate_for(ack) for ack in acks]
 
@@ -77,10 +77,10 @@ def test_waiters_are_woken_one_by_one_and_each_wakes_the_next():
         turns.wake(ack)
     assert opened(gate) == [True, False, False]
     for number, ack in enumerate(acks):
-        assert not turns.is_settled
+        assert not turns.has_no_wakeups
         assert turns.arrived(ack)
         assert opened(gate) == [place <= number + 1 for place in range(3)]
-    assert turns.is_settled
+    assert turns.has_no_wakeups
 
 
 def test_a_turn_that_somebody_else_took_leaves_nobody_asleep():
@@ -93,7 +93,7 @@ def test_a_turn_that_somebody_else_took_leaves_nobody_asleep():
     assert turns.arrived(acks[0])
     assert not turns.arrived(acks[1])
     assert turns.arrived(acks[2])
-    assert turns.is_settled
+    assert turns.has_no_wakeups
 
 
 def test_a_waiter_that_gives_up_hands_its_turn_on():
@@ -105,14 +105,14 @@ def test_a_waiter_that_gives_up_hands_its_turn_on():
         for number in {0, 1, 2} - {quitter}:
             assert opened(gate)[number]
             assert turns.arrived(acks[number])
-        assert turns.is_settled
+        assert turns.has_no_wakeups
 
 
 def after(pace, *entries):
     """Whether the store counts as quick after these (entries, seconds each), in order."""
     for count, seconds in entries:
         for _ in range(count):
-            pace.took(seconds)
+            pace.record_latency(seconds)
     return pace.is_quick
 
 

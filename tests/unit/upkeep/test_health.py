@@ -14,7 +14,7 @@ from weir.format.sharding import FIRST_ROUTING, shard_id
 from weir.routing import opening
 from weir.routing.shards import Shard
 from weir.upkeep import health
-from weir.upkeep.health import look_at
+from weir.upkeep.health import find_problems
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.utf8())])
 
@@ -24,7 +24,7 @@ def make(tmp_path: Path, sharding=None, **options) -> weir.Table:
 
 
 def told(table: weir.Table, state: str) -> str:
-    return "\n".join(f.detail for f in look_at(weir.open(table.uri).core) if f.state == state)
+    return "\n".join(f.detail for f in find_problems(weir.open(table.uri).core) if f.state == state)
 
 
 def test_x6_a_table_of_our_own_is_well(tmp_path):
@@ -51,7 +51,7 @@ def test_x6_it_says_why_lancedb_may_not_write(tmp_path, monkeypatch, why):
         table.reshard(weir.Bucket("id", 2))
     elif why == "0.1.0":
         table.core.record = replace(table.core.record, format=1)
-        (found,) = [f for f in look_at(table.core) if f.name == "lancedb"]
+        (found,) = [f for f in find_problems(table.core) if f.name == "lancedb"]
         assert why in found.detail
         return
     else:

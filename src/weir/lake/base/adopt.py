@@ -89,7 +89,7 @@ def mark_key(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> None:
 
 def check_no_duplicates(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> None:
     """Raise `InvalidInput` when a key occurs twice: a merge could not know the newer row."""
-    doubled, rows = count_doubled(dataset, primary_key), dataset.count_rows()
+    doubled, rows = count_duplicates(dataset, primary_key), dataset.count_rows()
     if doubled:
         raise InvalidInput(
             f"{dataset.uri} holds {rows} rows and only {rows - doubled} different keys"
@@ -97,7 +97,7 @@ def check_no_duplicates(dataset: lance.LanceDataset, primary_key: Sequence[str])
         )
 
 
-def count_doubled(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> int:
+def count_duplicates(dataset: lance.LanceDataset, primary_key: Sequence[str]) -> int:
     """The number of rows beyond the first of each key. Reads the key columns."""
     names = list(primary_key)
     with lance_errors(f"reading the keys of {dataset.uri}"):

@@ -25,7 +25,7 @@ from weir.lake.base.view import LanceBase
 from weir.lake.lance_errors import lance_errors
 from weir.lake.whole_buffers import for_lance
 
-INDEX_PAYS_ROWS_PER_KEY: Final = 20_000
+INDEX_LOOKUP_ROWS_PER_KEY: Final = 20_000
 """With at least this many base rows per key, the key's index beats reading the key column.
 
 Measured on 8 million rows in random order on a local disk, in seconds with and without the BTree:
@@ -43,7 +43,7 @@ Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class BaseFence:
     """Proof of being the newest compactor: a token, and the version of its fence."""
 
     token: str
@@ -51,7 +51,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class VersionEdit:
     """What a fold does to a version, with fragments as JSON text to send between processes."""
 
     updated: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Changes:
         return json.dumps({"updated": self.updated, "removed": self.removed, "added": self.added})
 
     @classmethod
-    def from_json(cls, text: str) -> Changes:
+    def from_json(cls, text: str) -> VersionEdit:
         """The inverse of `to_json`."""
         parts = json.loads(text)
         return cls(tuple(parts["updated"]), tuple(parts["removed"]), tuple(parts["added"]))
@@ -74,7 +74,7 @@ class Changes:
 
 def delete_keys(
     base: LanceBase, keys: pa.Table, env: Env, *, known: KeySet | None = None
-) -> Changes:
+) -> VersionEdit:
     """Deletion vectors that hide the rows of `keys` in the whole base; commits nothing.
 
     Few keys are found through the key's index, many in one pass over the key columns: integers by
@@ -82,9 +82,9 @@ def delete_keys(
     already.
     """
     if keys.num_rows == 0 or base.count() == 0:
-        return Changes()
+        return VersionEdit()
     names = base.schema.primary_key
-    use_index = keys.num_rows * INDEX_PAYS_ROWS_PER_KEY < base.count() and base.has_key_index
+    use_index = keys.num_rows * INDEX_LOOKUP_ROWS_PER_KEY < base.count() and base.has_key_index
     if use_index or len(names) > 1 or not is_whole(base.schema.arrow.field(names[0]).type):
         return _delete_joined(base, keys, use_index=use_index)
     wanted = key_set(base, keys) if known is None else known
@@ -97,7 +97,7 @@ def delete_keys(
     )
 
 
-def _delete_joined(base: LanceBase, keys: pa.Table, *, use_index: bool) -> Changes:
+def _delete_joined(base: LanceBase, keys: pa.Table, *, use_index: bool) -> VersionEdit:
     names = list(base.schema.primary_key)
     with lance_errors(f"finding the rows to replace in {base.dataset.uri}"):
         transaction, _ = (
@@ -107,13 +107,13 @@ def _delete_joined(base: LanceBase, keys: pa.Table, *, use_index: bool) -> Chang
             .execute_uncommitted(_as_stored(keys, base.dataset.schema))
         )
     operation = cast("LanceOperation.Update", transaction.operation)
-    return Changes(
+    return VersionEdit(
         updated=tuple(to_text(fragment) for fragment in operation.updated_fragments),
         removed=tuple(int(i) for i in operation.removed_fragment_ids),
     )
 
 
-def delete_keys_in_fragment(base: LanceBase, fragment_id: int, keys: KeySet) -> Changes:
+def delete_keys_in_fragment(base: LanceBase, fragment_id: int, keys: KeySet) -> VersionEdit:
     """`delete_keys` for one fragment: the unit of work of an executor.
 
     Reads the key columns of that fragment batch by batch; memory holds the set of keys.
@@ -154,7 +154,7 @@ def read_keys(base: LanceBase, fragments: Iterable[int], rows_max: int) -> Itera
         yield BaseKeys(pa.concat_arrays(keys), np.concatenate(addresses))
 
 
-def hide_addresses(base: LanceBase, addresses: Sequence[Offsets]) -> Changes:
+def hide_addresses(base: LanceBase, addresses: Sequence[Offsets]) -> VersionEdit:
     """Deletion vectors that hide the rows at these addresses."""
     every = np.concatenate(addresses) if addresses else np.zeros(0, np.uint64)
     of = every >> np.uint64(32)
@@ -173,15 +173,15 @@ def _key_batches(base: LanceBase, fragment_id: int) -> Iterator[pa.RecordBatch]:
     )
 
 
-def hide_rows(base: LanceBase, fragment_id: int, offsets: Offsets) -> Changes:
+def hide_rows(base: LanceBase, fragment_id: int, offsets: Offsets) -> VersionEdit:
     """A deletion vector that hides those rows of the fragment; commits nothing."""
     if len(offsets) == 0:
-        return Changes()
+        return VersionEdit()
     with lance_errors(f"hiding rows of fragment {fragment_id} of {base.dataset.uri}"):
         left = base.fragment(fragment_id).delete_rows(offsets.tolist())
     if left is None:
-        return Changes(removed=(fragment_id,))
-    return Changes(updated=(to_text(left),))
+        return VersionEdit(removed=(fragment_id,))
+    return VersionEdit(updated=(to_text(left),))
 
 
 def key_set(base: LanceBase, keys: pa.Table) -> KeySet:
@@ -196,12 +196,12 @@ def write_rows(
     *,
     rows_per_file: int = ROWS_PER_FILE,
     bytes_per_file: int = BYTES_PER_FILE,
-) -> Changes:
+) -> VersionEdit:
     """Write `rows` (in the base's columns, any order of rows) as new fragments; commits nothing."""
     schema = base.dataset.schema
     if isinstance(rows, pa.Table):
         if rows.num_rows == 0:
-            return Changes()
+            return VersionEdit()
         data: Any = _as_stored(rows, schema)
     else:
         data = pa.RecordBatchReader.from_batches(
@@ -211,7 +211,7 @@ def write_rows(
         fragments = base.write_fragments(
             data, rows_per_file=rows_per_file, bytes_per_file=bytes_per_file
         )
-    return Changes(
+    return VersionEdit(
         added=tuple(to_text(fragment) for fragment in fragments if fragment.physical_rows)
     )
 
@@ -223,7 +223,7 @@ def fold_rows(
     env: Env,
     *,
     known: KeySet | None = None,
-) -> Changes:
+) -> VersionEdit:
     """The changes that make `upserts` the rows of their keys and remove the keys of `deletes`.
 
     Runs in one process, which writes the rows while it searches for those they replace. The keys of
@@ -231,7 +231,7 @@ def fold_rows(
     rows are appended and `deletes` is empty.
     """
     names = list(base.schema.primary_key)
-    jobs: list[Callable[[], Changes]] = [lambda: write_rows(base, upserts)]
+    jobs: list[Callable[[], VersionEdit]] = [lambda: write_rows(base, upserts)]
     if names:
         stored = base.dataset.schema
         keys = pa.concat_tables(
@@ -243,10 +243,10 @@ def fold_rows(
     return combine(env.threads.map(lambda job: job(), jobs, workers=2))
 
 
-def combine(parts: Iterable[Changes]) -> Changes:
+def combine(parts: Iterable[VersionEdit]) -> VersionEdit:
     """The changes of several tasks as one."""
     collected = list(parts)
-    return Changes(
+    return VersionEdit(
         updated=tuple(text for part in collected for text in part.updated),
         removed=tuple(i for part in collected for i in part.removed),
         added=tuple(text for part in collected for text in part.added),

@@ -29,7 +29,7 @@ from lance.mem_wal import CompactedSsTable
 from weir.errors import CommitConflict, InvalidInput, SnapshotExpired, StoreError, UnknownOutcome
 from weir.lake.api import require_weir_base
 from weir.lake.base.fence import check_fence, fence_base
-from weir.lake.base.fold import Changes, Claim, combine, to_text
+from weir.lake.base.fold import BaseFence, VersionEdit, combine, to_text
 from weir.lake.base.folded import folded_into, with_note
 from weir.lake.base.history import Commit, commits, find_commit
 from weir.lake.base.view import LanceBase
@@ -42,22 +42,22 @@ FOLD: Final = "weir.fold"
 
 _COMMIT_ATTEMPTS_MAX: Final = 20
 
-Hide = Callable[[int, Sequence[int]], Changes]
+Hide = Callable[[int, Sequence[int]], VersionEdit]
 """`hide(version, fragments)`: what the fold hides in fragments that others changed or added."""
 OpenBase = Callable[[int | None], LanceBase]
 
 
-def hide_nothing(_version: int, _fragments: Sequence[int]) -> Changes:
+def hide_nothing(_version: int, _fragments: Sequence[int]) -> VersionEdit:
     """For folds that only add rows."""
-    return Changes()
+    return VersionEdit()
 
 
 def commit_fold(
     datasets: Datasets,
     open_base: OpenBase,
-    changes: Changes,
+    changes: VersionEdit,
     *,
-    claim: Claim,
+    claim: BaseFence,
     planned_at: int,
     fold_id: str,
     properties: Mapping[str, str],
@@ -118,7 +118,7 @@ def commit_fold(
             tried = True
             continue  # another commit took the version number; our put is dead
         except StoreError as error:
-            return _settle(datasets, claim, fold_id, planned_at, error)
+            return _resolve_lost_answer(datasets, claim, fold_id, planned_at, error)
     raise CommitConflict(
         f"{what}: it lost {_COMMIT_ATTEMPTS_MAX} races against other commits; run it again"
     )
@@ -151,8 +151,8 @@ def _require_same_table(planned: LanceBase, latest: LanceBase) -> None:
 
 
 def _carried_over(
-    checked: LanceBase, latest: LanceBase, changes: Changes, hide: Hide | None
-) -> Changes:
+    checked: LanceBase, latest: LanceBase, changes: VersionEdit, hide: Hide | None
+) -> VersionEdit:
     """`changes`, made for `checked`, adapted to `latest`, which has the same columns."""
     before, now = _texts(checked), _texts(latest)
     same = {number for number, text in now.items() if before.get(number) == text}
@@ -172,7 +172,7 @@ def _carried_over(
     return combine([kept, hide(latest.version, others)]) if others else kept
 
 
-def _fragments(base: LanceBase, changes: Changes) -> list[FragmentMetadata]:
+def _fragments(base: LanceBase, changes: VersionEdit) -> list[FragmentMetadata]:
     """The fragments of `base` after `changes`. Lance drops those that have no row left."""
     texts = _texts(base)
     texts |= {_number(text): text for text in changes.updated}
@@ -218,8 +218,8 @@ def _noted(base: LanceBase, folded: Mapping[UUID, int]) -> dict[UUID, int]:
     return {shard: g for shard, g in noted.items() if g > base.marked.get(shard, 0)}
 
 
-def _settle(
-    datasets: Datasets, claim: Claim, fold_id: str, planned_at: int, error: StoreError
+def _resolve_lost_answer(
+    datasets: Datasets, claim: BaseFence, fold_id: str, planned_at: int, error: StoreError
 ) -> int:
     """The version of the fold, after a commit whose answer was lost; raises `error` if none.
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import lance
 from lance.optimize import Compaction, CompactionTask, RewriteResult
 
-from weir.errors import CommitConflict, InvalidInput, MissingEntry
+from weir.errors import CommitConflict, InvalidInput, MissingEntry, NotAWeirTable
 from weir.format import paths
 from weir.format.lance_file import version_name
 from weir.lake.datasets import Datasets
@@ -271,7 +271,7 @@ def check_version(datasets: Datasets, version: int) -> None:
     """Raise `MissingEntry` when `version` can no longer be read."""
     try:
         datasets.open(datasets.uri, version)
-    except Exception as error:
+    except (MissingEntry, NotAWeirTable) as error:  # Lance says either of a missing version
         raise MissingEntry(
             f"{datasets.uri}: version {version} is gone; it was cleaned up"
         ) from error

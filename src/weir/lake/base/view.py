@@ -27,7 +27,7 @@ from weir.lake.literals import key_filter
 from weir.lake.live_rows import has_dense_deletes, scan_past_deletes
 from weir.lake.schemas import base_schema
 
-log = logging.getLogger("weir.lake")
+logger = logging.getLogger("weir.lake")
 
 SCAN_BATCH_ROWS: Final = 65_536
 """Rows per batch of a scan: large enough to hide Python's overhead, small enough to stream."""
@@ -47,7 +47,7 @@ class LanceBase:
         self.dataset = dataset
         self._load_manifest = load_manifest
         self._resident = resident
-        self._told_of_doubles = False
+        self._warned_of_duplicates = False
         self._lookups = 0  # a hint; a count lost between two threads does no harm
         self._empty: dict[tuple[str, ...], pa.Table] = {}
         self._where = f"{dataset.uri} at version {dataset.version}"
@@ -200,18 +200,18 @@ class LanceBase:
                 self._query(keys.slice(start, LOOKUP_KEYS_MAX), wanted)
                 for start in range(0, keys.num_rows, LOOKUP_KEYS_MAX)
             )
-        self._tell_of_doubles(found)
+        self._warn_of_duplicates(found)
         return found
 
-    def _tell_of_doubles(self, found: pa.Table) -> None:
+    def _warn_of_duplicates(self, found: pa.Table) -> None:
         """Warn about two rows of one key: another program wrote them, and all are shown (L-8)."""
         key = self.schema.primary_key
-        if found.num_rows < 2 or self._told_of_doubles or not {*key} <= {*found.column_names}:
+        if found.num_rows < 2 or self._warned_of_duplicates or not {*key} <= {*found.column_names}:
             return
         values = pk_values(found, key)
         if pc.count_distinct(values).as_py() < len(values):
-            self._told_of_doubles = True
-            log.warning(
+            self._warned_of_duplicates = True
+            logger.warning(
                 "base.key_twice table=%s version=%d: the base has several rows of a key that was"
                 " looked up, and the lookup returns them all; weir doctor counts them",
                 self.dataset.uri,

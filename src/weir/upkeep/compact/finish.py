@@ -18,11 +18,11 @@ from weir.errors import SnapshotExpired
 from weir.lake.base.fold_commit import FOLD
 from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
-from weir.upkeep.compact.jobs import Job, Reached
+from weir.upkeep.compact.jobs import FoldProgress, Job
 from weir.upkeep.compact.logs import pass_folded
 from weir.upkeep.pinning import base_floor
 
-log = logging.getLogger("weir.compact")
+logger = logging.getLogger("weir.compact")
 
 
 class Findings(Protocol):
@@ -39,7 +39,7 @@ class Finisher:
     def __init__(self, core: Core, report: Findings) -> None:
         self.core = core
         self.report = report
-        self.reached: dict[UUID, Reached] = {}
+        self.reached: dict[UUID, FoldProgress] = {}
         """What the finished jobs added to the base, for the last record of the claim (L-8)."""
 
     @property
@@ -63,19 +63,19 @@ class Finisher:
         if version is not None:
             self.finish(job)
             self.report.completed = job.id
-            log.info("compact.completed job=%s version=%d", job.id, version)
+            logger.info("compact.completed job=%s version=%d", job.id, version)
 
     def finish(self, job: Job) -> None:
         """Do everything that follows the base commit; each step may be repeated."""
-        if job.marks:
-            self._lake.mark_compacted(job.marks)
+        if job.folded_generations:
+            self._lake.mark_compacted(job.folded_generations)
         for cut in (cut for cut in job.snapshot.cuts if cut.sstables):
-            self._note(cut.shard, Reached.of(int(table.generation) for table in cut.sstables))
+            self._note(cut.shard, FoldProgress.of(int(table.generation) for table in cut.sstables))
         self.core.env.failpoint("compact.marked")
         for shard, fold in job.wal.items():
             if pass_folded(self.core.site(shard), fold):
                 self.report.wal_entries += fold.through - fold.after
-                self._note(shard, Reached(passed=job.number))
+                self._note(shard, FoldProgress(passed=job.number))
             else:
                 self.report.notes.append(
                     f"shard {shard}: a writer claimed or flushed it during the compaction; the next"
@@ -83,5 +83,5 @@ class Finisher:
                 )
         self.core.env.failpoint("compact.passed")
 
-    def _note(self, shard: UUID, more: Reached) -> None:
-        self.reached[shard] = self.reached.get(shard, Reached()).and_also(more)
+    def _note(self, shard: UUID, more: FoldProgress) -> None:
+        self.reached[shard] = self.reached.get(shard, FoldProgress()).and_also(more)

@@ -32,7 +32,7 @@ PROGRESS: Final = "weir.progress"
 RENEW: Final = 300.0
 """Seconds after which an active claim is renewed: a third of the lease that others grant it."""
 
-log = logging.getLogger("weir.compact")
+logger = logging.getLogger("weir.compact")
 
 State = Literal["claimed", "planned", "done"]
 
@@ -64,7 +64,7 @@ class Job:
     """Higher than that of every earlier fold; noted in the base with its rows. 0: older release."""
 
     @property
-    def marks(self) -> dict[UUID, int]:
+    def folded_generations(self) -> dict[UUID, int]:
         """Per shard the highest generation folded."""
         return {
             cut.shard: max(table.generation for table in cut.sstables)
@@ -75,7 +75,9 @@ class Job:
     def progress(self) -> str:
         """Progress of all shards, for the properties of the commit."""
         record = {
-            "generations": {str(shard): number for shard, number in self.marks.items()},
+            "generations": {
+                str(shard): number for shard, number in self.folded_generations.items()
+            },
             "wal": {str(shard): fold.through for shard, fold in self.wal.items()},
         }
         return codec.dumps(record).decode()
@@ -111,7 +113,7 @@ def _wal_fold(epoch: Any, after: Any, through: Any, generation: Any, last: Any =
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class FoldProgress:
     """How far the base has come with one shard, as the chain remembers it (L-8)."""
 
     spans: tuple[tuple[int, int], ...] = ()
@@ -121,9 +123,9 @@ class Reached:
     """The number of the last fold after which R passed log entries; 0: none."""
 
     @staticmethod
-    def of(generations: Iterable[int], passed: int = 0) -> Reached:
+    def of(generations: Iterable[int], passed: int = 0) -> FoldProgress:
         """The value for a shard with those generations folded."""
-        return Reached(_joined((g, g) for g in generations), passed)
+        return FoldProgress(_joined((g, g) for g in generations), passed)
 
     @property
     def generation(self) -> int:
@@ -135,9 +137,9 @@ class Reached:
         for first, last in self.spans:
             yield from range(max(first, generation + 1), last + 1)
 
-    def and_also(self, other: Reached) -> Reached:
+    def and_also(self, other: FoldProgress) -> FoldProgress:
         """The combination of both."""
-        return Reached(_joined((*self.spans, *other.spans)), max(self.passed, other.passed))
+        return FoldProgress(_joined((*self.spans, *other.spans)), max(self.passed, other.passed))
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -162,14 +164,14 @@ class JobRecord:
     """A job that may be committed but not finished: the claimant's, or a dead compactor's."""
     written: float = 0.0
     """When the store wrote it."""
-    reached: Mapping[UUID, Reached] = field(default_factory=dict)
+    reached: Mapping[UUID, FoldProgress] = field(default_factory=dict)
     """What the base must hold: only a restore by weir may take it back, and that empties this."""
 
-    def having(self, more: Mapping[UUID, Reached]) -> JobRecord:
+    def having(self, more: Mapping[UUID, FoldProgress]) -> JobRecord:
         """The record with `more` added to `reached`."""
         reached = dict(self.reached)
         for shard, new in more.items():
-            reached[shard] = reached.get(shard, Reached()).and_also(new)
+            reached[shard] = reached.get(shard, FoldProgress()).and_also(new)
         return replace(self, reached=reached)
 
     @property
@@ -194,7 +196,7 @@ def _decode(raw: Mapping[str, Any], _path: str) -> JobRecord:
     job = None if raw["job"] is None else Job.from_record(raw["job"])
     told = raw.get("reached", {}).items()  # absent before 0.2
     reached = {
-        UUID(shard): Reached(_joined((int(a), int(b)) for a, b in spans), int(passed))
+        UUID(shard): FoldProgress(_joined((int(a), int(b)) for a, b in spans), int(passed))
         for shard, (spans, passed) in told
     }
     return JobRecord(0, raw["state"], raw["token"], job, reached=reached)
@@ -247,7 +249,7 @@ class Renewal:
         self._jobs = jobs
         self._env = env
         self._lock = env.threads.lock()
-        self._told_at = env.clock.boottime()
+        self._renewed_at = env.clock.boottime()
         self._lost = False
         self.record = record
         """The latest record of the claim."""
@@ -256,24 +258,24 @@ class Renewal:
         """Renew the claim if it is due."""
         with self._lock:
             now = self._env.clock.boottime()
-            if self._lost or now - self._told_at < RENEW:
+            if self._lost or now - self._renewed_at < RENEW:
                 return
-            self._told_at = now
+            self._renewed_at = now
             try:
                 self.record = self._jobs.step(self.record, self.record.state, self.record.job)
             except CommitConflict:
                 self._lost = True
             except StoreError as error:
-                log.warning("compact.renew.failed reason=%s", error)
+                logger.warning("compact.renew.failed reason=%s", error)
 
     def step(self, state: State, job: Job | None) -> JobRecord:
         """The next step of the claim; `CommitConflict` when somebody else took over."""
         with self._lock:
             self.record = self._jobs.step(self.record, state, job)
-            self._told_at = self._env.clock.boottime()
+            self._renewed_at = self._env.clock.boottime()
             return self.record
 
-    def telling(self, progress: Progress | None) -> Progress:
+    def renewing(self, progress: Progress | None) -> Progress:
         """A wrapper of `progress` that also renews the claim."""
 
         def tell(kind: str, done: int, total: int) -> None:

@@ -31,14 +31,14 @@ from weir.log.manifests import Manifests
 from weir.log.rules import Evidence
 from weir.log.site import ShardSite
 from weir.routing.core import Core
-from weir.routing.shards import Shard, passing_writer
+from weir.routing.shards import Shard, unregistered_writer
 from weir.shard.replay import Replay
 from weir.shard.tokens import Tokens, tokens_in_log
 from weir.store.api import ObjectMissing
 from weir.types import Epoch, Generation, Position
 from weir.upkeep.compact.jobs import WalFold
 
-log = logging.getLogger("weir.compact")
+logger = logging.getLogger("weir.compact")
 
 _SAMPLES: Final = 4
 """Entries of a log that are read to estimate its size."""
@@ -99,9 +99,9 @@ def pass_folded(site: ShardSite, fold: WalFold) -> bool:
 
     def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
         nonlocal taken_on
-        # A flush in the same epoch (a hand-over, a seal, a checkpoint of scope "all") published
-        # some of the entries as an SSTable, which readers treat as newer than the base. The entries
-        # after it must stay readable above it (L-2).
+        # A flush in the same epoch (a move of the log, a seal, a checkpoint of scope "all")
+        # published some of the entries as an SSTable, which readers treat as newer than the base.
+        # The entries after it must stay readable above it (L-2).
         taken_on = fold.after < current.replay_after < fold.through
         through, generation = _passable(site, fold, current)
         if taken_on or current.replay_after >= through:
@@ -117,7 +117,7 @@ def pass_folded(site: ShardSite, fold: WalFold) -> bool:
     try:
         Manifests(site).update(change, epoch=Epoch(fold.epoch))
     except FencedError as fenced:
-        log.info("compact.wal.given_up shard=%s reason=%s", site.shard, fenced)
+        logger.info("compact.wal.given_up shard=%s reason=%s", site.shard, fenced)
         return False
     return not taken_on
 
@@ -171,7 +171,7 @@ def open_log(core: Core, manifest: ShardManifest) -> OpenLog:
 def flush_claiming(core: Core, shard: UUID) -> None:
     """Flush the whole log to SSTables with a writer of our own, which fences the shard's writer."""
     config = replace(core.record.writer_defaults, enable_memtable=True, index_configs=())
-    with passing_writer(core, Shard(core, shard, None, is_routed=False), config):
+    with unregistered_writer(core, Shard(core, shard, None, is_routed=False), config):
         pass
 
 

@@ -41,7 +41,7 @@ class Tail:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class PendingShard:
     """One shard's share of what waits to be folded."""
 
     manifest: ShardManifest
@@ -67,7 +67,7 @@ def folds_log(core: Core, manifest: ShardManifest, *, fold_wal: bool | None) -> 
     return manifest.announced is not None or not core.record.writer_defaults.enable_memtable
 
 
-def find_waiting(core: Core, *, fold_wal: bool | None) -> tuple[LanceBase, list[Waiting]]:
+def find_pending(core: Core, *, fold_wal: bool | None) -> tuple[LanceBase, list[PendingShard]]:
     """Everything not yet in the base, shard by shard, and that base.
 
     Two requests per shard when nothing changed, up to six more where the log is folded; two
@@ -178,14 +178,14 @@ def left_in_logs(core: Core) -> list[str]:
     return [sentence for sentence in found if sentence is not None]
 
 
-def _waiting(manifest: ShardManifest, tail: Tail | None, folded: int) -> Waiting:
+def _waiting(manifest: ShardManifest, tail: Tail | None, folded: int) -> PendingShard:
     fresh = [table for table in manifest.sstables if table.generation > folded]
     through = manifest.replay_after if tail is None else Position(tail.fold.through)
     cut = replace(ShardCut.of(manifest, through), sstables=tuple(fresh))
     sizes = [size_of(table) for table in fresh]
     if tail is not None:
         sizes.append((tail.rows, tail.nbytes))
-    return Waiting(
+    return PendingShard(
         manifest,
         cut,
         sum(rows for rows, _ in sizes),
@@ -201,7 +201,12 @@ def size_of(table: SsTable) -> tuple[int, int]:
 
 
 def make_job(
-    job_id: str, base: LanceBase, waiting: Sequence[Waiting], *, at: float = 0.0, number: int = 0
+    job_id: str,
+    base: LanceBase,
+    waiting: Sequence[PendingShard],
+    *,
+    at: float = 0.0,
+    number: int = 0,
 ) -> Job:
     """The job that folds all of `waiting`; rows that have expired by the time `at` are dropped."""
     snapshot = Snapshot(base.version, "durable", tuple(w.cut for w in waiting), at)

@@ -22,7 +22,7 @@ from weir.lake.base.view import LanceBase
 from weir.lake.pylance_lake import PylanceLake
 from weir.records.lineage import Lineage, read_lineage
 from weir.routing.core import CONCURRENCY, Core
-from weir.upkeep.compact.jobs import Jobs, Reached
+from weir.upkeep.compact.jobs import FoldProgress, Jobs
 
 _LOOKS: Final = 3
 _SHOWN: Final = 8
@@ -57,7 +57,7 @@ def _few(numbers: tuple[int, ...]) -> str:
     return shown if len(numbers) <= _SHOWN else f"{shown} and {len(numbers) - _SHOWN} more"
 
 
-def may_have_lost(base: Base, reached: Mapping[UUID, Reached]) -> list[UUID]:
+def may_have_lost(base: Base, reached: Mapping[UUID, FoldProgress]) -> list[UUID]:
     """Shards of which the base holds less than it did, to be checked further. No request."""
     number = base.fold_number if isinstance(base, LanceBase) else None
     return [

@@ -23,30 +23,30 @@ from weir.durations import Duration, seconds
 from weir.errors import CommitConflict, FencedError, MissingEntry, SnapshotExpired
 from weir.format import paths
 from weir.lake.api import Base
-from weir.lake.base.fold import Changes, Claim, combine
+from weir.lake.base.fold import BaseFence, VersionEdit, combine
 from weir.lake.base.fold_commit import hide_nothing
 from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core, HasCore
-from weir.routing.natives import tidy_details
+from weir.routing.natives import try_update_mem_wal_index
 from weir.types import Position
-from weir.upkeep.compact.cut import hide_tasks, make_tasks
 from weir.upkeep.compact.finish import Finisher
-from weir.upkeep.compact.jobs import PROGRESS, Job, JobRecord, Jobs, Reached, Renewal
+from weir.upkeep.compact.jobs import PROGRESS, FoldProgress, Job, JobRecord, Jobs, Renewal
 from weir.upkeep.compact.logs import OpenLog, flush_claiming, open_log, publish_closed
 from weir.upkeep.compact.plan import (
-    Waiting,
-    find_waiting,
+    PendingShard,
+    find_pending,
     folds_log,
     left_in_logs,
     make_job,
 )
 from weir.upkeep.compact.progress import may_have_lost, require_progress
+from weir.upkeep.compact.split import hide_tasks, make_tasks
 from weir.upkeep.compact.tidying import tidy
 from weir.upkeep.expire import drop_expired, drops_at
 from weir.upkeep.pinning import require_counted
 from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
 
-log = logging.getLogger("weir.compact")
+logger = logging.getLogger("weir.compact")
 
 LEASE: Final = "15m"
 """How long a claim that is not renewed keeps others away; then its owner is fenced and replaced."""
@@ -122,7 +122,7 @@ def compact(
     if fold_wal is not False and report.skipped is None:
         report.notes += left_in_logs(core)
     report.seconds = run.core.env.clock.boottime() - began
-    log.info(
+    logger.info(
         "compact.done table=%s job=%s rows=%d deleted=%d seconds=%.3f",
         run.core.uri,
         report.job,
@@ -167,25 +167,25 @@ class _Run:
         token = str(self.core.env.new_id())
         record = jobs.claim(token, before)
         self.core.env.failpoint("compact.claimed")
-        claim = Claim(token, require_counted(self.core, self.lake.fence_base(token)))
+        claim = BaseFence(token, require_counted(self.core, self.lake.fence_base(token)))
         self.core.env.failpoint("compact.fenced")
         if record.job is not None:
             self._finisher.complete(record.job)
             record = record.having(self._finisher.reached)
-        tidy_details(self.core, self.report.notes)
+        try_update_mem_wal_index(self.core, self.report.notes)
         self._publish_logs()
-        base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
+        base, waiting = find_pending(self.core, fold_wal=self.fold_wal)
         if _is_unmarked(base):
             # L-7: another program restored a version from between a fold's commit and its mark.
             self.lake.mark_compacted(base.compacted)
-            base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
+            base, waiting = find_pending(self.core, fold_wal=self.fold_wal)
         if not waiting:
             jobs.step(record, "done", None)
             return self.report
         at = drops_at(self.core, base)
         job = make_job(str(self.core.env.new_id()), base, waiting, at=at, number=record.seq)
         # Includes what was folded by older releases, which kept no such memory.
-        record = record.having({s: Reached.of([g]) for s, g in base.compacted.items()})
+        record = record.having({s: FoldProgress.of([g]) for s, g in base.compacted.items()})
         record = jobs.step(record, "planned", job)
         self.core.env.failpoint("compact.planned")
         tasks = make_tasks(
@@ -198,10 +198,10 @@ class _Run:
         )
         renewal = Renewal(jobs, record, self.core.env)
         try:
-            tell = renewal.telling(self.progress)
+            tell = renewal.renewing(self.progress)
             results = self.runner.run(self.core, tasks, tell)
             self.core.env.failpoint("compact.written")
-            changes = combine(Changes.from_json(result["changes"]) for result in results)
+            changes = combine(VersionEdit.from_json(result["changes"]) for result in results)
             version = self._commit(job, claim, changes, tell)
         except (MissingEntry, SnapshotExpired) as gone:
             latest = jobs.latest()
@@ -224,12 +224,12 @@ class _Run:
 
     def _is_as_planned(self, job: Job) -> bool:
         """True when a plan made now would read the same inputs."""
-        base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
+        base, waiting = find_pending(self.core, fold_wal=self.fold_wal)
         return bool(waiting) and make_job(job.id, base, waiting, number=job.number) == job
 
     def _has_work(self, before: JobRecord | None) -> bool:
         """Whether anything waits; `CorruptEntry` for a base that lost rows (L-8)."""
-        base, waiting = find_waiting(self.core, fold_wal=self.fold_wal)
+        base, waiting = find_pending(self.core, fold_wal=self.fold_wal)
         if before is not None and may_have_lost(base, before.reached):
             require_progress(self.core)
         return bool(waiting) or _is_unmarked(base) or bool(self._open_logs())
@@ -237,14 +237,14 @@ class _Run:
     def _is_young(self, record: JobRecord, lease: float) -> bool:
         return lease > 0 and self.core.store.now() - record.written < lease
 
-    def _commit(self, job: Job, claim: Claim, changes: Changes, tell: Progress) -> int:
-        def hide(version: int, fragments: Sequence[int]) -> Changes:
+    def _commit(self, job: Job, claim: BaseFence, changes: VersionEdit, tell: Progress) -> int:
+        def hide(version: int, fragments: Sequence[int]) -> VersionEdit:
             # L-8: others changed the base since the plan. The rows to write are the same; only new
             # or changed fragments are searched for the rows they replace.
             base = self.lake.open_base(version)
             tasks = hide_tasks(job, base, fragments, self.runner.slots)
             results = self.runner.run(self.core, tasks, tell)
-            return combine(Changes.from_json(result["changes"]) for result in results)
+            return combine(VersionEdit.from_json(result["changes"]) for result in results)
 
         version = self.lake.commit_fold(
             changes,
@@ -252,7 +252,7 @@ class _Run:
             planned_at=job.planned_at,
             fold_id=job.id,
             properties={PROGRESS: job.progress()},
-            folded=job.marks,
+            folded=job.folded_generations,
             number=job.number,
             hide=hide if self.core.record.primary_key else hide_nothing,
         )
@@ -287,12 +287,12 @@ class _Run:
             self.report.wal_entries += opened.through - before if made else 0
 
     def _tell(
-        self, job: Job, version: int, waiting: Sequence[Waiting], results: Sequence[Result]
+        self, job: Job, version: int, waiting: Sequence[PendingShard], results: Sequence[Result]
     ) -> None:
         report = self.report
         report.job = job.id
         report.base_version = version
-        report.generations = job.marks
+        report.generations = job.folded_generations
         report.sstables = sum(len(w.cut.sstables) for w in waiting)
         report.tasks = len(results)
         report.rows_written = sum(result["written"] for result in results)
@@ -315,7 +315,7 @@ class CompactionPolicy:
     def due(self, table: HasCore) -> str | None:
         """The reason to compact now, or None. Two requests a shard, and a few more for the age."""
         core = table.core
-        _, waiting = find_waiting(core, fold_wal=None)
+        _, waiting = find_pending(core, fold_wal=None)
         if not waiting:
             return None
         most = max(waiting, key=lambda w: len(w.cut.sstables))
@@ -345,7 +345,7 @@ def _is_unmarked(base: Base) -> bool:
     )
 
 
-def _oldest(core: Core, waiting: Sequence[Waiting]) -> float | None:
+def _oldest(core: Core, waiting: Sequence[PendingShard]) -> float | None:
     """When the oldest waiting SSTable or entry was written, by the store's clock."""
     times: list[float] = []
     for one in waiting:

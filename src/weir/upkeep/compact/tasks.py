@@ -52,7 +52,7 @@ def fold_whole(core: Core, task: Task) -> Result:
             del batches
             return fold_streamed(core, task)
     if not batches:
-        return _result(fold.Changes(), 0, 0)
+        return _result(fold.VersionEdit(), 0, 0)
     rows = pa.Table.from_batches(batches)
     marks = rows.column(TOMBSTONE)
     has_deletes = pc.any(marks).as_py()
@@ -139,7 +139,7 @@ def _hit(ours: KeySet, keys: Iterable[pa.Array], schema: TableSchema, count: int
 
 def _write_live(
     reader: SnapshotReader, newest: Iterator[pa.RecordBatch], *, cluster: bool
-) -> tuple[fold.Changes, int, int]:
+) -> tuple[fold.VersionEdit, int, int]:
     """Write the rows that are not deletes as new fragments; also counts written and deleted."""
     schema = reader.schema
     written = deleted = 0
@@ -176,7 +176,9 @@ def hide_rows(core: Core, task: Task) -> Result:
     return _result(changes, 0, 0)
 
 
-def hide_keys(base: LanceBase, task: Task, keys: Callable[[], Iterable[pa.Array]]) -> fold.Changes:
+def hide_keys(
+    base: LanceBase, task: Task, keys: Callable[[], Iterable[pa.Array]]
+) -> fold.VersionEdit:
     """Hide the rows of `keys` in the task's fragments.
 
     Memory holds the keys or, if they are too many, those of `keys_max` base rows at a time.
@@ -248,5 +250,5 @@ def _base(reader: SnapshotReader) -> LanceBase:
     return reader.base
 
 
-def _result(changes: fold.Changes, written: int, deleted: int) -> Result:
+def _result(changes: fold.VersionEdit, written: int, deleted: int) -> Result:
     return {"changes": changes.to_json(), "written": written, "deleted": deleted}

@@ -33,10 +33,10 @@ from weir.routing.core import Core
 from weir.store.api import Store
 from weir.upkeep.compact.jobs import keep_base_from
 from weir.upkeep.gc import records
-from weir.upkeep.gc.job import Job
 from weir.upkeep.gc.pins import Chains, load_pins
 from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import KINDS, GcReport, Kind, KindReport, Progress, Veto
+from weir.upkeep.gc.run import GcRun
 from weir.upkeep.gc.shard import collect_shards
 from weir.upkeep.gc.tasks import WORKERS, Batch, Deleter, delete_batch
 from weir.upkeep.parents import (
@@ -59,7 +59,7 @@ __all__ = [
     "plan",
 ]
 
-log = logging.getLogger("weir.gc")
+logger = logging.getLogger("weir.gc")
 
 _SHARD_KINDS = frozenset({"wal", "manifests", "sstables"})
 
@@ -224,7 +224,7 @@ def collect(
     deleter = Deleter(target.env, report, dry_run, workers, progress, planned, target.table_id)
     now = target.store.now()
     chains = Chains(target.store)
-    job = Job(
+    job = GcRun(
         lake=target.lake,
         ages=ages,
         kinds=chosen,
@@ -240,7 +240,7 @@ def collect(
     )
     _run_tasks(target, job, now)
     report.seconds = target.env.clock.boottime() - began
-    log.info(
+    logger.info(
         "gc.done deleted=%d errors=%d seconds=%.3f",
         report.deleted,
         len(report.errors),
@@ -249,7 +249,7 @@ def collect(
     return report
 
 
-def _run_tasks(target: Target, job: Job, now: float) -> None:
+def _run_tasks(target: Target, job: GcRun, now: float) -> None:
     """Run all tasks in order: end expired chains, collect what they held, then their records."""
     chosen, report, deleter, dry_run = job.kinds, job.report, job.deleter, job.dry_run
     tasks = _Tasks(job)
@@ -294,7 +294,7 @@ def _run_tasks(target: Target, job: Job, now: float) -> None:
 class _Tasks:
     """Runs tasks one after the other; one that fails is reported, the others go on (G-10)."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: GcRun) -> None:
         self._job = job
 
     def run(self, name: str, task: Callable[[], None]) -> None:
@@ -328,7 +328,7 @@ def _kinds(kinds: Collection[str] | None) -> frozenset[str]:
     return chosen
 
 
-def _end_reclaimable(target: Target, job: Job) -> None:
+def _end_reclaimable(target: Target, job: GcRun) -> None:
     job.report.skipped += [
         f"the pins of clone {uri} were kept: the clone cannot be read from here (C-15). If it was"
         f" deleted, release them: table.release_clone({uri!r}), or weir checkpoint release"
@@ -342,14 +342,14 @@ def _end_reclaimable(target: Target, job: Job) -> None:
 def _narrow(target: Target) -> None:
     narrowed = target.narrow()
     if narrowed:
-        log.info("gc.narrowed table=%s pins=%d", target.store.uri, narrowed)
+        logger.info("gc.narrowed table=%s pins=%d", target.store.uri, narrowed)
 
 
 def _detach(target: Target, report: GcReport) -> None:
     """Run a pass of C-14; a parent out of reach keeps its pin until a later pass reaches it."""
     try:
         for parent in target.detach():
-            log.info("gc.detached table=%s parent=%s", target.store.uri, parent)
+            logger.info("gc.detached table=%s parent=%s", target.store.uri, parent)
     except (StoreError, NotAWeirTable) as error:
         report.skipped.append(f"the pin in a parent was kept: {error}")
 

@@ -25,7 +25,7 @@ from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import GcReport, Veto
 from weir.upkeep.gc.tasks import Deleter, Holder, Item, batches
 
-log = logging.getLogger("weir.gc")
+logger = logging.getLogger("weir.gc")
 
 LEFTOVERS: Final = {
     paths.CLOCK: 300.0,
@@ -52,7 +52,7 @@ def end_expired(chains: Chains, kind: str, now: float, report: GcReport, *, dry_
                 continue
             if dry_run or end_chain(chains.store, chain):
                 report.ended += 1
-                log.info("gc.expired kind=%s chain=%s", kind, chain.folder)
+                logger.info("gc.expired kind=%s chain=%s", kind, chain.folder)
             else:
                 report.kind(kind).kept["refreshed meanwhile"] += 1
         except WeirError as error:

@@ -20,7 +20,7 @@ from weir.format import paths
 from weir.lake.api import Base
 from weir.log.site import ShardSite
 from weir.store.api import Store
-from weir.upkeep.gc.job import Job
+from weir.upkeep.gc.run import GcRun
 from weir.upkeep.gc.tasks import Holder, Item, batches
 from weir.upkeep.gc.visit import Doomed, Folded, Visit
 
@@ -32,7 +32,7 @@ _SHARDS_LISTED: Final = 64
 _FOLDERS_LISTED: Final = 64
 
 
-def collect_shards(sites: Sequence[ShardSite], job: Job) -> None:
+def collect_shards(sites: Sequence[ShardSite], job: GcRun) -> None:
     """Collect what is dead in those shards. A shard that fails is reported, the others go on."""
     waiting = list(sites)
     while waiting:
@@ -47,7 +47,7 @@ def collect_shards(sites: Sequence[ShardSite], job: Job) -> None:
         _collect_wave(visits, job)
 
 
-def _collect_wave(visits: list[Visit], job: Job) -> None:
+def _collect_wave(visits: list[Visit], job: GcRun) -> None:
     folded = _read_folded(visits, job)
     visits = _each(job, visits, lambda visit: visit.prune_and_raise(job, folded))
     if not visits:
@@ -63,7 +63,7 @@ def _collect_wave(visits: list[Visit], job: Job) -> None:
     _delete(visits, job)
 
 
-def _each(job: Job, visits: list[Visit], step: Callable[[Visit], bool]) -> list[Visit]:
+def _each(job: GcRun, visits: list[Visit], step: Callable[[Visit], bool]) -> list[Visit]:
     """Run a step for every shard; returns the visits that go on, in order."""
 
     def one(visit: Visit) -> bool:
@@ -82,7 +82,7 @@ def _each(job: Job, visits: list[Visit], step: Callable[[Visit], bool]) -> list[
     return [visit for visit, goes in zip(visits, going, strict=True) if goes]
 
 
-def _read_folded(visits: Sequence[Visit], job: Job) -> Folded | None:
+def _read_folded(visits: Sequence[Visit], job: GcRun) -> Folded | None:
     """What the base holds, for pruning; None when there is nothing to prune.
 
     Read after every manifest, and used only in the epochs of those manifests: a restore claims a
@@ -105,7 +105,7 @@ def _read_folded(visits: Sequence[Visit], job: Job) -> Folded | None:
     return Folded(latest, settled)
 
 
-def _delete(visits: Sequence[Visit], job: Job) -> None:
+def _delete(visits: Sequence[Visit], job: GcRun) -> None:
     """Delete what is doomed; the shards share bulk requests of a thousand objects each."""
     together: dict[tuple[str, Holder], list[Doomed]] = {}
     for visit in visits:
@@ -119,7 +119,7 @@ def _delete(visits: Sequence[Visit], job: Job) -> None:
         _delete_folders(visits, job)
 
 
-def _delete_folders(visits: Sequence[Visit], job: Job) -> None:
+def _delete_folders(visits: Sequence[Visit], job: GcRun) -> None:
     by_store: dict[Store, list[Visit]] = {}
     for visit in visits:
         by_store.setdefault(visit.site.store, []).append(visit)
@@ -130,7 +130,7 @@ def _delete_folders(visits: Sequence[Visit], job: Job) -> None:
         job.deleter.run(store, work, total=sum(visit.folder_objects for visit in there))
 
 
-def _contents(store: Store, folders: Sequence[str], job: Job) -> Iterator[Item]:
+def _contents(store: Store, folders: Sequence[str], job: GcRun) -> Iterator[Item]:
     """Every object in `folders`, a few of which are listed at once."""
 
     def listed(folder: str) -> list[Item]:

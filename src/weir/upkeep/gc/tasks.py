@@ -23,7 +23,7 @@ from weir.store.api import Store
 from weir.upkeep.gc.report import GcReport, Progress, Veto
 from weir.upkeep.tasks import Result, Run, Task
 
-log = logging.getLogger("weir.gc")
+logger = logging.getLogger("weir.gc")
 
 BATCH_OBJECTS: Final = 1000
 """Objects that one bulk request of S3 takes."""
@@ -187,7 +187,7 @@ class Deleter:
             try:
                 delete_batch(store, batch)
             except WeirError as error:
-                log.warning(
+                logger.warning(
                     "gc.failed kind=%s first=%s reason=%s", batch.kind, batch.paths[0], error
                 )
                 return f"deleting {len(batch.paths)} {batch.kind}, first {batch.paths[0]}: {error}"

@@ -32,7 +32,6 @@ from weir.shard.tokens import Tokens
 from weir.store.api import ObjectMissing
 from weir.types import Position, Version
 from weir.upkeep.gc import contents
-from weir.upkeep.gc.job import Job
 from weir.upkeep.gc.listing import NO_LOG, Listing, list_shard
 from weir.upkeep.gc.pins import Pins
 from weir.upkeep.gc.plan import (
@@ -46,9 +45,10 @@ from weir.upkeep.gc.plan import (
     roots,
 )
 from weir.upkeep.gc.report import GcReport
+from weir.upkeep.gc.run import GcRun
 from weir.upkeep.gc.tasks import Holder, Item
 
-log = logging.getLogger("weir.gc")
+logger = logging.getLogger("weir.gc")
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Visit:
 
     # -- step by step ----------------------------------------------------------------------------
 
-    def look(self, job: Job) -> bool:
+    def look(self, job: GcRun) -> bool:
         """List the shard, then read its manifest (G-4)."""
         self._listing = list_shard(
             self.site,
@@ -128,7 +128,7 @@ class Visit:
             self._report.skipped.append(f"{self.site} has no manifest: nothing of it was collected")
         return self._latest is not None
 
-    def prune_and_raise(self, job: Job, folded: Folded | None) -> bool:
+    def prune_and_raise(self, job: GcRun, folded: Folded | None) -> bool:
         """Remove SSTables that the base holds from the manifest, and raise the floors."""
         assert self._latest is not None, "G-4: looked at first"
         if folded is not None:
@@ -141,7 +141,7 @@ class Visit:
             self._raise_floors(job)
         return True
 
-    def decide(self, job: Job, pins: Pins) -> bool:
+    def decide(self, job: GcRun, pins: Pins) -> bool:
         """Decide what goes, by pins that were read after every floor had risen (K-1b)."""
         latest = self._latest
         assert latest is not None, "G-4: looked at first"
@@ -198,12 +198,12 @@ class Visit:
             self._report.skipped.append(f"{self.site}: not pruned, the next gc does it: {lost}")
         else:
             self._report.pruned += max(0, len(current.sstables) - len(after.sstables))
-            log.info("gc.pruned shard=%s sstables=%d", self.site.shard, len(named))
+            logger.info("gc.pruned shard=%s sstables=%d", self.site.shard, len(named))
         self._latest, self._floors = manifests.latest_with_floors()
 
     # -- floors ----------------------------------------------------------------------------------
 
-    def _raise_floors(self, job: Job) -> None:
+    def _raise_floors(self, job: GcRun) -> None:
         """Raise the floors before the pins are read (K-1b) and before anything is deleted (G-6)."""
         kinds, floors, living = job.kinds, self._manifests.floors, self._living
         old = any(version <= living.floor for version in self._listing.versions)
@@ -234,7 +234,7 @@ class Visit:
 
     # -- the verdict -----------------------------------------------------------------------------
 
-    def _decide_log(self, place: ShardSite, job: Job, state: ShardState) -> None:
+    def _decide_log(self, place: ShardSite, job: GcRun, state: ShardState) -> None:
         """Decide what goes of one log: the current one, or the entries that a move left behind."""
         state = replace(state, runs=contents.epoch_runs(place, state, job.ages))
         plan = plan_shard(state, job.ages)
@@ -245,7 +245,7 @@ class Visit:
                 Doomed("wal", holder, _wal_items(place, state.wal, plan), len(plan.wal))
             )
 
-    def _decide_rest(self, job: Job, state: ShardState, plan: ShardPlan) -> None:
+    def _decide_rest(self, job: GcRun, state: ShardState, plan: ShardPlan) -> None:
         listing = self._listing
         if "manifests" in job.kinds:
             sizes = sum(stored.size for stored in listing.versions.values())

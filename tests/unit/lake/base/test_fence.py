@@ -26,11 +26,11 @@ KINDS = {
 }
 
 
-def claim(lake: PylanceLake, token: str) -> fold.Claim:
-    return fold.Claim(token, lake.fence_base(token))
+def claim(lake: PylanceLake, token: str) -> fold.BaseFence:
+    return fold.BaseFence(token, lake.fence_base(token))
 
 
-def commit(lake: PylanceLake, planned: Any, who: fold.Claim, fold_id: str = "f") -> int:
+def commit(lake: PylanceLake, planned: Any, who: fold.BaseFence, fold_id: str = "f") -> int:
     base, changes = planned
     return lake.commit_fold(
         changes, claim=who, planned_at=base.version, fold_id=fold_id, properties={"weir.x": "1"}

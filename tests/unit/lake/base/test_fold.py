@@ -29,7 +29,7 @@ def fold_local(
 ) -> int:
     """Run both steps of a fold in this process: one base commit, then the marks."""
     marks = kwargs.pop("marks", {})
-    claim = fold.Claim("me", lake.fence_base("me"))
+    claim = fold.BaseFence("me", lake.fence_base("me"))
     planned = kwargs.pop("base", None) or lake.open_base()
     version = lake.commit_fold(
         fold.fold_rows(planned, upserts, deletes, SYSTEM),
@@ -81,7 +81,7 @@ def test_pieces_on_executors_equal_the_fold_in_one_process(make_lake: MakeLake) 
     lake, other = make_lake(rows=OLD, rows_per_file=2), make_lake(rows=OLD, rows_per_file=2)
     upserts, deletes = table({2: "B", 9: "I"}), pa.table({"id": [5, 6, 77]})
     fold_local(other, upserts, table({5: None, 6: None, 77: None}))
-    mine = fold.Claim("me", lake.fence_base("me"))
+    mine = fold.BaseFence("me", lake.fence_base("me"))
     base = lake.open_base()
     keys = fold.key_set(
         base, pa.concat_tables([upserts.select(["id"]).cast(deletes.schema), deletes])
@@ -89,7 +89,7 @@ def test_pieces_on_executors_equal_the_fold_in_one_process(make_lake: MakeLake) 
     parts = [fold.delete_keys_in_fragment(base, i, keys) for i, _ in base.fragments()]
     parts.append(fold.write_rows(base, upserts.to_batches(max_chunksize=1), rows_per_file=1))
     # A task's result travels as text.
-    changes = fold.Changes.from_json(fold.combine(parts).to_json())
+    changes = fold.VersionEdit.from_json(fold.combine(parts).to_json())
     assert [len(changes.updated), list(changes.removed), len(changes.added)] == [1, [2], 2]
     lake.commit_fold(changes, claim=mine, planned_at=base.version, fold_id="f", properties={})
     assert content(lake) == content(other)
@@ -134,7 +134,7 @@ def test_every_kind_of_key_is_found(make_lake: MakeLake, dtype: pa.DataType) -> 
             changes = fold.delete_keys_in_fragment(base, 0, fold.key_set(base, keys))
         else:
             changes = fold.delete_keys(base, keys, SYSTEM)
-        mine = fold.Claim("me", lake.fence_base("me"))
+        mine = fold.BaseFence("me", lake.fence_base("me"))
         with pytest.raises(InvalidInput, match="before its own fence"):
             lake.commit_fold(
                 changes, claim=mine, planned_at=base.version, fold_id="f", properties={}
@@ -157,7 +157,7 @@ def test_composite_keys(make_lake: MakeLake) -> None:
         lake = make_lake(schema, ("b", "a"), rows)
         upserts = pa.table({"a": ["x", "y"], "b": [2, 2], "v": [20, 40]}, schema=schema)
         if in_pieces:
-            mine = fold.Claim("me", lake.fence_base("me"))
+            mine = fold.BaseFence("me", lake.fence_base("me"))
             base = lake.open_base()
             keys = fold.key_set(base, upserts)
             parts = [fold.delete_keys_in_fragment(base, 0, keys), fold.write_rows(base, upserts)]
@@ -177,7 +177,7 @@ def test_composite_keys(make_lake: MakeLake) -> None:
 
 def test_l4_append_only_rows_are_never_doubled(make_lake: MakeLake) -> None:
     lake = make_lake(SCHEMA, (), OLD)
-    mine = fold.Claim("me", lake.fence_base("me"))
+    mine = fold.BaseFence("me", lake.fence_base("me"))
     base = lake.open_base()
     changes = fold.fold_rows(base, table({7: "g"}), NONE, SYSTEM)
     versions = {
@@ -239,7 +239,7 @@ def test_l4_a_commit_that_never_arrived_cannot_arrive_later(
 
 def test_commits_of_others_between_plan_and_commit(make_lake: MakeLake) -> None:
     lake = make_lake(rows=OLD)
-    mine = fold.Claim("me", lake.fence_base("me"))
+    mine = fold.BaseFence("me", lake.fence_base("me"))
     base = lake.open_base()
     changes = fold.fold_rows(base, table({1: "A"}), NONE, SYSTEM)
     stored = pa.Table.from_arrays(table({50: "x"}).columns, schema=base.dataset.schema)
@@ -247,13 +247,13 @@ def test_commits_of_others_between_plan_and_commit(make_lake: MakeLake) -> None:
     lance.dataset(lake.uri).create_scalar_index("id", "BTREE")
     asked: list[list[int]] = []
 
-    def hide(version: int, fragments: Sequence[int]) -> fold.Changes:
+    def hide(version: int, fragments: Sequence[int]) -> fold.VersionEdit:
         asked.append(list(fragments))
         newer = lake.open_base(version)
         keys = fold.key_set(newer, table({2: None}))
         return fold.combine(fold.delete_keys_in_fragment(newer, f, keys) for f in fragments)
 
-    def commit(planned: LanceBase, changes: fold.Changes, fold_id: str, **how: Any) -> None:
+    def commit(planned: LanceBase, changes: fold.VersionEdit, fold_id: str, **how: Any) -> None:
         lake.commit_fold(
             changes, claim=mine, planned_at=planned.version, fold_id=fold_id, properties={}, **how
         )
@@ -316,7 +316,7 @@ def test_folding_into_a_shallow_clone(make_lake: MakeLake, tmp_path: Any) -> Non
     fold_local(clone, table({1: "A", 8: "H"}), table({2: None}))
     assert content(clone) == [(1, "A"), (4, "d"), (5, "e"), (6, "f"), (8, "H")]
     assert content(lake) == parent
-    mine = fold.Claim("me", clone.fence_base("me"))
+    mine = fold.BaseFence("me", clone.fence_base("me"))
     base = clone.open_base()
     keys = fold.key_set(base, pa.table({"id": [4, 5]}))
     parts = [fold.delete_keys_in_fragment(base, i, keys) for i, _ in base.fragments()]

@@ -23,8 +23,8 @@ from weir.shard.actions import (
     Verb,
     check_assignments,
 )
-from weir.shard.asked import Kind, Request, Seen, Step, steps_of
 from weir.shard.own_reads import OwnReads
+from weir.shard.request import Kind, Request, ScannedRows, Step, steps_of
 from weir.types import Rows
 
 Missing = Literal["error", "skip", "insert"]
@@ -38,7 +38,7 @@ VERBS: Final = ("put", "update", "insert")
 
 
 @dataclass(frozen=True)
-class Asked:
+class WriteSpec:
     """A write that looks first, described by strings, for callers that pass it on as options."""
 
     verb: str
@@ -59,7 +59,7 @@ WHERE_BYTES: Final = 16 << 20
 """Most rows that `delete_where` and `update_where` decide at once, and most bytes read of them."""
 
 
-class Requests:
+class RequestBuilder:
     """Makes the requests of one writer. Safe to share between threads."""
 
     def __init__(self, intake: Intake, reads: OwnReads) -> None:
@@ -120,11 +120,11 @@ class Requests:
         batches = self._intake.rows(rows)
         return Request(steps_of(verb, batches, self._schema), batches)
 
-    def shaped(self, rows: Rows, asked: Asked) -> list[pa.RecordBatch]:
+    def shaped(self, rows: Rows, asked: WriteSpec) -> list[pa.RecordBatch]:
         """Rows of any form, shaped for `of`."""
         return self._partial.shape(rows) if asked.verb == "update" else self._intake.rows(rows)
 
-    def of(self, batches: Sequence[pa.RecordBatch], asked: Asked) -> Request:
+    def of(self, batches: Sequence[pa.RecordBatch], asked: WriteSpec) -> Request:
         """The request that `asked` describes, for rows that are shaped."""
         if asked.verb == "update":
             return self.update_shaped(batches, asked.missing)
@@ -142,7 +142,7 @@ class Requests:
             check_assignments(changes, self._schema)
             verb = UpdateWhere(filter, changes)
         key = list(self._schema.primary_key)
-        looked_at = {*key, *verb.looks_at(self._schema)}
+        looked_at = {*key, *verb.columns_read(self._schema)}
         names = [name for name in self._schema.arrow.names if name in looked_at]
         for seen in _portions(self._reads.find(names, filter)):
             keys = seen.rows.select(key).combine_chunks().to_batches()
@@ -153,11 +153,11 @@ class Requests:
         return self._intake.schema
 
 
-def _portions(found: Iterable[Seen]) -> Iterator[Seen]:
+def _portions(found: Iterable[ScannedRows]) -> Iterator[ScannedRows]:
     """The rows of one scan in portions, each decided at once: few portions where most rows pass,
     and not one for every batch where few do."""
     gathered: list[pa.Table] = []
-    last: Seen | None = None
+    last: ScannedRows | None = None
     for last in found:
         gathered.append(last.rows)
         rows = sum(part.num_rows for part in gathered)
@@ -170,7 +170,7 @@ def _portions(found: Iterable[Seen]) -> Iterator[Seen]:
         yield from _cut(replace(last, rows=pa.concat_tables(gathered)), nbytes)
 
 
-def _cut(seen: Seen, nbytes: int) -> Iterator[Seen]:
+def _cut(seen: ScannedRows, nbytes: int) -> Iterator[ScannedRows]:
     rows = seen.rows.num_rows
     most = max(1, min(WHERE_ROWS, WHERE_BYTES * rows // max(1, nbytes)))
     for start in range(0, rows, most):

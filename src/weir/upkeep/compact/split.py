@@ -24,7 +24,7 @@ from weir.read.reader import Unit, units_of
 from weir.read.snapshot import Snapshot
 from weir.records.cut import ShardCut
 from weir.upkeep.compact.jobs import Job
-from weir.upkeep.compact.plan import Waiting, size_of
+from weir.upkeep.compact.plan import PendingShard, size_of
 from weir.upkeep.tasks import Task
 
 SLICE_ROWS: Final = 8_000_000
@@ -47,7 +47,7 @@ _ALL_ROWS: Final = 1 << 40
 def make_tasks(
     job: Job,
     base: LanceBase,
-    waiting: Sequence[Waiting],
+    waiting: Sequence[PendingShard],
     *,
     engine: Literal["local", "spark"],
     slots: int,
@@ -69,7 +69,7 @@ def make_tasks(
         {**common, "run": "compact.tasks.write_rows", **share}
         for share in _shares(base, waiting, slots, nbytes)
     ]
-    if base.has_key_index and rows * fold.INDEX_PAYS_ROWS_PER_KEY < base.count():
+    if base.has_key_index and rows * fold.INDEX_LOOKUP_ROWS_PER_KEY < base.count():
         # For so few keys the index of the base finds their rows faster than any scan of shares.
         return [*writes, {**common, "run": "compact.tasks.hide_indexed"}]
     return writes + [
@@ -93,7 +93,7 @@ def _one_piece(base: LanceBase) -> int:
     return STREAMED_ROWS if is_whole(dtype) else STREAMED_TEXTS
 
 
-def _parts(snapshot: Snapshot, waiting: Sequence[Waiting]) -> list[Snapshot]:
+def _parts(snapshot: Snapshot, waiting: Sequence[PendingShard]) -> list[Snapshot]:
     """Pieces of bounded size for an append-only table: SSTables can be grouped freely."""
     parts: list[Snapshot] = []
     for one in waiting:
@@ -116,7 +116,7 @@ def _only(snapshot: Snapshot, cut: ShardCut, sstables: Sequence[SsTable]) -> Sna
 
 
 def _shares(
-    base: LanceBase, waiting: Sequence[Waiting], slots: int, nbytes: int
+    base: LanceBase, waiting: Sequence[PendingShard], slots: int, nbytes: int
 ) -> Iterator[dict[str, Any]]:
     """Shards grouped to the size of a task; a group too large for one task is cut into pieces."""
     groups = _groups(waiting, slots, nbytes)
@@ -134,11 +134,11 @@ def _shares(
             yield {"shards": names, "units": [first, end], "within": within}
 
 
-def _groups(waiting: Sequence[Waiting], slots: int, nbytes: int) -> list[list[Waiting]]:
+def _groups(waiting: Sequence[PendingShard], slots: int, nbytes: int) -> list[list[PendingShard]]:
     """Group shards into tasks; all in one if any is sealed, since heirs may hold newer rows."""
     if any(w.cut.sealed for w in waiting):
         return [list(waiting)]
-    groups: list[list[Waiting]] = []
+    groups: list[list[PendingShard]] = []
     aim = max(1, min(TASK_BYTES, nbytes // max(1, slots)))
     for one in sorted(waiting, key=lambda w: -w.nbytes):
         fits = [g for g in groups if sum(w.nbytes for w in g) + one.nbytes <= aim]
@@ -150,7 +150,7 @@ def _groups(waiting: Sequence[Waiting], slots: int, nbytes: int) -> list[list[Wa
 
 
 def _pieces(
-    base: LanceBase, group: Sequence[Waiting], rows_max: int, bytes_max: int
+    base: LanceBase, group: Sequence[PendingShard], rows_max: int, bytes_max: int
 ) -> Iterator[tuple[int, int, list[int] | None]]:
     """Runs of whole units within the bounds, as (first, end), and parts of larger units."""
     of = {w.cut.shard: w for w in group}
@@ -158,7 +158,7 @@ def _pieces(
     first = 0
     rows = size = 0
     for index, unit in enumerate(units):
-        unit_rows, unit_bytes = _unit_weight(unit, of[unit.cut.shard])
+        unit_rows, unit_bytes = _unit_size(unit, of[unit.cut.shard])
         if index > first and (rows + unit_rows > rows_max or size + unit_bytes > bytes_max):
             yield first, index, None
             first, rows, size = index, 0, 0
@@ -182,7 +182,7 @@ def _pieces(
         yield first, len(units), None
 
 
-def _unit_weight(unit: Unit, one: Waiting) -> tuple[int, int]:
+def _unit_size(unit: Unit, one: PendingShard) -> tuple[int, int]:
     """Rows and bytes of a unit, as given by the manifest or estimated from the log."""
     if unit.sstable is not None:
         return size_of(next(t for t in one.manifest.sstables if t.path == unit.sstable))

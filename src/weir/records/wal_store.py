@@ -21,7 +21,7 @@ _NOBODY: Final = Epoch(0)
 
 
 @dataclass(frozen=True, slots=True)
-class WalRecord:
+class WalStoreRecord:
     """Where a shard's log is and, during a move, where its owner is moving it."""
 
     uri: str | None = None
@@ -42,16 +42,16 @@ class WalRecord:
     seq: int = 0
     """Number of the record; 0: there is none."""
 
-    def confirmed(self, epoch: Epoch) -> WalRecord:
+    def confirmed(self, epoch: Epoch) -> WalStoreRecord:
         """The record by which that owner refuses a move: the log stays here."""
         return replace(self, epoch=epoch, prepared=False, next_uri=None, next_id=None)
 
-    def moving(self, epoch: Epoch, uri: str | None, store_id: str | None) -> WalRecord:
+    def moving(self, epoch: Epoch, uri: str | None, store_id: str | None) -> WalStoreRecord:
         """The record by which that owner prepares a move."""
         return replace(self, epoch=epoch, prepared=True, next_uri=uri, next_id=store_id)
 
 
-def _encode(record: WalRecord) -> dict[str, Any]:
+def _encode(record: WalStoreRecord) -> dict[str, Any]:
     body: dict[str, Any] = {
         "uri": record.uri,
         "store_id": record.store_id,
@@ -66,7 +66,7 @@ def _encode(record: WalRecord) -> dict[str, Any]:
     return body
 
 
-def _decode(raw: Mapping[str, Any], path: str) -> WalRecord:
+def _decode(raw: Mapping[str, Any], path: str) -> WalStoreRecord:
     uri, store_id, epoch, after = raw["uri"], raw["store_id"], raw["epoch"], raw.get("after", 0)
     if (uri is None) != (store_id is None) or not isinstance(store_id, str | None):
         raise ValueError("uri and store_id must both be strings or both be null (S-1)")
@@ -76,7 +76,7 @@ def _decode(raw: Mapping[str, Any], path: str) -> WalRecord:
     if empty_after is not None and type(empty_after) is not int:
         raise ValueError("empty_after must be an integer or null")
     next_id = raw.get("next_id")
-    return WalRecord(
+    return WalStoreRecord(
         uri=None if uri is None else recorded(uri, path),
         store_id=store_id,
         after=after,
@@ -91,26 +91,26 @@ def _decode(raw: Mapping[str, Any], path: str) -> WalRecord:
 RECORD: Final = RecordCodec("WAL store record", _encode, _decode)
 
 
-def _chain(store: Store, shard: UUID) -> RecordChain[WalRecord]:
+def _chain(store: Store, shard: UUID) -> RecordChain[WalStoreRecord]:
     return RecordChain(store, paths.wal_store_chain(shard), RECORD)
 
 
-def _numbered(found: Numbered[WalRecord]) -> WalRecord:
+def _numbered(found: Numbered[WalStoreRecord]) -> WalStoreRecord:
     return replace(found.value, seq=found.seq)
 
 
-def latest_record(store: Store, shard: UUID) -> WalRecord:
+def latest_record(store: Store, shard: UUID) -> WalStoreRecord:
     """Where the log is now. One list, and one get when it was ever moved."""
     found = _chain(store, shard).latest()
-    return WalRecord() if found is None else _numbered(found)
+    return WalStoreRecord() if found is None else _numbered(found)
 
 
-def all_records(store: Store, shard: UUID) -> list[WalRecord]:
+def all_records(store: Store, shard: UUID) -> list[WalStoreRecord]:
     """Every record the shard ever had, ascending. One list, one get each."""
     return [_numbered(found) for found in _chain(store, shard).all()]
 
 
-def append_record(store: Store, shard: UUID, record: WalRecord, nonce: UUID) -> WalRecord:
+def append_record(store: Store, shard: UUID, record: WalStoreRecord, nonce: UUID) -> WalStoreRecord:
     """Write the record after number `record.seq`; `ObjectExists` when somebody else did. One put.
 
     The nonce distinguishes the records of two writers (F-9).

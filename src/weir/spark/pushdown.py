@@ -39,7 +39,7 @@ _MANY: Final = 1000
 """Most values of an IN that is still pushed down."""
 
 
-class PushingReader(WeirReader):
+class PushdownReader(WeirReader):
     """A read through the catalog, whose bridge serves only this scan, so push-down is safe."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802

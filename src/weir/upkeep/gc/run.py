@@ -17,11 +17,11 @@ from weir.upkeep.gc.plan import Ages
 from weir.upkeep.gc.report import GcReport, Veto
 from weir.upkeep.gc.tasks import Deleter
 
-log = logging.getLogger("weir.gc")
+logger = logging.getLogger("weir.gc")
 
 
 @dataclass
-class Job:
+class GcRun:
     """One collection: its arguments, and the state its shards share."""
 
     lake: Lake | None
@@ -54,5 +54,5 @@ class Job:
 
     def fail(self, name: str, error: WeirError) -> None:
         """Report a task that failed; the others go on (G-10)."""
-        log.warning("gc.failed task=%s reason=%s", name, error)
+        logger.warning("gc.failed task=%s reason=%s", name, error)
         self.report.errors.append(f"{name}: {type(error).__name__}: {error}")

@@ -19,14 +19,14 @@ from weir.routing.core import Core
 from weir.shard.writer import ShardWriter
 from weir.types import Rows
 
-Way = tuple[TableRecord, UUID, ShardWriter]
+CachedRoute = tuple[TableRecord, UUID, ShardWriter]
 """The record that the routing follows, the shard, and its writer."""
 
 KNOWN_MAX: Final = 4096
 """Maximum number of cached values of identity sharding."""
 
 
-class Ways:
+class RouteCache:
     """The ways to the open writers of one `TableWriter`. Used by any thread, without a lock.
 
     A writer is given up when the routing has left its shard (C-11), and by then there is a new
@@ -37,13 +37,13 @@ class Ways:
         self._core = core
         self._types = dict(zip(schema.names, schema.types, strict=True))
         self._writers = writers
-        self._of = _Ways(core.record, self._types)
+        self._of = _RecordRoutes(core.record, self._types)
 
-    def find(self, data: Rows) -> Way | None:
+    def find(self, data: Rows) -> CachedRoute | None:
         """The way of `data`; None: take the slow path."""
         of = self._of
         if of.record is not self._core.record:
-            of = self._of = _Ways(self._core.record, self._types)
+            of = self._of = _RecordRoutes(self._core.record, self._types)
         value: Value = None
         if of.column is not None:
             found = of.value(data)
@@ -53,7 +53,7 @@ class Ways:
         way = of.known.get((type(value), value))
         return self._look_up(of, value) if way is None else way
 
-    def _look_up(self, of: _Ways, value: Value) -> Way | None:
+    def _look_up(self, of: _RecordRoutes, value: Value) -> CachedRoute | None:
         shard = self._core.shard_of(value, of.record)
         writer = self._writers.get(shard)
         if writer is None:
@@ -64,7 +64,7 @@ class Ways:
         return way
 
 
-class _Ways:
+class _RecordRoutes:
     """The ways under one record."""
 
     def __init__(self, record: TableRecord, types: Mapping[str, pa.DataType]) -> None:
@@ -73,7 +73,7 @@ class _Ways:
         self.column = self._router.column_name
         self._type = None if self.column is None else types.get(self.column)
         self._find = self._router.finder(pa.null() if self._type is None else self._type)
-        self.known: dict[tuple[type, Value], Way] = {}
+        self.known: dict[tuple[type, Value], CachedRoute] = {}
 
     def value(self, data: Rows) -> tuple[Value] | None:
         """The value of the one shard of all rows; None: several shards, or rows to refuse."""

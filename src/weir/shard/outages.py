@@ -20,7 +20,7 @@ ROUNDS: Final = 8
 DELAY_MAX: Final = 5.0
 
 
-def persist(
+def retry_outage(
     env: Env, act: Callable[[], T], *, delay: float, failed: Callable[[int, StoreError], None]
 ) -> T:
     """Return the result of `act`, which is retried when the store certainly did nothing.

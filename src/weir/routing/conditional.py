@@ -15,15 +15,15 @@ from weir.records.table import TableRecord
 from weir.routing.core import CONCURRENCY, Core
 from weir.routing.shards import all_shards
 from weir.shard.ack import Ack
-from weir.shard.asked import WriteCounts
-from weir.shard.requests import MISSING, Missing, OnConflict, PartialRows, check_choice
+from weir.shard.request import WriteCounts
+from weir.shard.request_builder import MISSING, Missing, OnConflict, PartialRows, check_choice
 from weir.shard.writer import ShardWriter
 from weir.types import Rows
 
 Put = Callable[[ShardWriter, list[pa.RecordBatch]], Ack | None]
 
 
-class LookingTableVerbs(ABC):
+class ConditionalTableVerbs(ABC):
     """The verbs of `TableWriter` besides put and delete: those of `ShardWriter`, over all shards.
 
     Each shard decides its part concurrently and on its own: a write over several shards is not

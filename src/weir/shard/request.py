@@ -63,7 +63,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ScannedRows:
     """The newest rows of the keys of a request, as a scan found them, and when that was."""
 
     rows: pa.Table
@@ -83,7 +83,7 @@ class Request:
     unshaped: Tiny | None = None
     """The same, until the deciding thread has shaped them."""
     kind: Kind | None = None
-    seen: Seen | None = None
+    seen: ScannedRows | None = None
     """The rows that a scan found for it; then only rows that came since are checked."""
     refused: Exception | None = None
     """Why the rows could not be shaped."""

@@ -42,22 +42,22 @@ from weir.log.stamp import (
     stamp_store_id,
 )
 from weir.log.wal_store import WalMoved, WalStores
-from weir.records.wal_places import WalRecord, append_record, known_ids, latest_record
+from weir.records.wal_store import WalStoreRecord, append_record, known_ids, latest_record
 from weir.shard.replay import Overtaken
 from weir.shard.tokens import Tokens
-from weir.shard.turns import Crowd
+from weir.shard.turns import WaiterGroup
 from weir.shard.writer import Belongs, ShardWriter
 from weir.store.api import ObjectExists
 from weir.types import Epoch, Position
 
-log = logging.getLogger("weir.shard")
+logger = logging.getLogger("weir.shard")
 
 OPEN_ATTEMPTS: Final = 8
 
 UNCLAIMED: Final = Epoch(0)
 """The epoch of a shard that was never claimed: its log is empty, wherever it is."""
 
-Wanted = Callable[[WalRecord], str | None]
+Wanted = Callable[[WalStoreRecord], str | None]
 """Where the log should be, given where it is recorded."""
 
 
@@ -70,7 +70,7 @@ def open_writer(
     lake: Lake,
     config: WriterConfig,
     belongs: Belongs | None = None,
-    crowd: Crowd | None = None,
+    crowd: WaiterGroup | None = None,
 ) -> ShardWriter:
     """Open a writer whose log is at `wanted(recorded)`.
 
@@ -86,7 +86,7 @@ def open_writer(
                 site, schema=schema, lake=lake, config=config, belongs=belongs, crowd=crowd
             )
         except (WalMoved, Overtaken) as moved:
-            log.info("shard.open.again shard=%s reason=%s", shard, moved)
+            logger.info("shard.open.again shard=%s reason=%s", shard, moved)
             stores.forget(shard)
     raise CommitConflict(
         f"shard {shard} of {stores.store.uri}: its log was moved or folded {OPEN_ATTEMPTS} times"
@@ -113,7 +113,7 @@ def move_log(
         try:
             return _site(stores, shard, lambda _at: target, schema, lake=lake, config=config)
         except (WalMoved, Overtaken) as moved:
-            log.info("wal.move.again shard=%s reason=%s", shard, moved)
+            logger.info("wal.move.again shard=%s reason=%s", shard, moved)
             stores.forget(shard)
     raise CommitConflict(
         f"shard {shard} of {stores.store.uri}: its log was moved or folded {OPEN_ATTEMPTS} times"
@@ -160,7 +160,7 @@ def _site(
 def _take_over(
     stores: WalStores,
     shard: UUID,
-    record: WalRecord,
+    record: WalStoreRecord,
     target: str | None,
     lost: Exception,
 ) -> ShardSite:
@@ -178,7 +178,7 @@ def _take_over(
     # Again, now that R is ours: a live writer marks its first row, then checks for a claim.
     _, floors = manifests.latest_with_floors()
     _require_closed(manifests, record, target, floors, lost)
-    log.warning("wal.lost shard=%s uri=%s: it held no unflushed rows", shard, record.uri)
+    logger.warning("wal.lost shard=%s uri=%s: it held no unflushed rows", shard, record.uri)
     # To feeds the log looks collected: a feed that has not read all of it gets an error (G-7c).
     manifests.floors.raise_to("wal", manifests.require().replay_after)
     epoch = Epoch(claimed.writer_epoch)
@@ -187,7 +187,9 @@ def _take_over(
     site = _switch(stores, manifests, target, epoch, passing=epoch)
     stores.env.failpoint("move.passed")
     try:
-        manifests.cover(Position(site.wal_after), epoch)  # spares readers the skipped positions
+        manifests.advance_replay_point(
+            Position(site.wal_after), epoch
+        )  # spares readers the skipped positions
     except FencedError as claimed_since:
         raise WalMoved(f"{site}: another process opened it first: {claimed_since}") from None
     return site
@@ -195,7 +197,7 @@ def _take_over(
 
 def _require_closed(
     manifests: Manifests,
-    record: WalRecord,
+    record: WalStoreRecord,
     target: str | None,
     floors: FloorValues,
     lost: Exception,
@@ -242,7 +244,7 @@ def _switch(
         manifests.require_owner(manifests.require(), epoch)
         stores.env.failpoint("move.proved")
         last = manifests.require().last_seen
-        moved = WalRecord(
+        moved = WalStoreRecord(
             target,
             store_id,
             after=last + passing,
@@ -256,7 +258,7 @@ def _switch(
         raise WalMoved(f"{manifests.site}: another process moved its log just before") from None
     stores.env.failpoint("move.confirmed")
     manifests.floors.raise_to("store", moved.seq)
-    log.info("wal.moved shard=%s from=%s to=%s", shard, record.uri, target)
+    logger.info("wal.moved shard=%s from=%s to=%s", shard, record.uri, target)
     stores.forget(shard)
     return stores.resolve(shard, moved)
 

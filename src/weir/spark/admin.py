@@ -16,7 +16,7 @@ from weir.durations import Duration
 from weir.format.sharding import Sharding
 from weir.records.checkpoints import Checkpoint, Ref
 from weir.spark.jobs import compact, gc
-from weir.spark.making import Wish
+from weir.spark.making import TableSpec
 from weir.spark.places import Place, spelled
 from weir.spark.types import arrow_schema
 from weir.upkeep.compact.run import CompactionPolicy, CompactReport
@@ -54,7 +54,7 @@ def create(
             storage_options=dict(place.storage),
         )
     fields = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
-    return Wish(key, sharding, wal_uri, writer_defaults).create(place, arrow_schema(fields))
+    return TableSpec(key, sharding, wal_uri, writer_defaults).create(place, arrow_schema(fields))
 
 
 def enable(

@@ -22,14 +22,14 @@ from weir.config import WriterConfig
 from weir.errors import FencedError, InvalidInput, UnknownOutcome
 from weir.format.sharding import Value
 from weir.routing.core import Core
-from weir.routing.former import untaken
+from weir.routing.former import unapplied_filter
 from weir.routing.shards import Shard
 from weir.shard.large_batch import LargeBatch
-from weir.shard.requests import Asked
+from weir.shard.request_builder import WriteSpec
 from weir.shard.tokens import Tokens
 from weir.shard.writer import ShardWriter
 
-log = logging.getLogger("weir.spark")
+logger = logging.getLogger("weir.spark")
 
 ENTRY_BYTES: Final = 256 << 20
 """Most bytes of rows, as Arrow counts them, in an entry or SSTable: what a task holds in memory."""
@@ -63,7 +63,7 @@ class ShardSink:
         *,
         entry_bytes: int = ENTRY_BYTES,
         guard: Guard | None = None,
-        asked: Asked | None = None,
+        asked: WriteSpec | None = None,
     ) -> None:
         """`guard` is called after every claim; it raises when the rows may not be written.
 
@@ -78,7 +78,7 @@ class ShardSink:
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._writer: ShardWriter | None = None
-        self._load: LargeBatch | None = None
+        self._large_batch: LargeBatch | None = None
         self._skips = False
         """The batch was already written: its rows are skipped."""
         self.rows = 0
@@ -100,11 +100,11 @@ class ShardSink:
     def finish(self) -> None:
         """Write the remaining rows, and make the batch visible with its token."""
         try:
-            if self._load is not None:
+            if self._large_batch is not None:
                 rows = self._untaken(self._take())
                 if rows.num_rows:
-                    self._load.add(rows)
-                self._load.publish(app=self._token.app, version=self._token.version)
+                    self._large_batch.add(rows)
+                self._large_batch.publish(app=self._token.app, version=self._token.version)
                 self.applied = True
             elif self._batches and not self._skips:
                 self.applied = self._write(self._token)
@@ -113,7 +113,7 @@ class ShardSink:
 
     def close(self) -> None:
         """Release the shard."""
-        self._load = None
+        self._large_batch = None
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
@@ -125,7 +125,7 @@ class ShardSink:
 
     def _untaken(self, rows: pa.Table) -> pa.Table:
         """Drop rows that shards of a former routing took in; `put_once` does so by itself."""
-        left = untaken(self._core)
+        left = unapplied_filter(self._core)
         if left is None:
             return rows
         batches = left(self._token.app, self._token.version, rows.to_batches())
@@ -145,7 +145,7 @@ class ShardSink:
         rows = self._untaken(self._take())
         if not rows.num_rows:
             return
-        if self._load is None and not self._skips:
+        if self._large_batch is None and not self._skips:
             token = self._token
             shard = Shard(self._core, self._core.ensure_shard(self._value), self._value)
             self._skips = self._is_in(token)
@@ -158,9 +158,9 @@ class ShardSink:
                     self._guard(shard.id)
                 # Checked again: opening the load recorded tokens that were only in the log.
                 self._skips = self._is_in(token)
-                self._load = None if self._skips else load
-        if self._load is not None:
-            self._load.add(rows)
+                self._large_batch = None if self._skips else load
+        if self._large_batch is not None:
+            self._large_batch.add(rows)
 
     def _write(self, token: Token) -> bool:
         """Write one entry; False if its token was already recorded."""
@@ -177,14 +177,14 @@ class ShardSink:
                 told = self._writer.decide_once(
                     rows, self._asked, app=token.app, version=token.version
                 )
-                log.info(
+                logger.info(
                     "sink.decided table=%s shard=%r counts=%s", self._core.uri, self._value, told
                 )
                 return told is not None
             except (FencedError, UnknownOutcome) as lost:
                 # Another attempt of this task, or a zombie of an older batch, claimed the shard.
                 # Claiming it back is safe: the token decides what counts (P-2).
-                log.info(
+                logger.info(
                     "sink.again table=%s shard=%r attempt=%d reason=%s",
                     self._core.uri,
                     self._value,

@@ -24,12 +24,12 @@ from weir.errors import Backpressure, InvalidInput, KeyConflict, WeirError
 from weir.log.entry import Token
 from weir.log.intake import Intake
 from weir.shard.ack import Ack
-from weir.shard.asked import Request, WriteCounts, shape_all
-from weir.shard.ending import tells_of_an_end, with_rows
-from weir.shard.group import GroupCommit, for_sure
+from weir.shard.ending import is_writer_end, with_rows
+from weir.shard.group import GroupCommit, run_uninterrupted
 from weir.shard.once import ExactlyOnce
 from weir.shard.own_reads import OwnReads
-from weir.shard.requests import Requests
+from weir.shard.request import Request, WriteCounts, shape_all
+from weir.shard.request_builder import RequestBuilder
 from weir.shard.round import Call, Round
 from weir.shard.state import WriterState
 
@@ -39,7 +39,7 @@ TRIES: Final = 4
 """Attempts to decide. On the last, a decision that puts overtook is made again under the lock."""
 
 
-class Looking:
+class ConditionalWrites:
     """The writes of one writer that look first. Safe to share between threads."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Looking:
         self._intake = intake
         self._reads = reads
         self._group = group
-        self.requests = Requests(intake, reads)
+        self.requests = RequestBuilder(intake, reads)
         self._pending: list[Call] = []
         self._pending_lock = state.env.threads.lock()
         self._decider: Call | None = None
@@ -78,7 +78,7 @@ class Looking:
             request = make(left)
             call = Call(request, tokens)
             if not request.is_empty:
-                self._settle(call, timeout)
+                self._await_decision(call, timeout)
             if call.ack is None:
                 self._group.promote()
                 self._answer(call, wait=True, timeout=timeout)
@@ -97,13 +97,13 @@ class Looking:
         if request.is_empty:
             return self._answer(call, wait=wait, timeout=timeout)
         try:
-            self._settle(call, timeout)
+            self._await_decision(call, timeout)
             if call.ack is None:
                 self._group.promote()
             return self._answer(call, wait=wait, timeout=timeout)
         except BaseException as error:
             self._group.promote()  # it may have decided for calls that need a leader now
-            if tells_of_an_end(error) and not error.unacknowledged:
+            if is_writer_end(error) and not error.unacknowledged:
                 failed = error if call.ack is None else call.ack.error or error
                 raise with_rows(failed, request.handed_back()) from error.__cause__
             if call.ack is None and _tells_nothing(error):
@@ -155,7 +155,7 @@ class Looking:
             sent = None if ours else False
             raise with_rows(ack.error, request.handed_back(), sent=sent)
 
-    def _settle(self, call: Call, timeout: float | None) -> None:
+    def _await_decision(self, call: Call, timeout: float | None) -> None:
         """Get the call decided and accepted, by this thread or by the one that decides for all."""
         try:
             if self._is_first(call) or self._await(call, timeout):
@@ -164,7 +164,7 @@ class Looking:
                     self._decide(self._together(call), timeout)
         finally:
             if call.chosen or not call.settled:
-                _, interrupt = for_sure(lambda: self._leave(call))
+                _, interrupt = run_uninterrupted(lambda: self._leave(call))
                 if interrupt is not None:
                     raise interrupt
 
@@ -185,8 +185,8 @@ class Looking:
         and deciding them together saves work that would be done for each (`Turns`)."""
         state = self._state
         with state.lock:
-            while not state.turns.is_settled and state.failure is None:
-                state.turns.crowd.wait_for_calm()
+            while not state.turns.has_no_wakeups and state.failure is None:
+                state.turns.crowd.wait_for_wakeups()
 
     def _await(self, call: Call, timeout: float | None) -> bool:
         """Wait until the call was decided (and is durable, or should lead); True: it decides."""
@@ -194,7 +194,7 @@ class Looking:
         try:
             in_time = call.gate.acquire(timeout=-1 if timeout is None else timeout)
         except BaseException:
-            is_settled, _ = for_sure(lambda: self._is_settled_for(call))
+            is_settled, _ = run_uninterrupted(lambda: self._is_settled_for(call))
             if is_settled and call.ack is not None:
                 self._group.abandon(call.ack)
             raise
@@ -210,7 +210,7 @@ class Looking:
     def _is_settled_for(self, call: Call) -> bool:
         """Note that the caller leaves; True if the call was settled, else it never will be."""
         with self._state.lock:
-            call.left = True
+            call.abandoned = True
             return call.settled
 
     def _leave(self, call: Call) -> None:
