@@ -28,7 +28,7 @@ from weir.records.table import Route
 from weir.routing.opening import create_shards
 from weir.upkeep.compact.tasks import hide_keys
 from weir.upkeep.exclusive import CompactionClaim
-from weir.upkeep.loads import Written, load
+from weir.upkeep.loads import PreparedLoad, load
 
 LOADER: Final = 6_000_000
 """Session numbers from here on are loads."""
@@ -76,7 +76,7 @@ def _load(run: Run, actor: Actor, rng: random.Random) -> None:
     run.judge.base.loads[job] = Load(run.scheduler.step, state, replaces)
     table = to_rows(rows, run)
 
-    def write(base: LanceBase, hold: CompactionClaim) -> Written:
+    def write(base: LanceBase, hold: CompactionClaim) -> PreparedLoad:
         parts = [fold.write_rows(base, table)]
         actor.env.clock.sleep(rng.choice((0.0, 0.05, 400.0)))
         hold.renewing(None)("load", 1, 1)
@@ -88,7 +88,7 @@ def _load(run: Run, actor: Actor, rng: random.Random) -> None:
         if rng.random() < LATE_DEATHS:
             at = run.world.writes[actor.name] + rng.randint(1, LAST_WRITES)
             run.world.crash_at[actor.name] = (at, rng.choice(("before", "after")))
-        return Written(fold.combine(parts), len(rows))
+        return PreparedLoad(fold.combine(parts), len(rows))
 
     kind = "replaces everything by" if replaces else "loads"
     run.note(actor, f"{kind} {keys}")

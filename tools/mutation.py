@@ -493,7 +493,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "compactors without a fence",
         "src/weir/upkeep/compact/run.py",
-        "BaseFence(token, require_counted(self.core, self.lake.fence_base(token)))\n",
+        "BaseFence(token, require_above_base_floor(self.core, self.lake.fence_base(token)))\n",
         "BaseFence(token, self.lake.open_base().version)\n",
         tests("tests/rules/test_compaction.py", "-k", "l4"),
         "L-4",
@@ -533,7 +533,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an exactly-once batch is in before it is durable",
         "src/weir/shard/once.py",
-        "                self._settle(app, before, timeout)\n",
+        "                self._await_and_record(app, before, timeout)\n",
         "                pass\n",
         soak(3000, "stream"),
         "P-2",
@@ -894,7 +894,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a bad put fails those that were shaped with it",
-        "src/weir/log/tiny.py",
+        "src/weir/log/small_put.py",
         "        if len(run) == 1:\n            return [error]\n",
         "        if run:\n            return [error] * len(run)\n",
         tests("tests/unit/log/test_tiny.py"),
@@ -1184,7 +1184,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a planned deletion takes the table's own store",
         "src/weir/upkeep/gc/tasks.py",
-        "        return core.wal_stores.bearing(batch.shard, batch.uri, batch.store_id)\n",
+        "        return core.wal_stores.store_with_id(batch.shard, batch.uri, batch.store_id)\n",
         "        return core.store\n",
         tests("tests/rules/test_edges_collection.py", "-k", "where_it_is_and_was"),
         "S-8",
@@ -1344,8 +1344,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a writer of upkeep takes the place of the handle's own",
         "src/weir/routing/shards.py",
-        "    core.note_move(shard.id)\n",
-        "    core.note_move(shard.id)\n    core.registered_writers[shard.id] = opened\n",
+        "    core.record_wal_move(shard.id)\n",
+        "    core.record_wal_move(shard.id)\n    core.registered_writers[shard.id] = opened\n",
         tests("tests/rules/test_edges_checkpoints.py", "-k", "forget"),
         "K-9",
     ),
@@ -1566,7 +1566,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a zombie tells that nothing passes a filter",
-        "src/weir/shard/verbs.py",
+        "src/weir/shard/conditional_verbs.py",
         "            looking.confirm(timeout)\n",
         "            pass\n",
         tests("tests/rules/test_looking.py", "-k", "o3_a_decision or o4_a_fenced"),
@@ -1574,7 +1574,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what a scan found is taken for the newest",
-        "src/weir/shard/round.py",
+        "src/weir/shard/decision.py",
         "        self._generation, self._batches = seen.generation, seen.batches\n",
         "        active = self._memtables.active\n"
         "        self._generation, self._batches = active.generation, active.level.count\n",
@@ -2437,7 +2437,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a decision does not look again when a put came between",
-        "src/weir/shard/round.py",
+        "src/weir/shard/decision.py",
         "        return len(self._since) == known\n",
         "        return True\n",
         tests("tests/rules/test_looking.py"),
@@ -2445,7 +2445,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who gave up is decided for all the same",
-        "src/weir/shard/round.py",
+        "src/weir/shard/decision.py",
         "        there = [call for call in self._calls if not call.abandoned]\n",
         "        there = list(self._calls)\n",
         tests("tests/rules/test_looking.py", "-k", "gave_up"),
@@ -2469,7 +2469,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a decision does not look again, and many threads decide",
-        "src/weir/shard/round.py",
+        "src/weir/shard/decision.py",
         "        return len(self._since) == known\n",
         "        return True\n",
         soak(400, "decisions"),
@@ -2535,7 +2535,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "rows of a decision that nobody waits for are lost in silence",
-        "src/weir/shard/round.py",
+        "src/weir/shard/decision.py",
         "            ack.claimed = self._waits  # else",
         "            ack.claimed = True  # else",
         soak(400, "decisions"),
@@ -2544,7 +2544,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a skip does not wait for the rows it rested on",
         "src/weir/shard/conditional.py",
-        "            if call.rests_on is not None:\n",
+        "            if call.depends_on is not None:\n",
         "            if False:\n",
         tests("tests/rules/test_looking.py"),
         "O-3",
@@ -2569,7 +2569,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an expired row is dropped instead of hiding the older ones",
         "src/weir/upkeep/compact/tasks.py",
-        "(alive.bury(batch) for batch in newest)",
+        "(alive.expired_to_tombstones(batch) for batch in newest)",
         "(alive.keep(batch) for batch in newest)",
         tests("tests/rules/test_expiry.py"),
         "L-11",
@@ -2657,7 +2657,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a put interrupted while others close is forgotten",
         "src/weir/shard/writer.py",
-        "            state.ending.require_heard()\n",
+        "            state.ending.require_all_reported()\n",
         "",
         tests("tests/rules/test_edges_outcomes.py", "-k", "others_close"),
         "F-16",

@@ -148,7 +148,7 @@ def test_progress_counts_what_is_known_and_only_that(monkeypatch):
     monkeypatch.setattr(screen, "err", lambda: console)
     for total, count in ((None, "1,234"), (2000, "1,234/2,000")):
         with screen.working("rows", quiet=False) as progress:
-            screen.teller(progress)("rows", 1234, total)
+            screen.progress_callback(progress)("rows", 1234, total)
             progress.refresh()
         assert count in ANSI.sub("", told.getvalue())
         told.truncate(0)
@@ -166,7 +166,7 @@ def test_the_rows_of_parquet_files_are_known_before(tmp_path):
 
 def test_compaction_and_collection_tell_how_far_they_are(run, table, monkeypatch):
     told = []
-    monkeypatch.setattr(screen, "teller", lambda *_: lambda *what: told.append(what))
+    monkeypatch.setattr(screen, "progress_callback", lambda *_: lambda *what: told.append(what))
     assert run("compact", table.uri).status == 0
     compacted = len(told)
     assert compacted > 0

@@ -270,7 +270,7 @@ def test_l4_a_compaction_of_one_long_task_renews_its_claim(
         return real(core, task)
 
     real = tasks.run_task
-    monkeypatch.setattr(tasks, "TELL_SECONDS", 0.01)
+    monkeypatch.setattr(tasks, "PROGRESS_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(tasks, "run_task", slow)
     core = dataclasses.replace(table.core, env=Env(clock=Leaping()))  # type: ignore[arg-type]
     report = compact(core, progress=lambda *_: told.set())

@@ -26,7 +26,7 @@ from weir.spark.staging import Stage
 from weir.upkeep.compact.jobs import Jobs
 from weir.upkeep.compact.run import compact
 from weir.upkeep.exclusive import CompactionClaim, without_compaction
-from weir.upkeep.loads import Written, close_logs, fold_older, load
+from weir.upkeep.loads import PreparedLoad, close_logs, fold_older, load
 
 NEW: Rows = Counter({(key, "new"): 1 for key in range(3)})
 NOTHING: Rows = Counter()
@@ -53,9 +53,9 @@ def replace_by(table: weir.Table, rows: Rows, job: str = "load") -> None:
     overwrite(table, staged, job)  # type: ignore[arg-type]
 
 
-def write_two(base: LanceBase, _hold: CompactionClaim) -> Written:
+def write_two(base: LanceBase, _hold: CompactionClaim) -> PreparedLoad:
     rows = [{"id": key, "v": "new"} for key in (30, 31)]
-    return Written(fold.write_rows(base, pa.Table.from_pylist(rows, base.schema.plain)), 2)
+    return PreparedLoad(fold.write_rows(base, pa.Table.from_pylist(rows, base.schema.plain)), 2)
 
 
 @pytest.mark.parametrize("rows", [NEW, NOTHING], ids=["rows", "nothing"])
@@ -176,7 +176,7 @@ def test_g12_a_load_whose_base_was_cleaned_up_is_to_be_run_again(
     """This was reported as damage to a healthy table."""
     table, old = filled(tmp_path, keyed=False)
 
-    def write(base: LanceBase, hold: CompactionClaim) -> Written:
+    def write(base: LanceBase, hold: CompactionClaim) -> PreparedLoad:
         written = write_two(base, hold)
         rewrite_files(table)
         upsert(table, 99)

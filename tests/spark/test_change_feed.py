@@ -15,10 +15,10 @@ from tests.support.spark import make_table, put
 from weir.errors import CheckpointNotFound, InvalidInput, SnapshotExpired
 from weir.records.consumers import Consumer
 from weir.spark.feed import Offset, WeirFeed
-from weir.spark.feed_offsets import heads
+from weir.spark.feed_offsets import tips
 from weir.spark.feed_schema import IMAGES, feed_schema
 from weir.spark.moments import positions_since, time_of
-from weir.spark.options import WRITE, check_options, understood
+from weir.spark.options import WRITE, canonical_options, check_options
 from weir.spark.reading import reader, stream_reader
 from weir.spark.types import spark_schema
 
@@ -256,17 +256,17 @@ def test_images_are_refused_where_they_could_be_wrong(tmp_path: Path) -> None:
 
 
 def test_options_of_delta_and_kafka_are_understood() -> None:
-    told = understood({"txnAppId": "a", "txnVersion": "1"})
+    told = canonical_options({"txnAppId": "a", "txnVersion": "1"})
     assert told == {"appid": "a", "txnversion": "1"}
     check_options(told, WRITE, "a write")
-    assert understood({"maxFilesPerTrigger": "3", "kafka.group.id": "g"}) == {
+    assert canonical_options({"maxFilesPerTrigger": "3", "kafka.group.id": "g"}) == {
         "maxentriespertrigger": "3",
         "consumer": "g",
     }
-    assert understood({"skipChangeCommits": "true"}) == {"deletes": "skip"}
-    assert understood({"ignoreDeletes": "false"}) == {}
+    assert canonical_options({"skipChangeCommits": "true"}) == {"deletes": "skip"}
+    assert canonical_options({"ignoreDeletes": "false"}) == {}
     with pytest.raises(InvalidInput, match="give it once"):
-        understood({"appId": "a", "txnAppId": "b"})
+        canonical_options({"appId": "a", "txnAppId": "b"})
 
 
 def test_a_feed_begins_at_a_checkpoint_or_a_time(tmp_path: Path) -> None:
@@ -290,9 +290,7 @@ def test_a_feed_begins_at_a_checkpoint_or_a_time(tmp_path: Path) -> None:
     }
     source = plain(table, startingTimestamp=str(int(written * 1000) - 5000))
     assert batch(source, source.initialOffset())[0] == [("row", 1, "a"), ("row", 2, "b")]
-    assert positions_since(table.core, later + dt.timedelta(days=1), loss=False) == heads(
-        table.core
-    )
+    assert positions_since(table.core, later + dt.timedelta(days=1), loss=False) == tips(table.core)
     with pytest.raises(InvalidInput, match="without an offset"):
         time_of("2026-01-01 12:00:00", "startingTimestamp")
     with pytest.raises(InvalidInput, match="give one of them"):
@@ -335,7 +333,7 @@ def test_progress_tells_the_table_and_what_waits(tmp_path: Path) -> None:
     end = source.latestOffset(source.initialOffset(), ReadAllAvailable())
     assert source.reportLatestOffset()["behind"] == {}
     put(table, {2: "b"})
-    source._seen = None  # otherwise the heads stay cached for a moment
+    source._seen = None  # otherwise the tips stay cached for a moment
     told = source.reportLatestOffset()
     assert told["table"] == table.uri
     (waits,) = told["behind"].values()

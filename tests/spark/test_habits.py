@@ -14,10 +14,10 @@ import weir
 import weir.spark
 from tests.support.spark import frame, in_frame, in_weir, make_table, once, put
 from weir.errors import InvalidInput, NotAWeirTable, SchemaMismatch
-from weir.spark.failures import told
+from weir.spark.failures import weir_error_in
 from weir.spark.making import defaults_of
 from weir.spark.options import READ, check_options
-from weir.spark.places import Place, spelled
+from weir.spark.places import Place, normalize_uri
 from weir.spark.source import check_times
 
 
@@ -37,9 +37,9 @@ def test_l6_what_spark_wrote_is_folded_by_default(
 
 
 def test_uris_as_hadoop_spells_them() -> None:
-    assert spelled("file:/data/x") == "file:///data/x"
-    assert spelled("file:///data/x") == "file:///data/x"
-    assert spelled("s3a://b/t") == spelled("S3N://b/t") == "s3://b/t"
+    assert normalize_uri("file:/data/x") == "file:///data/x"
+    assert normalize_uri("file:///data/x") == "file:///data/x"
+    assert normalize_uri("s3a://b/t") == normalize_uri("S3N://b/t") == "s3://b/t"
     assert Place("file:/data/x", wal_uri="s3a://b/w").wal_uri == "s3://b/w"
 
 
@@ -152,8 +152,10 @@ def test_a_refusal_is_short(spark: SparkSession, tmp_path: Path) -> None:
         spark.read.format("weir").load(str(tmp_path / "nothing"))
     assert "NotAWeirTable" in str(refused.value)
     assert str(refused.value).count("File ") <= 4
-    assert told("nothing of weir") is None
-    assert isinstance(told("x\nweir.errors.CommitConflict: a\nb\n\tat java"), weir.CommitConflict)
+    assert weir_error_in("nothing of weir") is None
+    assert isinstance(
+        weir_error_in("x\nweir.errors.CommitConflict: a\nb\n\tat java"), weir.CommitConflict
+    )
 
 
 def test_gc_from_spark_has_a_dry_run(spark: SparkSession, tmp_path: Path) -> None:

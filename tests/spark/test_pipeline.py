@@ -15,7 +15,7 @@ import weir
 import weir.spark
 from tests.support.spark import in_weir, make_table, once, put
 from weir.errors import CommitConflict, InvalidInput
-from weir.spark import changing
+from weir.spark import dml
 
 
 def test_rows_are_changed_in_place(spark: SparkSession, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_p7_a_change_begins_anew_when_somebody_came_in_between(
 ) -> None:
     table = make_table(tmp_path)
     put(table, {1: "a", 2: "a"})
-    real, came = changing._write, threading.Event()
+    real, came = dml._write, threading.Event()
 
     def meanwhile(*args: object) -> tuple[int, int]:
         if not came.is_set():
@@ -58,7 +58,7 @@ def test_p7_a_change_begins_anew_when_somebody_came_in_between(
             put(table, {1: "b"})
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(changing, "_write", meanwhile)
+    monkeypatch.setattr(dml, "_write", meanwhile)
     done = weir.spark.update_where(spark, table.uri, "id = 1", {"v": "concat(v, '!')"})
     assert done.attempts == 2
     assert in_weir(table) == once({1: "b!", 2: "a"})
@@ -67,7 +67,7 @@ def test_p7_a_change_begins_anew_when_somebody_came_in_between(
         put(table, {1: "c"})
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(changing, "_write", always)
+    monkeypatch.setattr(dml, "_write", always)
     with pytest.raises(CommitConflict, match="Run the statement again"):
         weir.spark.update_where(spark, table.uri, "id = 1", {"v": "'d'"})
 

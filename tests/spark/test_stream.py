@@ -15,7 +15,7 @@ import weir.spark
 from tests.support.spark import SCHEMA, Rows, in_weir, make_table, once, put
 from tests.support.stores import StoreKind
 from weir.records.consumers import Consumer
-from weir.spark.feed_offsets import advance, heads
+from weir.spark.feed_offsets import advance, tips
 from weir.upkeep.gc.collect import collect, target_of
 
 
@@ -261,7 +261,7 @@ def test_advance_is_fair_and_always_moves(tmp_path: Path) -> None:
     with table.writer(weir.WriterConfig(enable_memtable=False)) as writer:
         for number in range(8):
             writer.put([{"id": number, "v": "x"}])
-    head = heads(table.core)
+    head = tips(table.core)
     core = table.core
     assert advance(core, {}, head, entries=None, nbytes=None) == head
     two = advance(core, {}, head, entries=2, nbytes=None)

@@ -189,7 +189,9 @@ def working(label: str, *, quiet: bool) -> Iterator[Progress]:
         yield progress
 
 
-def teller(progress: Progress, label: str | None = None) -> Callable[[str, int, int], None]:
+def progress_callback(
+    progress: Progress, label: str | None = None
+) -> Callable[[str, int, int], None]:
     """A callback that the library calls with (kind, done, total) while it works. It shows `label`,
     or the kind if there is no label."""
 

@@ -43,7 +43,9 @@ def upgrade(
     """
     table = o.open_table(uri, option, config)
     with screen.working("upgrading", quiet=json) as progress:
-        report = table.upgrade(dry_run=dry_run, quiet=quiet, progress=screen.teller(progress))
+        report = table.upgrade(
+            dry_run=dry_run, quiet=quiet, progress=screen.progress_callback(progress)
+        )
     if json:
         screen.emit(report)
         return

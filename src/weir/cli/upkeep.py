@@ -126,7 +126,7 @@ def gc(
             fence_retention=fence_retention,
             dry_run=dry_run,
             kinds=cast("list[Kind]", kind) or None,
-            progress=screen.teller(progress),
+            progress=screen.progress_callback(progress),
         )
     if json:
         screen.emit(report)
@@ -204,7 +204,7 @@ def _compact_once(
 ) -> None:
     began = monotonic()
     with screen.working("compacting", quiet=json) as progress:
-        tell = screen.teller(progress, "compacting")
+        tell = screen.progress_callback(progress, "compacting")
         if engine == "local":
             report = o.open_table(uri, option, config).compact(progress=tell)
         else:

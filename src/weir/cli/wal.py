@@ -50,7 +50,7 @@ def move(
         raise typer.BadParameter("give either a WAL_URI or --beside", param_hint="WAL_URI")
     table = o.open_table(uri, option, config)
     with screen.working("moving the log", quiet=json) as progress:
-        report = table.move_wal(destination, progress=screen.teller(progress))
+        report = table.move_wal(destination, progress=screen.progress_callback(progress))
     if json:
         screen.emit(report)
         return

@@ -110,7 +110,7 @@ class Alive:
         mask = self.mask(rows)
         return rows if pc.all(mask, min_count=0).as_py() else rows.filter(mask)
 
-    def bury(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def expired_to_tombstones(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows, with each expired one turned into a tombstone of its key."""
         dead = pc.invert(self.mask(rows))
         if not pc.any(dead, min_count=0).as_py():

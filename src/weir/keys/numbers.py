@@ -43,7 +43,7 @@ class NumberSet:
     def __init__(self, expected: int = 0) -> None:
         self._expected = expected
         self._count = 0
-        self._row: _Row | None = None
+        self._row: _DenseRange | None = None
         self._slots: SlotTable | None = None
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class NumberSet:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _DenseRange:
     """A byte for every number from `low` up to `end`, and one on each side that is never set."""
 
     low: int
@@ -102,7 +102,7 @@ class _Row:
         return np.flatnonzero(self.used[1:-1]) + np.int64(self.low)
 
 
-def _row_over(row: _Row | None, codes: Codes, span_allowed: int) -> _Row | None:
+def _row_over(row: _DenseRange | None, codes: Codes, span_allowed: int) -> _DenseRange | None:
     """A row with room for `codes` as well, or None when the numbers lie too far apart."""
     low, high = int(codes.min()), int(codes.max())
     if row is not None:
@@ -113,11 +113,11 @@ def _row_over(row: _Row | None, codes: Codes, span_allowed: int) -> _Row | None:
     if size > span_allowed:
         return None
     if row is None:
-        return _Row(low, np.zeros(size + 2, np.bool_))
+        return _DenseRange(low, np.zeros(size + 2, np.bool_))
     # Leave room on both sides, so that steadily rising numbers do not move the row every time.
     spare = min(size, span_allowed - size) // 2
     low, high = max(low - spare, _LEAST), min(high + spare, _MOST)
     used = np.zeros(high - low + 3, np.bool_)
     first = row.low - low + 1
     used[first : first + len(row.used) - 2] = row.used[1:-1]
-    return _Row(low, used)
+    return _DenseRange(low, used)

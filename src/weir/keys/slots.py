@@ -50,9 +50,9 @@ class SlotTable:
         if bits > self._bits:
             self._resize(bits)
             first = 1
-        self._settle(first)
+        self._assign_slots(first)
 
-    def _settle(self, first: int) -> None:
+    def _assign_slots(self, first: int) -> None:
         """Assign slots to the keys from `first` on; keys that lose theirs are kept separately."""
         codes = self._keys[first : self._end]
         slots = self._slot(codes)

@@ -43,7 +43,7 @@ from weir.log.intake import Intake
 from weir.log.manifests import Manifests
 from weir.log.ownership import Ownership
 from weir.log.site import HasSite, ShardSite
-from weir.log.stamp import Presence, check_identity
+from weir.log.stamp import MountCheck, check_identity
 from weir.log.tagging import Tagging
 from weir.log.tags import Bounds
 from weir.store.api import LostAnswer, Meta, ObjectExists, ObjectMissing, is_local
@@ -88,7 +88,7 @@ class WalAppender:
         self._folder = paths.wal_dir(site.shard)
         self._is_apart = site.wal is not site.store
         is_mounted = self._is_apart and site.wal_id is not None and is_local(site.wal)
-        self._presence = Presence(site) if is_mounted else None
+        self._presence = MountCheck(site) if is_mounted else None
         self._marks = site.env.threads.lock()
         """Guards the fields below: decisions to open and to shut the log do not overlap."""
         self._opened_at: Position | None = None

@@ -114,11 +114,11 @@ class Ownership:
 
     def prove(self) -> None:
         """Read the manifest now. The proof dates from before the read, not from its end."""
-        began = self.moment()
+        began = self.clock_reading()
         self._manifests.require_owner(self._manifests.require(), self._epoch)
         self._proof = began
 
-    def moment(self) -> ClockReading:
+    def clock_reading(self) -> ClockReading:
         """The current moment, for a caller that commits in our epoch and then calls `proven`."""
         return ClockReading.now(self._clock, self._stored)
 

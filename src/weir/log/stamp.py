@@ -207,7 +207,7 @@ def check_mounted(site: ShardSite) -> None:
         check_identity(site)
 
 
-class Presence:
+class MountCheck:
     """`check_identity` for each entry on a local disk, at the cost of one stat.
 
     The file that holds the id is read again when it is not the one seen last: another disk at the

@@ -191,7 +191,7 @@ def rising_to(generation: Generation, last: Position) -> Change:
     """Announce the tag of the owner's next entry; `last` is its last entry with rows.
 
     Folds commit to the same manifest: an earlier fold has either passed `last` or not, and a later
-    one finds the announcement (`upkeep.compact.logs.pass_folded`).
+    one finds the announcement (`upkeep.compact.logs.advance_over_folded`).
     """
 
     def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:

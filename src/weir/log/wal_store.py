@@ -43,7 +43,7 @@ from weir.store.api import ObjectExists, Store
 from weir.store.consent import Consent, same_place
 from weir.types import Epoch
 
-SETTLE_ATTEMPTS = 8
+CONFIRM_ATTEMPTS = 8
 
 
 class WalMoved(CommitConflict):
@@ -125,9 +125,9 @@ class WalStores:
         """The store of a record, its identity checked (S-1); None if the log is beside the data."""
         if record.uri is None or record.store_id is None:
             return None
-        return self.bearing(shard, record.uri, record.store_id)
+        return self.store_with_id(shard, record.uri, record.store_id)
 
-    def bearing(self, shard: UUID, uri: str, store_id: str) -> Store:
+    def store_with_id(self, shard: UUID, uri: str, store_id: str) -> Store:
         """The store at that URI, or at this handle's alias of it, if it bears the id (S-1)."""
         wal = self.at(uri)
         if self.alias is not None and self.alias != uri:
@@ -266,7 +266,7 @@ def confirm_location(site: ShardSite, epoch: Epoch, floors: FloorValues) -> None
     A move that an older epoch prepared but did not confirm is refused for good. Raises `WalMoved`
     when a move was confirmed. One list.
     """
-    for _ in range(SETTLE_ATTEMPTS):
+    for _ in range(CONFIRM_ATTEMPTS):
         record = latest_record(site.store, site.shard)
         # The same store counts as moved too, if it was given up as lost and came back before the
         # record that skips the positions it might have held (S-2).
@@ -283,6 +283,6 @@ def confirm_location(site: ShardSite, epoch: Epoch, floors: FloorValues) -> None
         except ObjectExists:
             continue
     raise CommitConflict(
-        f"{site}: the record of its WAL store changed {SETTLE_ATTEMPTS} times while the shard was"
+        f"{site}: the record of its WAL store changed {CONFIRM_ATTEMPTS} times while the shard was"
         " being opened; open it again"
     )

@@ -36,7 +36,7 @@ _LOOSE_BATCHES: Final = 1_024
 """Batches that are appended before all of them are joined into one."""
 
 
-class Want(NamedTuple):
+class CommonPart(NamedTuple):
     """The part of a shard's cut that is in the common level."""
 
     after: int
@@ -45,14 +45,14 @@ class Want(NamedTuple):
     """Oldest first."""
     through: int
 
-    def follows(self, other: Want) -> bool:
+    def follows(self, other: CommonPart) -> bool:
         """True when only log entries were added since `other`."""
         return self[:3] == other[:3] and self.through >= other.through
 
 
 Batches = tuple[pa.RecordBatch, ...]
 """Rows of one shard in the order they were put, WAL shape."""
-Parts = Mapping[UUID, tuple[Want, Batches | None]]
+Parts = Mapping[UUID, tuple[CommonPart, Batches | None]]
 """What is held of each shard; None means that it was found to be too large."""
 
 
@@ -63,7 +63,7 @@ class _State:
     level: MemLevel
     view: MemView
     """The level with exactly these parts."""
-    wanted: Mapping[UUID, Want] = field(default_factory=dict)
+    wanted: Mapping[UUID, CommonPart] = field(default_factory=dict)
     """The request it was made for: a read that passes the same object need not compare."""
 
     @cached_property
@@ -86,7 +86,7 @@ class CommonLevel:
     def view(
         self,
         schema: TableSchema,
-        wanted: Mapping[UUID, Want],
+        wanted: Mapping[UUID, CommonPart],
         load: Callable[[Sequence[UUID]], Sequence[Batches | None]],
     ) -> tuple[MemView, frozenset[UUID]]:
         """The rows of the shards in `wanted`, and the shards left out because they are too large.
@@ -123,7 +123,7 @@ class CommonLevel:
         return made.view, made.left_out
 
 
-def _is_held(held: Parts, shard: UUID, want: Want) -> bool:
+def _is_held(held: Parts, shard: UUID, want: CommonPart) -> bool:
     part = held.get(shard)
     return part is not None and part[0] == want
 

@@ -25,7 +25,7 @@ from weir.merge.common import (
     PART_ENTRIES,
     PART_ROWS,
     Batches,
-    Want,
+    CommonPart,
 )
 from weir.merge.levels import Level, MemLevel, MemView
 from weir.merge.tail_levels import HELD_ENTRIES
@@ -77,9 +77,9 @@ def _tail_units(cut: ShardCut) -> list[Unit]:
     ]
 
 
-def _newest_small(cut: ShardCut, folded: Mapping[UUID, int]) -> tuple[Want | None, int, bool]:
+def _newest_small(cut: ShardCut, folded: Mapping[UUID, int]) -> tuple[CommonPart | None, int, bool]:
     """What a shard adds to the common level, its estimated bytes, and whether that is all the shard
-    has. None instead of a `Want`: the newest level is too large, or the shard has no level."""
+    has. None in place of a part: the newest level is too large, or the shard has no level."""
     entries = cut.wal_through - cut.replay_after
     if entries > PART_ENTRIES:
         return None, 0, False
@@ -99,7 +99,7 @@ def _newest_small(cut: ShardCut, folded: Mapping[UUID, int]) -> tuple[Want | Non
     if not names and not entries:
         return None, 0, is_all
     names.reverse()
-    want = Want(cut.replay_after, cut.current_generation, tuple(names), cut.wal_through)
+    want = CommonPart(cut.replay_after, cut.current_generation, tuple(names), cut.wal_through)
     return want, nbytes + entries * _ENTRY_BYTES, is_all
 
 
@@ -113,7 +113,7 @@ class _Plan:
     living: list[ShardCut]
     """Routed and not sealed: first in every snapshot. The rest is older or outside the routing."""
     apart: list[ShardCut]
-    wanted: Mapping[UUID, Want]
+    wanted: Mapping[UUID, CommonPart]
     """What each shard adds to the common level."""
     whole: frozenset[UUID]
     """Living shards whose levels are all in the common level."""
@@ -127,7 +127,7 @@ def _plan(cuts: tuple[ShardCut, ...], record: TableRecord, base: Base) -> _Plan:
         (living if cut.shard in routed and not cut.sealed else apart).append(cut)
     folded = base.compacted
     room = COMMON_BYTES
-    wanted: dict[UUID, Want] = {}
+    wanted: dict[UUID, CommonPart] = {}
     whole: set[UUID] = set()
     for cut in living:
         want, nbytes, is_all = _newest_small(cut, folded)
@@ -231,7 +231,7 @@ class SnapshotReader:
             for level in self._others(cut, None if cut.shard in large else wanted.get(cut.shard))
         ]
 
-    def _rows_of(self, cut: ShardCut, want: Want) -> Batches | None:
+    def _rows_of(self, cut: ShardCut, want: CommonPart) -> Batches | None:
         """The rows of a shard for the common level; None if its tail is too large for that."""
         tail: list[pa.RecordBatch] = []
         if cut.wal_through > cut.replay_after:
@@ -251,7 +251,7 @@ class SnapshotReader:
 
         return self.core.tails.small(shard, name, self.schema, read)
 
-    def _others(self, cut: ShardCut, want: Want | None) -> list[Level]:
+    def _others(self, cut: ShardCut, want: CommonPart | None) -> list[Level]:
         """The levels of a shard that are not in the common one."""
         if want is None:
             return self.levels_of(cut)

@@ -19,7 +19,7 @@ from weir.types import Position
 
 ENTRIES_ASKED_MAX: Final = 32
 """Entries of one tail whose size is read; for a longer tail the total is extrapolated."""
-LOOKS_MAX: Final = 5
+READ_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def collect_stats(core: Core) -> TableStats:
 
     def look(shard: UUID) -> ShardStats | None:
         pins = sum(shard in shards for shards in held)
-        for _ in range(LOOKS_MAX - 1):
+        for _ in range(READ_ATTEMPTS - 1):
             try:
                 return _look(core, shard, now, pins, wal_uri, base)
             except SnapshotExpired:  # collected between two requests

@@ -19,7 +19,7 @@ from weir.store.api import ObjectExists, ObjectMissing, Store
 
 T = TypeVar("T")
 
-_RACES = 8
+_CAS_ATTEMPTS = 8
 """How often `latest` lists again when the record it found was pruned before it was read."""
 
 
@@ -41,7 +41,7 @@ class Chain:
 
     def latest(self) -> ChainRecord | None:
         """The record with the highest number, or None: one list, one get."""
-        for _ in range(_RACES):
+        for _ in range(_CAS_ATTEMPTS):
             seqs = self._seqs()
             if not seqs:
                 return None
@@ -51,7 +51,7 @@ class Chain:
                 continue  # pruned since the listing, so there is a newer one
         raise StoreError(
             f"{self._store.uri}/{self._directory}: the latest record was deleted before it could be"
-            f" read, {_RACES} times in a row; try again"
+            f" read, {_CAS_ATTEMPTS} times in a row; try again"
         )
 
     def last_number(self, known: int | None = None) -> int:

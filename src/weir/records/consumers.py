@@ -18,7 +18,7 @@ from weir.records.lifetime import dump_end, load_lifetime
 from weir.store.api import ObjectExists, Store
 
 TTL: Final = "7d"
-_RACES: Final = 16
+_CAS_ATTEMPTS: Final = 16
 _KEEP: Final = 32
 _PRUNE_EVERY: Final = 64
 
@@ -80,7 +80,7 @@ class Consumer:
 
         The caller then checks the floors and moves the consumer once (P-3).
         """
-        for _ in range(_RACES):
+        for _ in range(_CAS_ATTEMPTS):
             seq, known = self._state()
             if known is not None:
                 return known
@@ -90,7 +90,7 @@ class Consumer:
 
     def move(self, positions: Positions) -> None:
         """Release the entries below `positions`; never moves back. Renews the lifetime."""
-        for _ in range(_RACES):
+        for _ in range(_CAS_ATTEMPTS):
             seq, known = self._state()
             merged = dict(positions)
             for shard, position in (known or {}).items():
@@ -101,7 +101,7 @@ class Consumer:
 
     def forget(self) -> None:
         """End the consumer; it then holds nothing."""
-        for _ in range(_RACES):
+        for _ in range(_CAS_ATTEMPTS):
             seq, known = self._state()
             if known is None:
                 return

@@ -32,7 +32,7 @@ FORMAT: Final = 2
 and lose updates, so it refuses to open the table."""
 FORMATS: Final = (1, 2)
 
-_RACES: Final = 16
+_CAS_ATTEMPTS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class TableRecords:
 
     def update(self, change: Callable[[TableRecord], TableRecord]) -> TableRecord:
         """Replace the record by `change(latest)`, starting over when somebody else was faster."""
-        for _ in range(_RACES):
+        for _ in range(_CAS_ATTEMPTS):
             found = self.find()
             if found is None:
                 return self.load()
@@ -238,7 +238,8 @@ class TableRecords:
                 continue
             return changed
         raise CommitConflict(
-            f"{self._store.uri}: gave up after {_RACES} lost races for the table record; try again"
+            f"{self._store.uri}: gave up after {_CAS_ATTEMPTS} lost races for the table record;"
+            " try again"
         )
 
 

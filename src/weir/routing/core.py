@@ -199,7 +199,7 @@ class Core:
             return None if self.wal_uri == self.uri else self.wal_uri
         return recorded.uri if recorded.seq else self.record.wal_uri
 
-    def note_move(self, shard: UUID) -> None:
+    def record_wal_move(self, shard: UUID) -> None:
         """S-8: note a move of the log in the table's record: it is the table's, not one shard's.
 
         Called with the shard open for writing. No request unless the record says otherwise.

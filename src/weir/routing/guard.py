@@ -23,7 +23,7 @@ from weir.routing.core import CONCURRENCY, Core
 
 logger = logging.getLogger("weir.routing")
 
-IDENTITY_LOOKS: Final = 64
+IDENTITY_CHECKS_MAX: Final = 64
 """Maximum number of shards that a handle's first writer checks in a table sharded by identity. If
 there are more it checks none; readers do, and the doctor."""
 
@@ -73,7 +73,7 @@ def look_for_rivals(core: Core) -> None:
             known |= {record.shard_at(version, sharding, v, None) for v in values_of(sharding)}
     strange = [s for s in core.shard_ids() if s not in known and s not in core.known_non_rivals]
     by_identity = isinstance(record.sharding, Identity)
-    if by_identity and len(strange) > IDENTITY_LOOKS:
+    if by_identity and len(strange) > IDENTITY_CHECKS_MAX:
         return
     looked = core.env.threads.map(
         lambda shard: core.log(shard).latest(), strange, workers=CONCURRENCY

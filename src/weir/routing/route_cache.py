@@ -13,7 +13,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from weir.format.sharding import Router, Value
-from weir.log.tiny import tiny
+from weir.log.small_put import as_small_put
 from weir.records.table import TableRecord
 from weir.routing.core import Core
 from weir.shard.writer import ShardWriter
@@ -85,6 +85,6 @@ class _RecordRoutes:
             value = self._find(row.get(column))
             if value is not None:
                 return (value,)
-        put = tiny(data)
+        put = as_small_put(data)
         found = put and put.column(column, dtype)
         return None if found is None else self._router.one_value(found)

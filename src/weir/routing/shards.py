@@ -229,7 +229,7 @@ def unregistered_writer(
     if shard.is_routed:
         opened.once.unapplied_filter = unapplied_filter(core)
         opened.before_looking = partial(require_folded, core)
-    core.note_move(shard.id)
+    core.record_wal_move(shard.id)
     return opened
 
 

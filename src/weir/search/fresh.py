@@ -20,7 +20,7 @@ from weir.format.schema import TOMBSTONE, TableSchema
 from weir.keys.keyset import newest_rows
 from weir.lake.filters import filter_columns, filter_rows
 from weir.merge.levels import level_schema, shaped
-from weir.search.lance import Candidates, VectorQuery
+from weir.search.lance_vectors import Candidates, VectorQuery
 from weir.search.lazy import Lazy
 from weir.search.memory import FreshIndexes
 from weir.search.text import TextStats

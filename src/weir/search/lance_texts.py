@@ -18,7 +18,7 @@ from weir.lake.cache import ByteCache
 from weir.lake.filters import filter_rows
 from weir.lake.index import IndexInfo
 from weir.lake.lance_errors import lance_errors
-from weir.search.lance import ROW_ID, Candidates, take_rows
+from weir.search.lance_vectors import ROW_ID, Candidates, take_rows
 from weir.search.lazy import Lazy
 from weir.search.text import TextStats, term_weights
 from weir.search.text_query import TextQuery

@@ -25,7 +25,7 @@ from weir.lake.api import Lake
 from weir.lake.cache import ByteCache
 from weir.lake.index import IndexInfo, index_builder, index_of, maintained_indexes
 from weir.merge.levels import MemLevel
-from weir.search.lance import Effort
+from weir.search.lance_vectors import Effort
 from weir.search.text import Analyzer, TextBlock
 from weir.search.text import join_blocks as join_texts
 from weir.search.vector import VectorBlock, in_parts, vector_block

@@ -23,8 +23,8 @@ from weir.lake.sstable.read import LanceSsTable
 from weir.merge.levels import Level, MemLevel, MemView
 from weir.merge.merge import Belongs, output_schema
 from weir.search.fresh import MemoryRows, MemoryTexts, MemoryVectors
-from weir.search.lance import EXACT_BYTES, REFINE, Effort, LanceVectors, VectorQuery
 from weir.search.lance_texts import LanceTexts, ScannedTexts, index_sizes
+from weir.search.lance_vectors import EXACT_BYTES, REFINE, Effort, LanceVectors, VectorQuery
 from weir.search.memory import FreshIndexes
 from weir.search.options import SearchOptions, check_count, queries_of
 from weir.search.ranking import LEVELS_AT_ONCE, Best, Ranked, Window, best_of, rows_of

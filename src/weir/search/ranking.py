@@ -23,7 +23,7 @@ from weir.env import Env
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE
 from weir.merge.levels import Level, shaped
-from weir.search.lance import GROWTH, Candidates
+from weir.search.lance_vectors import GROWTH, Candidates
 
 SLACK_ROWS: Final = 10
 LEVELS_AT_ONCE: Final = 8

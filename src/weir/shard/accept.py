@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from weir.log.intake import Intake
-from weir.log.tiny import shape_together
+from weir.log.small_put import shape_together
 from weir.shard.ack import Ack, run_callbacks
 from weir.shard.ending import internal
 from weir.shard.flush import Flusher
@@ -82,7 +82,7 @@ class Acceptor:
         """Accept `ack`, lock held. An error ends the writer: return failed acks and the error."""
         try:
             if ack.unshaped is not None:
-                self._state.leave_unshaped(ack)
+                self._state.queue_unshaped(ack)
             else:
                 self._state.accept([ack], ack.batches, ack.fill)
                 self._wake_flusher()
@@ -140,7 +140,7 @@ class Acceptor:
         if flusher is not None:
             flusher.make_room()
         last = state.last_put
-        flushes = flusher is not None and flusher.has_to_be_helped
+        flushes = flusher is not None and flusher.must_flush_inline
         if not state.has_no_threads or (last is None and not flushes):
             return False
         state.lock.release()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from weir.env import Lock
-    from weir.log.tiny import Shaped, Tiny
+    from weir.log.small_put import Shaped, SmallPut
     from weir.shard.group import GroupCommit
     from weir.types import Generation
 
@@ -61,7 +61,7 @@ class Ack:
     ) -> None:
         self._group = group
         self._batches = batches
-        self.unshaped: Tiny | None = None
+        self.unshaped: SmallPut | None = None
         """The rows as the caller passed them, until the leader has shaped them."""
         self.shaped: Shaped | None = None
         """The rows, as a part of a batch shared with other puts."""
@@ -86,7 +86,7 @@ class Ack:
         """The log position that holds the rows; None until durable, and for a put of no rows."""
 
     @classmethod
-    def waiting(cls, group: GroupCommit, put: Tiny) -> Ack:
+    def waiting(cls, group: GroupCommit, put: SmallPut) -> Ack:
         """A put whose rows are shaped by the leader."""
         ack = cls(group, (), rows=put.rows, nbytes=put.nbytes)
         ack.unshaped = put

@@ -41,7 +41,7 @@ class Verdict:
         return bool(self.writes.all()) and not self.rows.column(TOMBSTONE).true_count
 
 
-class Found(Protocol):
+class ExistingRows(Protocol):
     """The existing rows of the keys of some given rows, row by row."""
 
     @property
@@ -64,7 +64,7 @@ class Verb(Protocol):
     def columns_read(self, schema: TableSchema) -> Sequence[str]:
         """The columns of existing rows that it needs, besides the key."""
 
-    def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: ExistingRows, intake: Intake) -> Verdict:
         """Decide what to write of the rows given, from those that were found."""
 
 
@@ -81,7 +81,7 @@ class Update:
         """All columns that are not given."""
         return [name for name in schema.arrow.names if name not in self.columns]
 
-    def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: ExistingRows, intake: Intake) -> Verdict:
         """See `Verb`."""
         schema, present = intake.schema, found.present
         if self.missing == "insert" and not present.all():
@@ -120,7 +120,7 @@ class Insert:
         del schema
         return ()
 
-    def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: ExistingRows, intake: Intake) -> Verdict:
         """See `Verb`."""
         del intake
         present = found.present
@@ -142,7 +142,7 @@ class PutWhen:
         """The columns that the condition names."""
         return condition_columns(self.when, schema.arrow.names)
 
-    def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: ExistingRows, intake: Intake) -> Verdict:
         """See `Verb`."""
         names = intake.schema.arrow.names
         rows = pa.Table.from_batches([given])
@@ -162,7 +162,7 @@ class DeleteWhere:
         """The columns that the filter names."""
         return condition_columns(self.filter, schema.arrow.names)
 
-    def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: ExistingRows, intake: Intake) -> Verdict:
         """See `Verb`."""
         passing = _passing(self.filter, found)
         batches = intake.tombstones(rows_where(given, passing))
@@ -183,7 +183,7 @@ class UpdateWhere:
         names: list[str] = schema.arrow.names
         return names
 
-    def decide(self, given: pa.RecordBatch, found: Found, intake: Intake) -> Verdict:
+    def decide(self, given: pa.RecordBatch, found: ExistingRows, intake: Intake) -> Verdict:
         """See `Verb`."""
         del given
         passing = _passing(self.filter, found)
@@ -194,7 +194,7 @@ class UpdateWhere:
         return Verdict(_together(intake.rows(rows), intake.schema), passing)
 
 
-def _passing(filter: str, found: Found) -> Mask:
+def _passing(filter: str, found: ExistingRows) -> Mask:
     """Which rows exist and pass the filter."""
     present = found.present
     passing = present.copy()

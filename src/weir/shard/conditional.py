@@ -24,13 +24,13 @@ from weir.errors import Backpressure, InvalidInput, KeyConflict, WeirError
 from weir.log.entry import Token
 from weir.log.intake import Intake
 from weir.shard.ack import Ack
+from weir.shard.decision import Call, DecisionBatch
 from weir.shard.ending import is_writer_end, with_rows
 from weir.shard.group import GroupCommit, run_uninterrupted
 from weir.shard.once import ExactlyOnce
 from weir.shard.own_reads import OwnReads
 from weir.shard.request import Request, WriteCounts, shape_all
 from weir.shard.request_builder import RequestBuilder
-from weir.shard.round import Call, Round
 from weir.shard.state import WriterState
 
 TOGETHER_ROWS: Final = 10_000
@@ -106,7 +106,7 @@ class ConditionalWrites:
             if is_writer_end(error) and not error.unacknowledged:
                 failed = error if call.ack is None else call.ack.error or error
                 raise with_rows(failed, request.handed_back()) from error.__cause__
-            if call.ack is None and _tells_nothing(error):
+            if call.ack is None and _reports_no_rows(error):
                 raise with_rows(error, request.handed_back(), sent=False) from error.__cause__
             raise
 
@@ -129,9 +129,9 @@ class ConditionalWrites:
         if ack is not None:
             self._finish(ack, request, ours=True, wait=wait, timeout=timeout)
         elif wait and request.steps:
-            if call.rests_on is not None:
+            if call.depends_on is not None:
                 # O-3: the rows it found may never become durable.
-                self._finish(call.rests_on, request, ours=False, wait=True, timeout=timeout)
+                self._finish(call.depends_on, request, ours=False, wait=True, timeout=timeout)
             self._reads.require_owner()  # O-4: a successor may have decided otherwise
         if request.error is not None:
             request.error.not_written = request.handed_back()
@@ -194,20 +194,20 @@ class ConditionalWrites:
         try:
             in_time = call.gate.acquire(timeout=-1 if timeout is None else timeout)
         except BaseException:
-            is_settled, _ = run_uninterrupted(lambda: self._is_settled_for(call))
+            is_settled, _ = run_uninterrupted(lambda: self._abandon(call))
             if is_settled and call.ack is not None:
                 self._group.abandon(call.ack)
             raise
         if in_time:
             call.gate.release()  # a turnstile: others may wait for the same ack, and rest on it
-        elif not call.chosen and not self._is_settled_for(call):
+        elif not call.chosen and not self._abandon(call):
             raise Backpressure(
                 f"{self._state.name}: earlier writes were still in progress after {timeout} s;"
                 " nothing of this write was accepted, try again"
             )
         return not call.settled
 
-    def _is_settled_for(self, call: Call) -> bool:
+    def _abandon(self, call: Call) -> bool:
         """Note that the caller leaves; True if the call was settled, else it never will be."""
         with self._state.lock:
             call.abandoned = True
@@ -245,13 +245,13 @@ class ConditionalWrites:
         """Decide those calls together and accept their rows, all of them or none."""
         requests = [call.request for call in calls]
         shape_all(requests, self._intake.schema, self._state.env.limits)
-        one = Round(self._state, self._intake, self._reads, self._group, calls)
+        one = DecisionBatch(self._state, self._intake, self._reads, self._group, calls)
         one.look()
         tries = 0
         while True:
             tries += 1
             one.decide()
-            decided = one.acks_at_last if tries >= TRIES else one.acks_if_current
+            decided = one.acks_under_lock if tries >= TRIES else one.acks_if_current
             if self._group.acceptor.accept_decided(one.nbytes, decided, timeout):
                 one.settle()
                 return
@@ -259,7 +259,7 @@ class ConditionalWrites:
                 one.look()
 
 
-def _tells_nothing(error: BaseException) -> TypeGuard[WeirError]:
+def _reports_no_rows(error: BaseException) -> TypeGuard[WeirError]:
     """True when the error reports the state of no rows, and does not refuse rows (F-16)."""
     if not isinstance(error, WeirError) or error.unacknowledged:
         return False

@@ -19,7 +19,7 @@ from weir.format.expiry import Alive
 from weir.format.keys import pk_values
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.log.intake import Intake, size_of
-from weir.log.tiny import Shaped
+from weir.log.small_put import Shaped
 from weir.merge.levels import shaped
 from weir.shard.actions import Mask, Verb, Verdict, as_mask, rows_where
 from weir.shard.request import NOTHING, Request, Step, WriteCounts, joined
@@ -32,8 +32,8 @@ _ONE_UPDATED: Final = WriteCounts(updated=1)
 _ONE_INSERTED: Final = WriteCounts(inserted=1)
 
 
-class _Looked:
-    """The existing rows of some keys; see `Found`."""
+class _FoundRows:
+    """The existing rows of some keys; see `ExistingRows`."""
 
     def __init__(self, rows: pa.Table, places: list[int | None] | range) -> None:
         """`places`: the row index of each key; a range: all have one, in the order of keys."""
@@ -75,18 +75,18 @@ class Newest:
         keys = pk_values(self._rows, self._schema.primary_key).to_pylist()
         return {key: index for index, key in enumerate(keys)}
 
-    def look(self, keys: Sequence[Any]) -> _Looked:
+    def look(self, keys: Sequence[Any]) -> _FoundRows:
         """The existing rows of those keys."""
         if keys is self._aligned:
-            return _Looked(self._rows, range(len(keys)))
+            return _FoundRows(self._rows, range(len(keys)))
         if not self._at:
-            return _Looked(self._rows, [None] * len(keys))
-        return _Looked(self._rows, list(map(self._at.get, keys)))
+            return _FoundRows(self._rows, [None] * len(keys))
+        return _FoundRows(self._rows, list(map(self._at.get, keys)))
 
     def take_in(self, rows: pa.RecordBatch) -> None:
         """Add rows that came, or will be written, for the requests that follow."""
         if self._alive is not None:
-            rows = self._alive.bury(rows)  # L-11: expired rows count as deleted
+            rows = self._alive.expired_to_tombstones(rows)  # L-11: expired rows count as deleted
         self._aligned, at = None, self._at
         keys = pk_values(rows, self._schema.primary_key).to_pylist()
         first = self._rows.num_rows

@@ -63,7 +63,7 @@ class Ending:
             return WriterClosed(text, not_written=batches)
         return self._error_for(self.failure, not_written=batches)
 
-    def require_heard(self) -> None:
+    def require_all_reported(self) -> None:
         """Raise `error` when rows are left that no caller waits for or was told of: those of a put
         that was interrupted after another thread had closed the writer."""
         with self._lock:

@@ -126,7 +126,7 @@ class Flusher:
             return memtables.cut(following)
 
     @property
-    def has_to_be_helped(self) -> bool:
+    def must_flush_inline(self) -> bool:
         """True when there is something to flush and no thread can be started (F-16). Lock held."""
         return self._has_no_thread and bool(self._memtables.frozen)
 
@@ -279,7 +279,7 @@ class Flusher:
         `_publishing` is held.
         """
         tried = [] if tried is None else tried
-        began = self._appender.ownership.moment()
+        began = self._appender.ownership.clock_reading()
 
         def change(current: ShardManifest) -> tuple[ShardManifest, Evidence] | None:
             if entry is not None and self._appender.manifests.published(entry, current, tried):

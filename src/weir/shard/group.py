@@ -148,7 +148,7 @@ class GroupCommit:
 
     def _lose_patience(self) -> None:
         with self._state.lock:
-            self._state.turns.crowd.break_up()
+            self._state.turns.crowd.suspend_turns()
 
     def _goes_alone(self) -> bool:
         """True when the deadline passed during another shard's turn: no thread writes our entry, so
@@ -158,7 +158,7 @@ class GroupCommit:
             crowd = state.turns.crowd
             if not crowd.takes_turns or state.leading:
                 return False
-            crowd.break_up()
+            crowd.suspend_turns()
             return True
 
     def _leave(self, ack: Ack, me: Waiter) -> bool:

@@ -62,7 +62,7 @@ class ExactlyOnce:
             # timed out, is neither in nor out before its entry is settled.
             before = self._newest.get(app)
             if before is not None:
-                self._settle(app, before, timeout)
+                self._await_and_record(app, before, timeout)
             if version <= self.last_version(app):
                 return False
             if self.unapplied_filter is not None:
@@ -81,10 +81,10 @@ class ExactlyOnce:
                 return True
             self._newest[app] = ack
             self._unrecorded.add(app)
-            self._settle(app, ack, timeout)
+            self._await_and_record(app, ack, timeout)
             return True
 
-    def _settle(self, app: str, ack: Ack, timeout: float | None) -> None:
+    def _await_and_record(self, app: str, ack: Ack, timeout: float | None) -> None:
         """Wait for the entry, and record its token beside the log."""
         ack.wait(timeout)
         if app not in self._unrecorded:

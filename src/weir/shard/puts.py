@@ -10,7 +10,7 @@ import pyarrow as pa
 from weir.errors import Backpressure, WeirError
 from weir.log.entry import Token
 from weir.log.intake import Intake
-from weir.log.tiny import tiny
+from weir.log.small_put import as_small_put
 from weir.shard.accept import Acceptor
 from weir.shard.ack import Ack
 from weir.shard.group import GroupCommit
@@ -34,7 +34,7 @@ class Puts:
         state = self._state
         # Shaping the rows of several puts together is worth it from two puts on.
         is_lone = state.was_single_put and not (state.leading or state.queue or state.unshaped)
-        ack = self._left_unshaped(data) if wait and not is_lone else None
+        ack = self._unshaped_ack(data) if wait and not is_lone else None
         if ack is None:
             return self.put_shaped(self._intake.rows(data), wait=wait, timeout=timeout)
         try:
@@ -76,7 +76,7 @@ class Puts:
 
     async def aput(self, data: Rows) -> Ack:
         """`put` for a task, which waits without blocking its loop."""
-        ack = self._left_unshaped(data)
+        ack = self._unshaped_ack(data)
         if ack is None:
             ack = self._ack(self._intake.rows(data))
             if ack.done:
@@ -109,11 +109,11 @@ class Puts:
             return refused
         return self._state.ending.refused(self._intake.rows(data))
 
-    def _left_unshaped(self, data: Rows) -> Ack | None:
+    def _unshaped_ack(self, data: Rows) -> Ack | None:
         """The ack of a small put to an open writer, with its rows unshaped; else None."""
         if self._state.closing or self._state.ending.is_over:
             return None
-        put = tiny(data)
+        put = as_small_put(data)
         if put is None:
             return None
         ack = Ack.waiting(self._group, put)

@@ -17,7 +17,7 @@ from weir.errors import WeirError
 from weir.format.keys import pk_values
 from weir.format.schema import TableSchema
 from weir.log.intake import Intake
-from weir.log.tiny import Shaped, Tiny, shape_together
+from weir.log.small_put import Shaped, SmallPut, shape_together
 from weir.shard.actions import Verb
 
 
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RequestKind:
     """A verb, and the intake that shapes its rows; requests of one kind are shaped at once."""
 
     verb: Verb
@@ -80,9 +80,9 @@ class Request:
     steps: Sequence[Step] = ()
     given: Sequence[pa.RecordBatch] = ()
     """The rows that the caller passed, and gets back on failure; if empty, those of the steps."""
-    unshaped: Tiny | None = None
+    unshaped: SmallPut | None = None
     """The same, until the deciding thread has shaped them."""
-    kind: Kind | None = None
+    kind: RequestKind | None = None
     seen: ScannedRows | None = None
     """The rows that a scan found for it; then only rows that came since are checked."""
     refused: Exception | None = None
@@ -131,8 +131,8 @@ class Request:
 
 def shape_all(requests: Sequence[Request], schema: TableSchema, limits: Limits) -> None:
     """Shape the rows that are still unshaped, neighbours of one kind in one conversion."""
-    kind: Kind | None = None
-    run: list[tuple[Request, Tiny]] = []
+    kind: RequestKind | None = None
+    run: list[tuple[Request, SmallPut]] = []
     for request in requests:
         if request.unshaped is None:
             continue
@@ -145,7 +145,10 @@ def shape_all(requests: Sequence[Request], schema: TableSchema, limits: Limits) 
 
 
 def _shape_run(
-    run: Sequence[tuple[Request, Tiny]], kind: Kind | None, schema: TableSchema, limits: Limits
+    run: Sequence[tuple[Request, SmallPut]],
+    kind: RequestKind | None,
+    schema: TableSchema,
+    limits: Limits,
 ) -> None:
     if not run or kind is None:
         return

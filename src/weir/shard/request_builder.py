@@ -13,7 +13,7 @@ from weir.errors import InvalidInput
 from weir.format.schema import TOMBSTONE, TableSchema
 from weir.lake.expressions import require_text
 from weir.log.intake import Intake
-from weir.log.tiny import Tiny, tiny
+from weir.log.small_put import SmallPut, as_small_put
 from weir.shard.actions import (
     DeleteWhere,
     Insert,
@@ -24,7 +24,7 @@ from weir.shard.actions import (
     check_assignments,
 )
 from weir.shard.own_reads import OwnReads
-from weir.shard.request import Kind, Request, ScannedRows, Step, steps_of
+from weir.shard.request import Request, RequestKind, ScannedRows, Step, steps_of
 from weir.types import Rows
 
 Missing = Literal["error", "skip", "insert"]
@@ -66,19 +66,19 @@ class RequestBuilder:
         self._intake = intake
         self._reads = reads
         self._partial = PartialRows(intake)
-        self._updates: dict[tuple[frozenset[str], str], Kind] = {}
-        self._inserts = {choice: Kind(Insert(choice), intake) for choice in ON_CONFLICT}
+        self._updates: dict[tuple[frozenset[str], str], RequestKind] = {}
+        self._inserts = {choice: RequestKind(Insert(choice), intake) for choice in ON_CONFLICT}
 
     def update(self, rows: Rows, missing: Missing) -> Request:
         """A request to update rows; they hold the key and some columns."""
         check_choice(missing, MISSING, "missing")
-        put = tiny(rows)
+        put = as_small_put(rows)
         kind = None if put is None else self._update_of(put, missing)
         if kind is not None:
             return Request(unshaped=put, kind=kind)
         return self.update_shaped(self._partial.shape(rows), missing)
 
-    def _update_of(self, put: Tiny, missing: Missing) -> Kind | None:
+    def _update_of(self, put: SmallPut, missing: Missing) -> RequestKind | None:
         """The kind of an update of a few dicts with the same columns; None: take the slow path."""
         if not isinstance(put.data, list):
             return None
@@ -87,7 +87,7 @@ class RequestBuilder:
             return None
         known = self._updates.get((frozenset(names), missing))
         if known is None or known.intake.owns is not self._intake.owns:
-            known = Kind(*self._partial.update(names, missing))
+            known = RequestKind(*self._partial.update(names, missing))
             self._updates[frozenset(names), missing] = known
         return known
 
@@ -102,7 +102,7 @@ class RequestBuilder:
         """A request to insert whole rows, whose keys must be new."""
         check_choice(on_conflict, ON_CONFLICT, "on_conflict")
         kind = self._inserts[on_conflict]
-        put = tiny(rows)
+        put = as_small_put(rows)
         if put is not None and not put.names(TOMBSTONE):
             return Request(unshaped=put, kind=kind)
         batches = self._intake.rows(rows)
@@ -114,9 +114,9 @@ class RequestBuilder:
         """A request to put whole rows, or deletes, where a condition holds."""
         require_text(when, "when")
         verb = PutWhen(when)
-        put = tiny(rows)
+        put = as_small_put(rows)
         if put is not None:
-            return Request(unshaped=put, kind=Kind(verb, self._intake))
+            return Request(unshaped=put, kind=RequestKind(verb, self._intake))
         batches = self._intake.rows(rows)
         return Request(steps_of(verb, batches, self._schema), batches)
 

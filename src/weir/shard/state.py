@@ -31,8 +31,8 @@ from weir.errors import Backpressure, WeirError
 from weir.format.manifest import ShardManifest
 from weir.format.wal_entry import Fill
 from weir.log.entry import Entry
+from weir.log.small_put import Shaped
 from weir.log.tags import GenerationTags
-from weir.log.tiny import Shaped
 from weir.shard.ack import Ack, finish_all, rows_of, run_callbacks
 from weir.shard.ending import Ending
 from weir.shard.memtable import MemTable, MemTables
@@ -213,7 +213,7 @@ class WriterState:
         self.held_bytes += more.nbytes
         self.queued_bytes += more.nbytes
 
-    def leave_unshaped(self, ack: Ack) -> None:
+    def queue_unshaped(self, ack: Ack) -> None:
         """Take in a put whose rows the next leader shapes; its size is a guess until then."""
         ack.enqueued_at = self.env.clock.boottime()
         self.held_bytes += ack.nbytes

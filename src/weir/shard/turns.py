@@ -163,10 +163,10 @@ class WaiterGroup:
             return
         self._notify_wakeups_done()
         if not self.takes_turns:
-            self._have_led(turns)
+            self._assign_leader(turns)
         elif self.leader is None:
             for asking in list(self._asking):
-                if self._have_led(asking):
+                if self._assign_leader(asking):
                     break  # one leader per turn
 
     def wait_for_wakeups(self) -> None:
@@ -181,7 +181,7 @@ class WaiterGroup:
         if self._wakeup_waiters:
             self.wakeups_done.notify_all()
 
-    def _have_led(self, turns: Turns) -> bool:
+    def _assign_leader(self, turns: Turns) -> bool:
         """Let the first waiting thread lead that shard, or the pump; True if a thread was woken."""
         led = turns.led
         if turns not in self._asking or not turns.has_no_wakeups:
@@ -201,7 +201,7 @@ class WaiterGroup:
         if was_quick and not self.pace.is_quick and self.shards > 1:
             self._part()
 
-    def break_up(self) -> None:
+    def suspend_turns(self) -> None:
         """Give up turns for a while, because a thread waited too long or the store failed: no shard
         waits for another's entry."""
         if self.takes_turns:
@@ -212,7 +212,7 @@ class WaiterGroup:
         """Let each shard have its own leader from here on."""
         self.leader = None
         for asking in list(self._asking):
-            self._have_led(asking)
+            self._assign_leader(asking)
 
     def end_turn(self, wait: Waiter) -> None:
         """End the turn, if it had one, of a thread that wrote its entry or gave up."""

@@ -33,6 +33,7 @@ from weir.shard.accept import Acceptor
 from weir.shard.ack import Ack
 from weir.shard.at_exit import watch
 from weir.shard.conditional import ConditionalWrites
+from weir.shard.conditional_verbs import ConditionalVerbs
 from weir.shard.flush import Flusher
 from weir.shard.group import GroupCommit
 from weir.shard.memtable import MemTables
@@ -51,7 +52,6 @@ from weir.shard.stats import (
     writer_stats,
 )
 from weir.shard.turns import WaiterGroup
-from weir.shard.verbs import ConditionalVerbs
 from weir.types import Columns, Epoch, Filter, Keys, Position, Rows, Vector
 
 Belongs = Callable[[pa.RecordBatch], pa.Array]
@@ -240,7 +240,7 @@ class ShardWriter(ConditionalVerbs):
         if state.ending.home.is_forked:
             return
         if self._closed:
-            state.ending.require_heard()
+            state.ending.require_all_reported()
             return
         self._closing = True
         try:

@@ -25,9 +25,9 @@ from weir.spark.admin import (
 )
 from weir.spark.bulk import BulkReport, bulk_load
 from weir.spark.catalog import attach, use
-from weir.spark.changing import ChangeReport, delete_where, merge, update_where
 from weir.spark.console import Show, shown
 from weir.spark.debezium import debezium
+from weir.spark.dml import ChangeReport, delete_where, merge, update_where
 from weir.spark.failures import unwrap_errors
 from weir.spark.feed_offsets import starting_positions
 from weir.spark.frames import frame_of

@@ -17,7 +17,7 @@ from weir.format.sharding import Sharding
 from weir.records.checkpoints import Checkpoint, Ref
 from weir.spark.jobs import compact, gc
 from weir.spark.making import TableSpec
-from weir.spark.places import Place, spelled
+from weir.spark.places import Place, normalize_uri
 from weir.spark.types import arrow_schema
 from weir.upkeep.compact.run import CompactionPolicy, CompactReport
 from weir.upkeep.gc.report import GcReport
@@ -68,10 +68,10 @@ def enable(
 ) -> weir.Table:
     """Make a table of an existing Lance dataset, as `weir.enable` does."""
     return weir.enable(
-        spelled(uri),
+        normalize_uri(uri),
         primary_key=primary_key,
         sharding=sharding,
-        wal_uri=None if wal_uri is None else spelled(wal_uri),
+        wal_uri=None if wal_uri is None else normalize_uri(wal_uri),
         writer_defaults=writer_defaults,
         storage_options=dict(storage_options or {}),
     )

@@ -37,7 +37,7 @@ from weir.spark.types import arrow_schema, check_written, from_spark
 from weir.upkeep.compact.split import fragment_shares
 from weir.upkeep.compact.tidying import tidy
 from weir.upkeep.exclusive import CompactionClaim
-from weir.upkeep.loads import Written, load
+from weir.upkeep.loads import PreparedLoad, load
 from weir.upkeep.tasks import Progress
 
 _KEY_FILE_ROWS = 4_000_000
@@ -115,7 +115,7 @@ def _load(
     count = tasks or max(slots_of(spark), 1)
     keys: list[str] = []
 
-    def write(base: LanceBase, hold: CompactionClaim) -> Written:
+    def write(base: LanceBase, hold: CompactionClaim) -> PreparedLoad:
         tell = hold.renewing(show)
         hides = bool(table.primary_key and not replace and base.fragments())
         frame = _spread(df, table.primary_key, count)
@@ -129,7 +129,7 @@ def _load(
         keys.extend(path for result in results for path in result["keys"])
         if keys:
             parts += _hide(spark, place, core, base, keys, rows, tell)
-        return Written(fold.combine(parts), rows)
+        return PreparedLoad(fold.combine(parts), rows)
 
     with shown(progress, uri, spark) as show:
         runner = SparkRunner(spark, place, group="weir-bulk")
@@ -190,7 +190,7 @@ def _write_function(
         table = place.current()
         base = table.core.lake.open_base(version)
         assert isinstance(base, LanceBase), "a bulk load works on Lance"
-        load = _Load(table, job, stage_keys=stage_keys)
+        load = _LoadTask(table, job, stage_keys=stage_keys)
         try:
             changes = fold.write_rows(base, load.rows(batches))
         except WeirError:
@@ -204,7 +204,7 @@ def _write_function(
     return run
 
 
-class _Load:
+class _LoadTask:
     """The rows of one task on their way to the file."""
 
     def __init__(self, table: weir.Table, job: str, *, stage_keys: bool) -> None:

@@ -31,7 +31,7 @@ def unwrap_errors() -> Iterator[None]:
         raise found from error
 
 
-def briefly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def without_traceback(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the same batches; a weir error is raised without its traceback.
 
     For use in a task: Spark prints the traceback before the message, and only the message helps.

@@ -38,7 +38,7 @@ from weir.log.tailer import WalTailer
 from weir.merge.levels import level_schema, shaped
 from weir.read.snapshot import Snapshot
 from weir.records.consumers import TTL, Consumer
-from weir.spark.failures import briefly
+from weir.spark.failures import without_traceback
 from weir.spark.feed_offsets import (
     Routings,
     advance,
@@ -58,12 +58,12 @@ from weir.spark.feed_schema import (
     wants_metadata,
 )
 from weir.spark.moments import checkpoint_named, one_start, positions_since, time_of
-from weir.spark.options import FEED, check_options, understood
+from weir.spark.options import FEED, canonical_options, check_options
 from weir.spark.places import Place, flag, number
 from weir.spark.source import parts_of, read_part
 from weir.spark.types import arrow_schema, to_spark
 
-_log = logging.getLogger("weir.spark")
+logger = logging.getLogger("weir.spark")
 
 POLL: Final = 0.2
 """Seconds for which the tips of the logs are cached: Spark polls 85 times a second."""
@@ -80,7 +80,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
     kind_of_snapshot = "put"
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        options = understood(options)
+        options = canonical_options(options)
         check_options(options, FEED, "the change feed")
         one_start(options)
         self._place = Place.of(options)
@@ -250,7 +250,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return after
         floor = int(table.core.log(shard).floors().wal)
         if after < floor:
-            _log.warning(
+            logger.warning(
                 "feed.lost table=%s shard=%s positions=%d-%d", table.uri, shard, after + 1, floor
             )
         return max(after, floor)
@@ -276,7 +276,7 @@ class WeirFeed(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in order."""
         if partition.value is not None:
-            yield from briefly(self._read(partition.value))
+            yield from without_traceback(self._read(partition.value))
 
     def _read(self, part: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         table = self._place.open()

@@ -24,13 +24,13 @@ import weir
 from weir.errors import CheckpointNotFound, InvalidInput, SnapshotExpired
 from weir.read.snapshot import pinned_snapshot
 from weir.records.checkpoints import Checkpoint
-from weir.spark.failures import briefly
+from weir.spark.failures import without_traceback
 from weir.spark.feed import SNAPSHOT_ATTEMPTS, Offset, WeirFeed, offset_of, require_above_floor
 from weir.spark.feed_offsets import passed_by, positions_of, tips
 from weir.spark.feed_schema import IMAGES, require_columns
 from weir.spark.images import INSERT, image_parts, read_images
 from weir.spark.moments import checkpoint_named, one_start, time_of
-from weir.spark.options import BETWEEN, check_options, understood
+from weir.spark.options import BETWEEN, canonical_options, check_options
 from weir.spark.places import Place
 from weir.spark.types import arrow_schema
 from weir.upkeep import checkpoint as checkpoints
@@ -55,7 +55,7 @@ class ImageFeed(WeirFeed):
                 "failOnDataLoss=false cannot be combined with readChangeFeed: after lost entries"
                 " the old values would be wrong. Leave it out"
             )
-        if self._start == "earliest" and "startingoffsets" not in understood(options):
+        if self._start == "earliest" and "startingoffsets" not in canonical_options(options):
             self._start = "snapshot"
         if self._start != "snapshot":
             raise InvalidInput(
@@ -162,7 +162,7 @@ class ChangesBetween(DataSourceReader):
     """`spark.read` with `readChangeFeed`: from one checkpoint to another, or to now."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        options = understood(options)
+        options = canonical_options(options)
         check_options(options, BETWEEN, "a read of changes")
         require_columns(schema, IMAGES)
         one_start(options)
@@ -198,7 +198,7 @@ class ChangesBetween(DataSourceReader):
         """The rows of one partition, in order."""
         if partition.value is not None:
             target = arrow_schema(self._schema)
-            yield from briefly(read_images(self._place.open(), partition.value, target))
+            yield from without_traceback(read_images(self._place.open(), partition.value, target))
 
 
 def _pinned(table: weir.Table, which: str, version: str | None, time: str | None) -> Checkpoint:

@@ -13,7 +13,7 @@ from weir.errors import InvalidInput
 from weir.format.sharding import Sharding
 from weir.records.checkpoints import Ref
 from weir.spark.console import Show, shown
-from weir.spark.places import Place, spelled
+from weir.spark.places import Place, normalize_uri
 from weir.spark.runner import SparkRunner, slots_of
 from weir.table import Table
 from weir.upkeep import clone as cloning
@@ -204,9 +204,9 @@ def clone(
         engine = choose(nbytes, AUTO_BYTES, slots=_slots(spark), slots_enough=AUTO_SLOTS)
     made = cloning.clone(
         core,
-        spelled(destination),
+        normalize_uri(destination),
         checkpoint,
-        None if wal_uri is None else spelled(wal_uri),
+        None if wal_uri is None else normalize_uri(wal_uri),
         storage_options=dict(place.storage),
         deep=deep,
         accept_loss=accept_loss,

@@ -101,7 +101,7 @@ _ELSEWHERE: Final = {
 }
 
 
-def understood(options: Mapping[str, str]) -> dict[str, str]:
+def canonical_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options by weir's names, in lower case; `InvalidInput` for one given by two names."""
     found: dict[str, str] = {}
     for given, value in options.items():

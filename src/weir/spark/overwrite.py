@@ -25,7 +25,7 @@ from weir.merge.merge import winners
 from weir.routing.core import Core
 from weir.spark.staging import Staged, read_staged
 from weir.upkeep.exclusive import CompactionClaim
-from weir.upkeep.loads import Written, load
+from weir.upkeep.loads import PreparedLoad, load
 
 WORKERS: Final = 2
 """Shards written at once; each holds one staged file and the keys of its shard."""
@@ -39,10 +39,10 @@ def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) ->
     """
     core = table.core
 
-    def write(base: LanceBase, _hold: CompactionClaim) -> Written:
+    def write(base: LanceBase, _hold: CompactionClaim) -> PreparedLoad:
         schema = base.schema
 
-        def one(files: list[Staged]) -> Written:
+        def one(files: list[Staged]) -> PreparedLoad:
             levels = [_StagedLevel(core, schema, file) for file in reversed(files)]
             count = 0
 
@@ -53,11 +53,11 @@ def overwrite(table: weir.Table, staged: dict[Value, list[Staged]], job: str) ->
                     yield shaped(batch, schema.plain)
 
             changes = fold.write_rows(base, newest())
-            return Written(changes, count)
+            return PreparedLoad(changes, count)
 
         done = core.env.threads.map(one, list(staged.values()), workers=WORKERS)
         changes = fold.combine(part.changes for part in done)
-        return Written(changes, sum(part.rows for part in done))
+        return PreparedLoad(changes, sum(part.rows for part in done))
 
     version, _ = load(core, write, job_id=job, replaces=True)
     return version

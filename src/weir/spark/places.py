@@ -22,7 +22,7 @@ FROM: Final = "storageOptionsFrom"
 """Option: the environment variable that holds further storage options, as JSON."""
 _SECRET: Final = re.compile(r"secret|key$|token|sas|password|credential", re.IGNORECASE)
 
-_log = logging.getLogger("weir.spark")
+logger = logging.getLogger("weir.spark")
 
 ENDING: Final = ".lance"
 """Suffix of the folder of a table that is known by its name."""
@@ -41,9 +41,9 @@ class Place:
     wal_uri: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uri", spelled(self.uri))
+        object.__setattr__(self, "uri", normalize_uri(self.uri))
         if self.wal_uri is not None:
-            object.__setattr__(self, "wal_uri", spelled(self.wal_uri))
+            object.__setattr__(self, "wal_uri", normalize_uri(self.wal_uri))
 
     @staticmethod
     def of(options: Mapping[str, str]) -> Place:
@@ -67,7 +67,7 @@ class Place:
         }
         exposed = sorted(key for key in storage if _SECRET.search(key))
         if exposed:
-            _log.warning(
+            logger.warning(
                 "spark.secrets.exposed options=%s: Spark writes the options of a query to its event"
                 " log and redacts only some of them; use storageOptionsFrom",
                 ",".join(STORAGE + key for key in exposed),
@@ -126,7 +126,7 @@ def _keep_imports() -> None:
 _HADOOP: Final = {"s3a://": "s3://", "s3n://": "s3://"}
 
 
-def spelled(uri: str) -> str:
+def normalize_uri(uri: str) -> str:
     """A URI in weir's spelling; understands Hadoop's `file:/path`, `s3a://` and `s3n://`, too."""
     if uri.startswith("file:/") and not uri.startswith("file://"):
         return "file://" + uri.removeprefix("file:")

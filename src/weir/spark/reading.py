@@ -10,14 +10,14 @@ from pyspark.sql.types import StructType
 from weir.spark.feed import WeirFeed
 from weir.spark.feed_schema import wants_images
 from weir.spark.image_feed import ChangesBetween, ImageFeed
-from weir.spark.options import understood
+from weir.spark.options import canonical_options
 from weir.spark.pushdown import PushdownReader
 from weir.spark.source import WeirReader
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """A batch read: of the table, or of its changes between two moments."""
-    if wants_images(understood(options)):
+    if wants_images(canonical_options(options)):
         return ChangesBetween(options, schema)
     kind = PushdownReader if "weir.pushes" in options else WeirReader
     return kind(options, schema)
@@ -25,5 +25,5 @@ def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """The change feed, with or without the rows before each change."""
-    kind = ImageFeed if wants_images(understood(options)) else WeirFeed
+    kind = ImageFeed if wants_images(canonical_options(options)) else WeirFeed
     return kind(options, schema)

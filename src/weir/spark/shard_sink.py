@@ -101,7 +101,7 @@ class ShardSink:
         """Write the remaining rows, and make the batch visible with its token."""
         try:
             if self._large_batch is not None:
-                rows = self._untaken(self._take())
+                rows = self._drop_applied(self._take())
                 if rows.num_rows:
                     self._large_batch.add(rows)
                 self._large_batch.publish(app=self._token.app, version=self._token.version)
@@ -123,7 +123,7 @@ class ShardSink:
         self._batches, self._bytes = [], 0
         return rows
 
-    def _untaken(self, rows: pa.Table) -> pa.Table:
+    def _drop_applied(self, rows: pa.Table) -> pa.Table:
         """Drop rows that shards of a former routing took in; `put_once` does so by itself."""
         left = unapplied_filter(self._core)
         if left is None:
@@ -142,7 +142,7 @@ class ShardSink:
                 " A write that depends on existing rows is one entry per shard: split it, or raise"
                 " maxEntryBytes. Nothing was written to this shard"
             )
-        rows = self._untaken(self._take())
+        rows = self._drop_applied(self._take())
         if not rows.num_rows:
             return
         if self._large_batch is None and not self._skips:

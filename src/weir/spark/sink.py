@@ -33,7 +33,7 @@ from weir.routing.core import Core
 from weir.shard.request_builder import WriteSpec
 from weir.spark.layout import Layout
 from weir.spark.making import TableSpec, merge_columns, open_or_create
-from weir.spark.options import WRITE, check_options, understood, write_spec_of
+from weir.spark.options import WRITE, canonical_options, check_options, write_spec_of
 from weir.spark.places import Place, flag, number, resolved
 from weir.spark.queries import require_own_numbers
 from weir.spark.shard_sink import ENTRY_BYTES, ShardSink, Token
@@ -80,7 +80,7 @@ class Sink:
     @staticmethod
     def of(options: Mapping[str, str], schema: StructType) -> Sink:
         """Check the write against the table, so that a wrong DataFrame fails before any task."""
-        options = understood(options)
+        options = canonical_options(options)
         check_options(options, WRITE, "a write to weir")
         place = Place.of(options)
         delete_column = options.get("deletecolumn")

@@ -26,9 +26,9 @@ from weir.read.parts import Part as PartOf
 from weir.read.reader import SnapshotReader
 from weir.read.snapshot import Freshness, Snapshot, check_freshness, pinned_snapshot
 from weir.records.checkpoints import Checkpoint
-from weir.spark.failures import briefly
+from weir.spark.failures import without_traceback
 from weir.spark.feed_schema import IMAGES, feed_schema, wants_images, wants_metadata
-from weir.spark.options import BETWEEN, FEED, READ, check_options, understood
+from weir.spark.options import BETWEEN, FEED, READ, canonical_options, check_options
 from weir.spark.places import Place, names, number
 from weir.spark.types import arrow_schema, spark_schema, to_spark
 from weir.upkeep import checkpoint as checkpoints
@@ -42,7 +42,7 @@ Part = dict[str, Any]
 
 def schema(options: Mapping[str, str]) -> StructType:
     """The columns of a read: those of the option `columns` if given; the feed's with metadata."""
-    options = understood(options)
+    options = canonical_options(options)
     table = Place.of(options).current()
     if "path" in options and "provider" not in options:
         check_options(options, READ | FEED | BETWEEN, "a read of weir")
@@ -193,4 +193,4 @@ class WeirReader(DataSourceReader):
         table = self._place.open()
         columns = target.names or table.schema.names[:1]
         rows = read_part(table, partition.value, columns=columns, filter=self._filter)
-        yield from briefly(to_spark(batch, target) for batch in rows)
+        yield from without_traceback(to_spark(batch, target) for batch in rows)

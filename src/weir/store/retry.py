@@ -32,7 +32,7 @@ from weir.store.api import (
 
 T = TypeVar("T")
 
-_log = logging.getLogger("weir.store")
+logger = logging.getLogger("weir.store")
 
 _FINAL = (StoreDenied, StoreUnsuitable)
 """Errors that a retry cannot change."""
@@ -209,7 +209,7 @@ class RetryingStore:
                     ) from None
                 if found.data != bytes(data):
                     raise
-                _log.info("store.put.settled path=%s/%s attempts=%d", self.uri, path, attempt)
+                logger.info("store.put.settled path=%s/%s attempts=%d", self.uri, path, attempt)
                 return found.meta.last_modified
             except Exception as error:
                 if isinstance(error, StoreError) and not isinstance(error, _FINAL):
@@ -221,7 +221,7 @@ class RetryingStore:
                     raise lost from error
                 raise
             else:
-                _log.info("store.put.settled path=%s/%s attempts=%d", self.uri, path, attempt)
+                logger.info("store.put.settled path=%s/%s attempts=%d", self.uri, path, attempt)
                 return SOMETIME if stored is None else stored
         raise lost or last
 

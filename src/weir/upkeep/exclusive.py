@@ -23,9 +23,9 @@ from weir.routing.natives import update_mem_wal_index, wanted_mem_wal_index
 from weir.routing.shards import schema_for_writing
 from weir.upkeep.compact.finish import Finisher
 from weir.upkeep.compact.jobs import Job, JobRecord, Jobs, Renewal
-from weir.upkeep.compact.progress import may_have_lost, require_progress
+from weir.upkeep.compact.progress import may_have_lost, require_no_lost_rows
 from weir.upkeep.compact.run import CompactReport
-from weir.upkeep.pinning import require_counted
+from weir.upkeep.pinning import require_above_base_floor
 from weir.upkeep.tasks import Progress
 
 CLAIM_ATTEMPTS: Final = 16
@@ -109,7 +109,7 @@ def claim_compaction(core: Core) -> CompactionClaim:
         raise CommitConflict(
             f"{core.uri}: compactions claimed it first {CLAIM_ATTEMPTS} times; try again later"
         )
-    require_counted(core, lake.fence_base(record.token))
+    require_above_base_floor(core, lake.fence_base(record.token))
     if record.job is not None:
         # L-4: its fold may be in the base without its marks, and nobody after us knows of it.
         finisher = Finisher(core, CompactReport())
@@ -147,7 +147,7 @@ def before_writing(core: Core) -> TableSchema:
     ]
     base, record, _ = core.env.threads.map(lambda ask: ask(), asked, workers=core.workers)
     if record is not None and may_have_lost(base, record.reached):
-        require_progress(core)
+        require_no_lost_rows(core)
     return schema_for_writing(core, base)
 
 

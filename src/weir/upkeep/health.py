@@ -33,11 +33,11 @@ from weir.upkeep.compact.progress import find_lost, unfinished_restore
 OLD_TAG_SECONDS: Final = 7 * 86_400.0
 """LanceDB's `optimize` cleans up versions of this age, and raises when one of them has a tag."""
 
-ROWS_LOOKED_AT: Final = 10_000_000
+ROWS_CHECKED_MAX: Final = 10_000_000
 """Maximum rows of a base, or of all logs and SSTables, whose keys are checked for duplicates: the
 codes of the keys are held in memory."""
 
-VERSIONS_LOOKED_AT: Final = 64
+VERSIONS_CHECKED_MAX: Final = 64
 """Versions of the base, from the newest back, whose progress is compared."""
 
 State = Literal["ok", "note", "bad"]
@@ -147,7 +147,7 @@ def _history(core: Core, manifests: list[ShardManifest]) -> Iterator[Health]:
         return  # restored by weir, or a clone: its shards went back as well
     base = core.base()
     listed = {m.shard_id: {int(t.generation) for t in m.sstables} for m in manifests}
-    for version in range(base.version - 1, max(0, base.version - VERSIONS_LOOKED_AT), -1):
+    for version in range(base.version - 1, max(0, base.version - VERSIONS_CHECKED_MAX), -1):
         try:
             before = core.lake.open_base(version).compacted
         except WeirError:
@@ -203,7 +203,7 @@ def _in_two_shards(core: Core) -> Iterator[Health]:
             "shards",
             "note",
             "not checked for keys in two shards: the logs and SSTables have more than"
-            f" {ROWS_LOOKED_AT:,} rows. Run weir compact, which folds them",
+            f" {ROWS_CHECKED_MAX:,} rows. Run weir compact, which folds them",
         )
     if codes is None or len(codes) < 2:
         return
@@ -223,7 +223,7 @@ def _in_two_shards(core: Core) -> Iterator[Health]:
 
 def _fresh_keys(reader: SnapshotReader) -> dict[UUID, Codes] | None:
     """A code for each key that has a fresh row, by shard; None when there are too many."""
-    key, codes, left = list(reader.schema.primary_key), {}, ROWS_LOOKED_AT
+    key, codes, left = list(reader.schema.primary_key), {}, ROWS_CHECKED_MAX
     for cut in (c for c in reader.snapshot.cuts if not c.sealed):  # sealed ones are always older
         levels = reader.levels_of(cut)
         left -= sum(level.rows for level in levels)
@@ -241,12 +241,12 @@ def _doubled(core: Core) -> Iterator[Health]:
     base = core.base()
     if not core.record.primary_key or not isinstance(base, LanceBase):
         return
-    if base.rows > ROWS_LOOKED_AT:
+    if base.rows > ROWS_CHECKED_MAX:
         yield Health(
             "base",
             "note",
             f"not checked for duplicate keys: it has {base.rows:,} rows, the limit is"
-            f" {ROWS_LOOKED_AT:,}",
+            f" {ROWS_CHECKED_MAX:,}",
         )
         return
     doubled = count_duplicates(base.dataset, core.record.primary_key)

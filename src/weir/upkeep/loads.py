@@ -53,14 +53,14 @@ _ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True)
-class Written:
+class PreparedLoad:
     """What a load is about to commit."""
 
     changes: VersionEdit
     rows: int
 
 
-Write = Callable[[LanceBase, CompactionClaim], Written]
+Write = Callable[[LanceBase, CompactionClaim], PreparedLoad]
 """Writes the rows of a load as files for that version of the base, and hides the rows there that
 they replace; commits nothing. A load that replaces everything has nothing to hide."""
 
@@ -72,7 +72,7 @@ def load(
     job_id: str,
     replaces: bool,
     engine: Literal["local"] | Runner = "local",
-) -> tuple[int, Written]:
+) -> tuple[int, PreparedLoad]:
     """Load rows into the base in one commit; returns the base version and what was written.
 
     They are newer than all rows written before the call (L-9), and older than rows written during
@@ -180,7 +180,7 @@ def _commit(
     core: Core,
     hold: CompactionClaim,
     base: LanceBase,
-    written: Written,
+    written: PreparedLoad,
     job: Job | None,
     job_id: str,
 ) -> int:

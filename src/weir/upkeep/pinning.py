@@ -73,7 +73,7 @@ def base_floor(core: Core) -> int:
     return Marks(core.store, paths.base_floor_dir()).highest() or 0
 
 
-def require_counted(core: Core, version: int) -> int:
+def require_above_base_floor(core: Core, version: int) -> int:
     """Return `version`, or raise `CommitConflict` if its place was cleaned up before the commit.
 
     A process that slept between reading the base and its put finds that place free (G-6).

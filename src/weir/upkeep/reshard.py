@@ -51,7 +51,7 @@ from weir.upkeep.tasks import Runner
 logger = logging.getLogger("weir.upkeep")
 
 SEAL_ATTEMPTS: Final = 16
-WAY_BACK_TTL: Final = "7d"
+ROLLBACK_CHECKPOINT_TTL: Final = "7d"
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def _checkpoint(core: Core, state: Resharding) -> Resharding:
     if state.checkpoint is not None:
         return state
     name = "before-upgrade" if state.upgrade else "before-reshard"
-    made = checkpoints.create(core, scope="all", name=name, ttl=WAY_BACK_TTL)
+    made = checkpoints.create(core, scope="all", name=name, ttl=ROLLBACK_CHECKPOINT_TTL)
     return append_resharding(core.store, replace(state, checkpoint=made.id), core.env.new_id())
 
 

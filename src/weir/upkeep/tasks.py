@@ -26,7 +26,7 @@ Progress = Callable[[str, int, int], None]
 
 logger = logging.getLogger("weir.upkeep")
 
-TELL_SECONDS: Final = 60.0
+PROGRESS_INTERVAL_SECONDS: Final = 60.0
 """How often a run reports that it is alive, whether or not a task has finished."""
 
 LOCAL_WORKERS: Final = 2
@@ -87,7 +87,7 @@ def regularly(env: Env, act: Callable[[], None]) -> Iterator[None]:
     def beat() -> None:
         with condition:
             while not ended:
-                condition.wait(TELL_SECONDS)
+                condition.wait(PROGRESS_INTERVAL_SECONDS)
                 if ended:
                     return
                 try:

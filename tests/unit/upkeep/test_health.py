@@ -72,7 +72,7 @@ def test_x6_a_rival_is_bad_and_the_way_out_is_named(tmp_path, monkeypatch):
         writer.put([{"id": n, "v": "ours"} for n in (1, 2)])
     assert "1 keys have rows in more than one of the shards" in told(table, "bad")
     with monkeypatch.context() as few:
-        few.setattr(health, "ROWS_LOOKED_AT", 2)
+        few.setattr(health, "ROWS_CHECKED_MAX", 2)
         assert "not checked for keys in two shards" in told(table, "note")
         assert "more than one of the shards" not in told(table, "bad")
     table.adopt_shard(rival, "newer")

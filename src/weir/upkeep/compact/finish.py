@@ -19,7 +19,7 @@ from weir.lake.base.fold_commit import FOLD
 from weir.lake.pylance_lake import PylanceLake
 from weir.routing.core import Core
 from weir.upkeep.compact.jobs import FoldProgress, Job
-from weir.upkeep.compact.logs import pass_folded
+from weir.upkeep.compact.logs import advance_over_folded
 from weir.upkeep.pinning import base_floor
 
 logger = logging.getLogger("weir.compact")
@@ -73,7 +73,7 @@ class Finisher:
             self._note(cut.shard, FoldProgress.of(int(table.generation) for table in cut.sstables))
         self.core.env.failpoint("compact.marked")
         for shard, fold in job.wal.items():
-            if pass_folded(self.core.site(shard), fold):
+            if advance_over_folded(self.core.site(shard), fold):
                 self.report.wal_entries += fold.through - fold.after
                 self._note(shard, FoldProgress(passed=job.number))
             else:

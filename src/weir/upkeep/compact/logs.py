@@ -88,7 +88,7 @@ def record_tokens(site: ShardSite, after: int, through: int) -> None:
         recorded.record(app, number)
 
 
-def pass_folded(site: ShardSite, fold: WalFold) -> bool:
+def advance_over_folded(site: ShardSite, fold: WalFold) -> bool:
     """Move R over entries that are now in the base; False when a writer took them over.
 
     Then R stays, the owner of the shard replays or flushes the entries, and they are folded again

@@ -137,7 +137,7 @@ def log_of(core: Core, manifest: ShardManifest) -> tuple[ShardSite, int]:
     return core.log_of(manifest, floors)
 
 
-def left_in_logs(core: Core) -> list[str]:
+def unfolded_log_notes(core: Core) -> list[str]:
     """A sentence for each shard whose log still has rows after a compaction, with the reason.
 
     A few requests per shard. A log that cannot be reached is skipped: its readers get the error,

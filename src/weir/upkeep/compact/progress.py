@@ -123,7 +123,7 @@ def unfinished_restore(core: Core, before: Lineage | None) -> str | None:
     return None
 
 
-def require_progress(core: Core) -> None:
+def require_no_lost_rows(core: Core) -> None:
     """Raise `CorruptEntry` when the base lost rows, before anything is written (L-8).
 
     `CommitConflict` when weir itself took it back: if a restore lands late, after others have

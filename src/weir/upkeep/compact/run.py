@@ -36,14 +36,14 @@ from weir.upkeep.compact.plan import (
     PendingShard,
     find_pending,
     folds_log,
-    left_in_logs,
     make_job,
+    unfolded_log_notes,
 )
-from weir.upkeep.compact.progress import may_have_lost, require_progress
+from weir.upkeep.compact.progress import may_have_lost, require_no_lost_rows
 from weir.upkeep.compact.split import hide_tasks, make_tasks
 from weir.upkeep.compact.tidying import tidy
 from weir.upkeep.expire import drop_expired, drops_at
-from weir.upkeep.pinning import require_counted
+from weir.upkeep.pinning import require_above_base_floor
 from weir.upkeep.tasks import LocalRunner, Progress, Result, Runner
 
 logger = logging.getLogger("weir.compact")
@@ -120,7 +120,7 @@ def compact(
             core, indexes=indexes, rewrite=rewrite, engine=runner, progress=progress
         )
     if fold_wal is not False and report.skipped is None:
-        report.notes += left_in_logs(core)
+        report.notes += unfolded_log_notes(core)
     report.seconds = run.core.env.clock.boottime() - began
     logger.info(
         "compact.done table=%s job=%s rows=%d deleted=%d seconds=%.3f",
@@ -167,7 +167,7 @@ class _Run:
         token = str(self.core.env.new_id())
         record = jobs.claim(token, before)
         self.core.env.failpoint("compact.claimed")
-        claim = BaseFence(token, require_counted(self.core, self.lake.fence_base(token)))
+        claim = BaseFence(token, require_above_base_floor(self.core, self.lake.fence_base(token)))
         self.core.env.failpoint("compact.fenced")
         if record.job is not None:
             self._finisher.complete(record.job)
@@ -231,7 +231,7 @@ class _Run:
         """Whether anything waits; `CorruptEntry` for a base that lost rows (L-8)."""
         base, waiting = find_pending(self.core, fold_wal=self.fold_wal)
         if before is not None and may_have_lost(base, before.reached):
-            require_progress(self.core)
+            require_no_lost_rows(self.core)
         return bool(waiting) or _is_unmarked(base) or bool(self._open_logs())
 
     def _is_young(self, record: JobRecord, lease: float) -> bool:
@@ -256,7 +256,7 @@ class _Run:
             number=job.number,
             hide=hide if self.core.record.primary_key else hide_nothing,
         )
-        return require_counted(self.core, version)
+        return require_above_base_floor(self.core, version)
 
     def _open_logs(self) -> list[OpenLog]:
         """Append-only shards whose log may be turned into SSTables, and the end of each log."""

@@ -165,7 +165,7 @@ def _write_live(
 def _buried(reader: SnapshotReader, newest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows, expired ones as deletes of their keys (L-11: no older row comes back)."""
     alive = reader.alive
-    return newest if alive is None else (alive.bury(batch) for batch in newest)
+    return newest if alive is None else (alive.expired_to_tombstones(batch) for batch in newest)
 
 
 def hide_rows(core: Core, task: Task) -> Result:

@@ -33,7 +33,7 @@ class _Finder:
         if wanted:
             self.known.update(zip(wanted, self._read(wanted), strict=True))
 
-    def settle(self, first: int, last: int, step: int) -> int | None:
+    def first_readable(self, first: int, last: int, step: int) -> int | None:
         """The first readable index from `first` to `last`, in steps of `step`."""
         index = first
         while index != last + step and self.budget:
@@ -49,8 +49,8 @@ def find_runs(first: int, last: int, read: ReadEpochs, budget: int = READS_MAX) 
     if last < first:
         return []
     finder = _Finder(read, budget)
-    low = finder.settle(first, last, 1)
-    high = finder.settle(last, first, -1)
+    low = finder.first_readable(first, last, 1)
+    high = finder.first_readable(last, first, -1)
     if low is None or high is None:
         return [Run(first, last, None)]
     _bisect(finder, low, high)

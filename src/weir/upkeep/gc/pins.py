@@ -23,7 +23,7 @@ from weir.records.cut import ShardCut, load_cut
 from weir.records.lifetime import Lifetime, dump_end, load_lifetime
 from weir.store.api import ObjectExists, Store
 
-_RACES: Final = 8
+_CAS_ATTEMPTS: Final = 8
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Chains:
 
         One listing and two gets per chain; one get where the first record is cached.
         """
-        for _ in range(_RACES):
+        for _ in range(_CAS_ATTEMPTS):
             folders: dict[str, dict[int, tuple[float, int]]] = {}
             for meta in self.store.list(root):
                 folder, _, name = meta.path.rpartition("/")
@@ -105,8 +105,8 @@ class Chains:
             if len(complete) == len(found):
                 return complete
         raise CorruptEntry(
-            f"{self.store.uri}/{root}: records were deleted during each of {_RACES} listings; run"
-            " again"
+            f"{self.store.uri}/{root}: records were deleted during each of {_CAS_ATTEMPTS}"
+            " listings; run again"
         )
 
     def _load(

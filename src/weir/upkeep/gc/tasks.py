@@ -208,7 +208,7 @@ def delete(core: Core, task: Task) -> Result:
 def _store_of(core: Core, batch: Batch) -> Store:
     """The store a batch names; `WalStoreMismatch` when another is there now."""
     if batch.shard is not None and batch.store_id is not None:
-        return core.wal_stores.bearing(batch.shard, batch.uri, batch.store_id)
+        return core.wal_stores.store_with_id(batch.shard, batch.uri, batch.store_id)
     # The record is read again: an engine keeps tables open longer than users keep them in place.
     if batch.uri != core.store.uri or batch.store_id != str(core.refresh().table_id):
         raise WalStoreMismatch(

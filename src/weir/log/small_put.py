@@ -24,8 +24,8 @@ from weir.errors import WeirError
 from weir.format.python_values import from_python
 from weir.log.intake import Intake
 
-TINY_ROWS: Final = 16
-TINY_BYTES: Final = 4096
+SMALL_PUT_ROWS: Final = 16
+SMALL_PUT_BYTES: Final = 4096
 
 _PLAIN: Final = frozenset(
     {
@@ -43,7 +43,7 @@ _PLAIN: Final = frozenset(
 _PLAIN_BYTES: Final = 16
 
 
-class Tiny(NamedTuple):
+class SmallPut(NamedTuple):
     """The rows of one put, as the caller passed them. A tuple, since one is made for each put: it
     takes a third of the time of a frozen dataclass."""
 
@@ -89,16 +89,20 @@ class Shaped(NamedTuple):
         return self.batch if whole else self.batch.slice(self.offset, self.rows)
 
 
-def tiny(data: Any) -> Tiny | None:
+def as_small_put(data: Any) -> SmallPut | None:
     """`data` if it is small enough to be shaped together with other puts; else None."""
     if isinstance(data, pa.RecordBatch):
-        if not 0 < data.num_rows <= TINY_ROWS:
+        if not 0 < data.num_rows <= SMALL_PUT_ROWS:
             return None
         nbytes = data.get_total_buffer_size()
-        return Tiny(data, data.num_rows, nbytes, data.schema) if nbytes <= TINY_BYTES else None
+        return (
+            SmallPut(data, data.num_rows, nbytes, data.schema)
+            if nbytes <= SMALL_PUT_BYTES
+            else None
+        )
     if type(data) is dict:
         data = [data]
-    if type(data) is not list or not 0 < len(data) <= TINY_ROWS:
+    if type(data) is not list or not 0 < len(data) <= SMALL_PUT_ROWS:
         return None
     nbytes = 0
     for row in data:
@@ -113,11 +117,11 @@ def tiny(data: Any) -> Tiny | None:
             else:
                 return None
     # Copies the caller's list. Its dicts are shared, but a waiting caller does not change them.
-    return Tiny(list(data), len(data), nbytes) if nbytes <= TINY_BYTES else None
+    return SmallPut(list(data), len(data), nbytes) if nbytes <= SMALL_PUT_BYTES else None
 
 
 def shape_together(
-    intake: Intake, puts: Sequence[Tiny], limits: Limits
+    intake: Intake, puts: Sequence[SmallPut], limits: Limits
 ) -> list[Shaped | Exception]:
     """For each put its rows, or the error that `Intake.rows` or `Intake.fit` has for them."""
     shaped: list[Shaped | Exception] = []
@@ -126,7 +130,7 @@ def shape_together(
     return shaped
 
 
-def _shape_run(intake: Intake, run: list[Tiny], limits: Limits) -> Sequence[Shaped | Exception]:
+def _shape_run(intake: Intake, run: list[SmallPut], limits: Limits) -> Sequence[Shaped | Exception]:
     try:
         batch, nbytes = _shape(intake, run, limits)
     except Exception as error:  # noqa: BLE001  returned to the put that caused it
@@ -141,7 +145,7 @@ def _shape_run(intake: Intake, run: list[Tiny], limits: Limits) -> Sequence[Shap
     return shares
 
 
-def _shape(intake: Intake, run: list[Tiny], limits: Limits) -> tuple[pa.RecordBatch, int]:
+def _shape(intake: Intake, run: list[SmallPut], limits: Limits) -> tuple[pa.RecordBatch, int]:
     data: Any
     if run[0].kind is None:
         data = [row for put in run for row in put.data]

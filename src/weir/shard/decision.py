@@ -38,7 +38,7 @@ class Call:
     tokens: Sequence[Token] = ()
     """The exactly-once tokens of its rows."""
     ack: Ack | None = None
-    rests_on: Ack | None = None
+    depends_on: Ack | None = None
     """For a call that writes nothing: the last put before it that was not durable yet."""
     is_decided: bool = False
     gate: Lock | None = None
@@ -58,7 +58,7 @@ class Call:
         return self.is_decided or (self.ack is not None and self.ack.generation is not None)
 
 
-class Round:
+class DecisionBatch:
     """One decision for some calls: the rows found, the rows that came since, and the outcome."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Round:
     def look(self) -> None:
         """Look up the newest rows of the keys; note first where rows that come later begin."""
         self._is_aligned = False
-        if not self._was_seen():
+        if not self._reuse_scan():
             with self._state.lock:
                 active = self._memtables.active
                 self._generation, self._batches = active.generation, active.level.count
@@ -110,7 +110,7 @@ class Round:
         self.is_lost = False
         self._state.env.failpoint("looking.looked")
 
-    def _was_seen(self) -> bool:
+    def _reuse_scan(self) -> bool:
         """True when the only call brings the rows its scan found, and the base has not changed
         since. Rows that came since are checked in any case, at acceptance (O-2)."""
         if len(self._calls) != 1:
@@ -141,7 +141,7 @@ class Round:
         """The rows to write, if the decision still holds; else None. Lock held."""
         return self._acks() if self._is_current() else None
 
-    def acks_at_last(self) -> list[Ack] | None:
+    def acks_under_lock(self) -> list[Ack] | None:
         """The same, but a stale decision is made again here, where no row can come between."""
         if not self._is_current():
             if self.is_lost:
@@ -207,7 +207,7 @@ class Round:
         with self._state.lock:
             last = self._state.queue[-1] if self._state.queue else None
             for call in self._calls:
-                call.rests_on = last
+                call.depends_on = last
                 call.is_decided = True
                 if call.gate is None or call.chosen or call.abandoned:
                     continue  # no thread waits at the gate

@@ -10,7 +10,7 @@ import pytest
 from weir.env import Limits
 from weir.format.schema import FIELD_ID, table_schema
 from weir.log.intake import Intake
-from weir.log.tiny import TINY_ROWS, shape_together, tiny
+from weir.log.small_put import SMALL_PUT_ROWS, as_small_put, shape_together
 
 TYPES = {
     "k": pa.int64(),
@@ -53,7 +53,7 @@ def alone(intake, data):
 
 
 def together(intake, puts):
-    results = shape_together(intake, [tiny(put) for put in puts], Limits())
+    results = shape_together(intake, [as_small_put(put) for put in puts], Limits())
     return [
         (type(one), str(one))
         if isinstance(one, Exception)
@@ -96,12 +96,12 @@ def test_together_each_put_is_what_it_is_alone(seed):
 
 def test_good_puts_share_one_batch_and_a_bad_one_costs_it_nothing_but_that():
     puts = [[dict(GOOD, k=number)] for number in range(5)]
-    shared = shape_together(Intake(SCHEMA), [tiny(put) for put in puts], Limits())
+    shared = shape_together(Intake(SCHEMA), [as_small_put(put) for put in puts], Limits())
     assert len({id(one.batch) for one in shared}) == 1
     held = Intake(SCHEMA).fit([shared[0].batch], Limits())
     assert held <= sum(one.nbytes for one in shared) < held + len(shared)
     puts[2] = [dict(GOOD, i=300)]
-    results = shape_together(Intake(SCHEMA), [tiny(put) for put in puts], Limits())
+    results = shape_together(Intake(SCHEMA), [as_small_put(put) for put in puts], Limits())
     assert [isinstance(one, Exception) for one in results] == [False, False, True, False, False]
 
 
@@ -109,14 +109,14 @@ def test_good_puts_share_one_batch_and_a_bad_one_costs_it_nothing_but_that():
     "data",
     [
         [],
-        [dict(GOOD)] * (TINY_ROWS + 1),
+        [dict(GOOD)] * (SMALL_PUT_ROWS + 1),
         [{"s": "x" * 5000}],
         [{"s": ["a", "list"]}],
         [type("Row", (dict,), {})(GOOD)],
         pa.table({"k": [1]}),
-        pa.record_batch({"k": list(range(TINY_ROWS + 1))}),
+        pa.record_batch({"k": list(range(SMALL_PUT_ROWS + 1))}),
         "no rows",
     ],
 )
 def test_what_is_large_or_runs_code_of_a_users_is_shaped_by_its_putter(data):
-    assert tiny(data) is None
+    assert as_small_put(data) is None
