@@ -49,6 +49,21 @@ def test_p5_compaction_on_executors_equals_compaction_in_process(
         weir.spark.compact(spark, table.uri, engine="cluster")  # type: ignore[arg-type]
 
 
+def test_an_unknown_engine_is_refused_before_anything_is_done(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = make_table(tmp_path, buckets=2)
+    put(table, {1: "a"})
+    before = sorted(p for p in tmp_path.rglob("*") if p.is_file())
+    with pytest.raises(weir.InvalidInput, match="engine must be"):
+        weir.spark.gc(spark, table.uri, engine="cluster")  # type: ignore[arg-type]
+    with pytest.raises(weir.InvalidInput, match="engine must be"):
+        weir.spark.clone(spark, table.uri, f"{tmp_path}/c", engine="cluster")  # type: ignore[arg-type]
+    with pytest.raises(weir.InvalidInput, match="engine must be"):
+        weir.spark.reshard(spark, table.uri, weir.Bucket("id", 5), engine="cluster")  # type: ignore[arg-type]
+    assert sorted(p for p in tmp_path.rglob("*") if p.is_file()) == before
+
+
 def test_p5_collection_on_executors(spark: SparkSession, tmp_path: Path) -> None:
     table = make_table(tmp_path)
     for number in range(4):

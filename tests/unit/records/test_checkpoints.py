@@ -1,12 +1,14 @@
 """How a checkpoint is found: by its id with few requests, or by its name among all."""
 
+import re
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from tests.support.tables import CountingStore
-from weir.errors import CheckpointNotFound
+from weir.errors import CheckpointNotFound, CorruptEntry
+from weir.format import paths
 from weir.records.checkpoints import Checkpoint, Checkpoints
 from weir.store.open import open_store
 
@@ -55,3 +57,13 @@ def test_an_announced_checkpoint_is_not_found_by_its_id(tmp_path: Path) -> None:
     )
     with pytest.raises(CheckpointNotFound):
         records.find(str(_id(2)))
+
+
+def test_a_damaged_record_is_named_with_its_table(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    records = Checkpoints(store)
+    made = _made(records, 1, None)
+    (first, *_) = sorted(meta.path for meta in store.list(paths.checkpoint_chain(made.id)))
+    store.put(first, b"{")
+    with pytest.raises(CorruptEntry, match=re.escape(f"{store.uri}/{first}")):
+        records.find(made.id)

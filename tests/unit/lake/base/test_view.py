@@ -17,6 +17,7 @@ from weir.errors import (
     MissingEntry,
     NotAWeirTable,
     SnapshotExpired,
+    StoreDenied,
     WeirError,
 )
 from weir.format.base_manifest import ShardingField, ShardingSpec
@@ -188,6 +189,19 @@ def test_protected_versions_survive_the_clean_up(make_lake: MakeLake) -> None:
     assert lake.protected_versions() == {}
     with pytest.raises(MissingEntry):
         lake.protect_version("cp-2", latest - 1)
+
+
+def test_a_version_that_cannot_be_reached_is_not_reported_as_cleaned_up(
+    make_lake: MakeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make_lake(rows=OLD)
+
+    def denied(*_: Any) -> lance.LanceDataset:
+        raise StoreDenied("no access")
+
+    monkeypatch.setattr(lake.datasets, "open", denied)
+    with pytest.raises(StoreDenied):
+        lake.check_version(lake.open_base().version)
 
 
 def test_restore_brings_an_old_version_back(make_lake: MakeLake) -> None:
