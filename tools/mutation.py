@@ -1382,6 +1382,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "K-5",
     ),
     Mutant(
+        "a clone is looked at twice before it is given up",
+        "src/weir/upkeep/parents.py",
+        "    word, lineage = found\n",
+        "    word, lineage = _clone_status(core, pin)\n",
+        tests("tests/rules/test_edges_clones.py", "-k", "between_two_looks"),
+        "C-15",
+    ),
+    Mutant(
         "a clone that is not there was deleted",
         "src/weir/upkeep/parents.py",
         '    if not any(naming):\n        return "unseen", None\n',

@@ -115,6 +115,35 @@ def test_c15_a_clone_that_let_go_itself_is_believed(parent, tmp_path):
     assert held(parent) == []
 
 
+def test_c15_a_clone_whose_disk_goes_between_two_looks_keeps_its_pin(parent, tmp_path, monkeypatch):
+    """Its disk was unmounted after collection had read that it is unfinished, and before it was
+    told: it may still become ready. Seed 17004830."""
+    place = tmp_path / "mnt" / "copy"
+
+    class Stop(Exception):
+        pass
+
+    def stop(step):
+        if step == "kept":
+            raise Stop
+
+    with pytest.raises(Stop):
+        clones.clone(watched(parent.core, ("clone", "checkpoint"), stop), str(place))
+    (pin,) = held(parent)
+    real = parents.lineage_history
+
+    def unmount(store):
+        said = real(store)
+        if place.exists():
+            shutil.move(place, tmp_path / "away")
+        return said
+
+    monkeypatch.setattr(parents, "lineage_history", unmount)
+    later = at_time(again(parent), [parent.core.store.now() + LATER])
+    assert not clones.give_up(later.core, pin.id)
+    assert [p.id for p in held(parent)] == [pin.id]
+
+
 @pytest.mark.parametrize("there", ["nothing", "a table", "a clone", "a clone begun"])
 def test_c15_a_clone_is_given_up_where_it_is_and_nowhere_else(parent, tmp_path, monkeypatch, there):
     """Its disk was exchanged after collection had read its records: nothing is recorded in the

@@ -81,7 +81,7 @@ def release_clone(core: Core, uri: str) -> list[UUID]:
             f"{core.uri}: no clone at {owner} has a pin here; table.checkpoints() lists the owners"
         )
     for pin in held:
-        if _clone_status(core, pin)[0] == "holds" or not _end(core, pin):
+        if not _end(core, pin, _clone_status(core, pin)):
             raise InvalidInput(
                 f"the clone {owner} still exists and needs files of {core.uri}, which would be"
                 " deleted. Delete the clone first, or make it independent (compact, then gc)"
@@ -151,12 +151,17 @@ def give_up(core: Core, pin: UUID) -> bool:
     held = Checkpoints(core.store).load(pin)
     if held is None or held.owner is None:
         return False
-    return _clone_status(core, held)[0] != "unseen" and _end(core, held)
+    found = _clone_status(core, held)
+    return found[0] != "unseen" and _end(core, held, found)
 
 
-def _end(core: Core, pin: Checkpoint) -> bool:
-    """Make sure that the clone which holds `pin` never becomes ready with it."""
-    word, lineage = _clone_status(core, pin)
+def _end(core: Core, pin: Checkpoint, found: tuple[CloneStatus, Lineage | None]) -> bool:
+    """Make sure that the clone which holds `pin` never becomes ready with it.
+
+    `found` is the status that the caller decided on: looked up again, a clone whose disk was
+    unmounted in between would seem to be one that an operator has called gone (C-15).
+    """
+    word, lineage = found
     if word != "unfinished":
         return word != "holds"
     assert pin.owner is not None, "C-3: a user's checkpoint is never reclaimed"
