@@ -1424,7 +1424,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an operator's word is taken of a clone that is there",
         "src/weir/upkeep/parents.py",
-        '        if _clone_status(core, pin)[0] == "holds" or not _end(core, pin):\n',
+        "        if not _end(core, pin, _clone_status(core, pin)):\n",
         "        if False:\n",
         tests("tests/rules/test_edges_clones.py", "-k", "word"),
         "C-15",
