@@ -421,3 +421,12 @@ def test_search_by_vector_and_by_words(run, tmp_path):
     both = run("search", table.uri, "text", "fresh", "--all", "--phrase")
     assert (both.status, "not both" in both.err) == (1, True)
     assert run("search", table.uri, "e", "[1, x]").status == 1
+
+
+@pytest.mark.parametrize("command", ["put", "scan"])
+def test_an_unknown_format_is_a_wrong_use(run, table, tmp_path, command):
+    file = tmp_path / "rows.csv"
+    file.write_text("id,v\n1,2.0\n")
+    ran = run(command, table.uri, *([file] if command == "put" else []), "--format", "xml")
+    assert ran.status == 2
+    assert "'xml' is not one of" in ran.err

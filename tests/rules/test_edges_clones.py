@@ -46,6 +46,21 @@ def held(table):
     return [c for c in again(table).checkpoints() if c.owner]
 
 
+class Stop(Exception):
+    """The clone's process dies."""
+
+
+def begin(table, place):
+    """Begin a clone that dies with permanent pins, before it says that it is ready."""
+
+    def stop(step):
+        if step == "kept":
+            raise Stop
+
+    with pytest.raises(Stop):
+        clones.clone(watched(table.core, ("clone", "checkpoint"), stop), str(place))
+
+
 @pytest.mark.parametrize("there", ["nothing", "a table", "a clone", "an unfinished clone"])
 def test_c15_a_clone_on_a_disk_that_is_not_mounted_keeps_its_files(parent, tmp_path, there):
     place, away = tmp_path / "mnt" / "copy", tmp_path / "away"
@@ -97,15 +112,7 @@ def test_c15_a_clone_that_let_go_itself_is_believed(parent, tmp_path):
     """Its own record once named the pin and no longer does: a crash left the pin behind."""
     place = tmp_path / "copy"
 
-    class Stop(Exception):
-        pass
-
-    def stop(step):
-        if step == "kept":
-            raise Stop
-
-    with pytest.raises(Stop):
-        clones.clone(watched(parent.core, ("clone", "checkpoint"), stop), str(place))
+    begin(parent, place)
     (pin,) = held(parent)
     assert clones.reclaimable_pins(parent.core) == [], "a retry may come"
     later = at_time(again(parent), [parent.core.store.now() + LATER])
@@ -120,15 +127,7 @@ def test_c15_a_clone_whose_disk_goes_between_two_looks_keeps_its_pin(parent, tmp
     told: it may still become ready. Seed 17004830."""
     place = tmp_path / "mnt" / "copy"
 
-    class Stop(Exception):
-        pass
-
-    def stop(step):
-        if step == "kept":
-            raise Stop
-
-    with pytest.raises(Stop):
-        clones.clone(watched(parent.core, ("clone", "checkpoint"), stop), str(place))
+    begin(parent, place)
     (pin,) = held(parent)
     real = parents.lineage_history
 
@@ -151,19 +150,8 @@ def test_c15_a_clone_is_given_up_where_it_is_and_nowhere_else(parent, tmp_path, 
     place, away = tmp_path / "mnt" / "copy", tmp_path / "away"
     other = make(tmp_path / "other", 1)
 
-    class Stop(Exception):
-        pass
-
-    def stop(step):
-        if step == "kept":
-            raise Stop
-
     def record(number):
         return place / paths.chain_path(paths.clone_chain(), number)
-
-    def begin(table, to):
-        with pytest.raises(Stop):
-            clones.clone(watched(table.core, ("clone", "checkpoint"), stop), str(to))
 
     begin(parent, place)
     (pin,) = held(parent)
